@@ -1,0 +1,94 @@
+"""Connections by id: Airflow's own notation, read without Airflow (``AIRFLOW_CONN_<ID>``, JSON or URI)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from sluice.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server is and how to log in. The password is never shown by ``repr``; ``extra`` may hold TLS paths."""
+
+    connection_id: str
+    kind: str
+    host: str
+    port: int | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+    schema: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for messages."""
+        return f"{self.host}:{self.port}" if self.port else self.host
+
+
+class ConnectionResolver(Protocol):
+    """Finds an Endpoint by connection id. Raises ConfigError if there is none."""
+
+    def __call__(self, connection_id: str, /) -> Endpoint: ...
+
+
+def from_environment(connection_id: str) -> Endpoint:
+    """Resolve from ``AIRFLOW_CONN_<ID>``; the same ids work for the command line, Spark workers and Airflow."""
+    name = f"AIRFLOW_CONN_{connection_id.upper()}"
+    text = os.environ.get(name)
+    if text is None:
+        raise ConfigError(
+            f"there is no connection {connection_id!r}",
+            hint=f"create it in Airflow (Admin > Connections), or set {name} to a URI or to JSON",
+        )
+    return parse_connection(connection_id, text)
+
+
+def parse_connection(connection_id: str, text: str) -> Endpoint:
+    """Parse Airflow's JSON or URI notation. Errors never repeat the text, which holds a password."""
+    text = text.strip()
+    if text.startswith("{"):
+        try:
+            data = json.loads(text)
+            extra = data.get("extra") or {}
+            if isinstance(extra, str):
+                extra = json.loads(extra)
+            port = data.get("port")
+            return Endpoint(
+                connection_id=connection_id,
+                kind=data.get("conn_type") or "",
+                host=data.get("host") or "",
+                port=int(port) if port not in (None, "") else None,
+                user=data.get("login") or "",
+                password=data.get("password") or "",
+                schema=data.get("schema") or "",
+                extra=extra,
+            )
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigError(f"connection {connection_id!r} is not valid JSON in Airflow's notation") from None
+    try:
+        parts = urlsplit(text)
+        query = dict(parse_qsl(parts.query))
+        extra = json.loads(query.pop("__extra__")) if "__extra__" in query else query
+        _, _, hostport = parts.netloc.rpartition("@")
+        hosts = unquote(hostport)
+        port = None
+        if "," not in hosts:
+            hosts, port = unquote(parts.hostname or ""), parts.port
+        return Endpoint(
+            connection_id=connection_id,
+            kind=parts.scheme.replace("-", "_"),
+            host=hosts,
+            port=port,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            schema=unquote(parts.path.lstrip("/")),
+            extra=extra,
+        )
+    except (ValueError, TypeError):
+        raise ConfigError(f"connection {connection_id!r} is not a valid URI in Airflow's notation") from None

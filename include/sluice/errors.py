@@ -1,0 +1,166 @@
+"""The one error tree of Sluice.
+
+::
+
+    SluiceError
+    ├── RetryableError                 the same call may succeed later; Airflow retries soon
+    │   ├── SourceUnavailable          the source does not answer, or cut the connection
+    │   ├── TargetUnavailable          a target does not answer, deadlocked, or cut the connection
+    │   ├── CoordinationUnavailable    ZooKeeper does not answer, or the session is gone
+    │   ├── StorageUnavailable         the segment store does not answer, or is full
+    │   ├── SparkUnavailable           no Spark Connect server, or it lost the work
+    │   ├── LeaseHeld                  another process owns the pipeline (or target) right now
+    │   └── OutOfOrder                 an earlier batch of this target is not acknowledged yet
+    └── TerminalError                  a person has to change something; retried slowly, never skipped
+        ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
+        ├── PreflightError             the source is set up so that changes would be lost or wrong
+        ├── CaptureError               the log cannot be read on
+        │   ├── LostPosition           the stored position is no longer on the server
+        │   ├── WrongServer            another server answers behind the same address
+        │   ├── UnknownEvent           an event kind that this version does not understand
+        │   ├── UnsupportedType        a column type or charset that this version does not understand
+        │   ├── DecodeError            bytes that contradict the format
+        │   └── ChecksumMismatch       a flipped bit in the log
+        ├── SegmentError               a stored segment, manifest or changeset is damaged or missing
+        ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing
+        ├── RuleError                  a rule is broken, or raised (rule, file:line, table, key)
+        ├── MappingError               the target lacks a table or a column that the mapping needs
+        └── LoadError                  the target refused a statement
+
+Every message says what was being done; ``where`` says where (file:offset, GTID, table, file:line); ``hint`` says what
+to run or change next. Secrets never enter any of the three.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SluiceError(Exception):
+    """Base of every error Sluice raises on purpose.
+
+    Args:
+        message: what was being done and what went wrong, one sentence.
+        where: file:offset, GTID, table, or file:line.
+        hint: what to run or change next.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.where:
+            text += f" [at {self.where}]"
+        if self.hint:
+            text += f" -> {self.hint}"
+        return text
+
+    def __reduce__(self) -> tuple[Any, ...]:  # keyword-only fields survive pickling (Spark workers, Airflow)
+        return _rebuild, (type(self), self.message, self.where, self.hint, self.__dict__.copy())
+
+
+def _rebuild(kind: type[SluiceError], message: str, where: str | None, hint: str | None, state: dict[str, Any]) -> SluiceError:
+    error = kind.__new__(kind)
+    SluiceError.__init__(error, message, where=where, hint=hint)
+    error.__dict__.update(state)
+    return error
+
+
+class RetryableError(SluiceError):
+    """The same call may succeed later."""
+
+    retryable = True
+
+
+class SourceUnavailable(RetryableError):
+    """The source does not answer, or cut the connection."""
+
+
+class TargetUnavailable(RetryableError):
+    """A target does not answer, deadlocked, or cut the connection."""
+
+
+class CoordinationUnavailable(RetryableError):
+    """ZooKeeper does not answer, or the session is gone."""
+
+
+class StorageUnavailable(RetryableError):
+    """The segment store does not answer, or is full."""
+
+
+class SparkUnavailable(RetryableError):
+    """No Spark Connect server answers, or it lost the work."""
+
+
+class LeaseHeld(RetryableError):
+    """Another process owns the pipeline or the target right now."""
+
+
+class OutOfOrder(RetryableError):
+    """An earlier batch of this target is not acknowledged yet."""
+
+
+class TerminalError(SluiceError):
+    """A person has to change something before this can succeed."""
+
+
+class ConfigError(TerminalError):
+    """A YAML file, a connection or an argument is wrong; ``where`` is file:line."""
+
+
+class PreflightError(TerminalError):
+    """The source is set up so that changes would be lost or wrong."""
+
+
+class CaptureError(TerminalError):
+    """The log cannot be read on."""
+
+
+class LostPosition(CaptureError):
+    """The stored position is no longer on the server."""
+
+
+class WrongServer(CaptureError):
+    """Another server answers behind the same address."""
+
+
+class UnknownEvent(CaptureError):
+    """An event kind that this version does not understand."""
+
+
+class UnsupportedType(CaptureError):
+    """A column type or charset that this version does not understand."""
+
+
+class DecodeError(CaptureError):
+    """Bytes of the log contradict its format."""
+
+
+class ChecksumMismatch(CaptureError):
+    """A flipped bit in the log."""
+
+
+class SegmentError(TerminalError):
+    """A stored segment, manifest or changeset is damaged or missing."""
+
+
+class Fenced(TerminalError):
+    """A newer owner exists; this process must stop writing."""
+
+
+class RuleError(TerminalError):
+    """A rule is broken, or raised while it ran."""
+
+
+class MappingError(TerminalError):
+    """The target lacks a table or a column that the mapping needs."""
+
+
+class LoadError(TerminalError):
+    """The target refused a statement."""

@@ -1,0 +1,84 @@
+"""Batches and operations: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sluice.model.positions import BatchNumber, Epoch, Position
+
+
+class Op(StrEnum):
+    """What a stored row says happened (column ``_op``)."""
+
+    INSERT = "i"
+    UPDATE = "u"
+    DELETE = "d"
+    KEY_MOVED = "k"
+    """An update took the row away from its old key: a delete of ``_before``'s key, stored in that key's bucket beside the
+    ``u`` row (same ``_seq``) in the new key's bucket. Only merge reads it; streams of changes leave it out."""
+    READ = "r"
+    """A row read by a dump at a high watermark."""
+
+
+class BatchState(StrEnum):
+    """How far a batch has come; moves only forward."""
+
+    DRAINED = "drained"
+    MERGED = "merged"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A numbered run of changes, delivered as a unit; the content of ``/data/sync/{pipeline}/batches/{number}``.
+
+    Attributes:
+        number: from 1, without gaps.
+        epoch: lease epoch of the drain that wrote it.
+        claim: which run delivers it (``airflow:<installation>:<run id>`` or ``cli:<host>:<pid>``).
+        manifest: path of the segment manifest, relative to the pipeline's store.
+        first, last: position before the first and after the last transaction.
+        changes: row changes in it; size_bytes: Parquet bytes.
+        state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.
+    """
+
+    number: BatchNumber
+    epoch: Epoch
+    claim: str
+    manifest: str
+    first: Position
+    last: Position
+    changes: int
+    size_bytes: int
+    state: BatchState = BatchState.DRAINED
+    changeset: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "epoch": self.epoch,
+            "claim": self.claim,
+            "manifest": self.manifest,
+            "first": self.first.to_json(),
+            "last": self.last.to_json(),
+            "changes": self.changes,
+            "size_bytes": self.size_bytes,
+            "state": self.state.value,
+            "changeset": self.changeset,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Batch:
+        return cls(
+            number=BatchNumber(data["number"]),
+            epoch=Epoch(data["epoch"]),
+            claim=data["claim"],
+            manifest=data["manifest"],
+            first=Position.from_json(data["first"]),
+            last=Position.from_json(data["last"]),
+            changes=data["changes"],
+            size_bytes=data["size_bytes"],
+            state=BatchState(data["state"]),
+            changeset=data["changeset"],
+        )

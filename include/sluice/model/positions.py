@@ -1,0 +1,66 @@
+"""Positions in a binary log: values only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NewType
+
+from sluice.errors import ConfigError
+
+Epoch = NewType("Epoch", int)
+BatchNumber = NewType("BatchNumber", int)
+
+_FILE = re.compile(r"^(?P<base>.*)\.(?P<number>\d+)$")
+
+
+def split_file(file: str) -> tuple[str, int]:
+    """``binlog.000042`` -> ``("binlog", 42)``; 999999 is followed by 1000000, so names never compare as strings."""
+    match = _FILE.match(file)
+    if match is None:
+        raise ConfigError(f"{file!r} is not the name of a binary log file (base.number)")
+    return match["base"], int(match["number"])
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place at the end of a transaction.
+
+    Attributes:
+        server_uuid: ``@@server_uuid`` (MySQL) or ``mariadb:<server_id>``; positions of two servers don't compare.
+        file: binary log file, e.g. ``binlog.000042``.
+        offset: byte offset of the next event in that file.
+        gtid_set: everything executed up to here as the server prints it, ``""`` where GTIDs are off.
+        commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
+    """
+
+    server_uuid: str
+    file: str
+    offset: int
+    gtid_set: str = ""
+    commit_time_us: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """(file number, offset): comparable between positions of one server and one base name."""
+        return split_file(self.file)[1], self.offset
+
+    def follows(self, other: Position) -> bool:
+        """True if this position is strictly later in the same log. Raises ConfigError for different logs."""
+        if self.server_uuid != other.server_uuid or split_file(self.file)[0] != split_file(other.file)[0]:
+            raise ConfigError(f"positions of two different logs cannot be compared: {self} and {other}")
+        return self.order > other.order
+
+    def at(self, *, file: str | None = None, offset: int | None = None) -> Position:
+        """The same place with another file or offset."""
+        return replace(self, file=file or self.file, offset=self.offset if offset is None else offset)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Position:
+        return cls(**data)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"

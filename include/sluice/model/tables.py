@@ -1,0 +1,201 @@
+"""Tables, columns and how each MySQL type looks in Arrow: values only.
+
+Arrow types keep full fidelity. Two conventions a reader of the Parquet files has to know:
+
+* zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` / ``timestamp[us]`` column as
+  numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
+* every field carries metadata: ``sluice.type`` (the column type as SQL, e.g. ``bigint unsigned``), ``sluice.name`` (the true column
+  name), ``sluice.charset`` for text, ``sluice.key`` (ordinal from 1) for primary-key columns.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+META_COLUMNS = (
+    "_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_bucket", "_present", "_before",
+)  # fmt: skip
+
+META_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_op", pa.string(), nullable=False),
+    pa.field("_seq", pa.uint64(), nullable=False),
+    pa.field("_file", pa.string(), nullable=False),
+    pa.field("_offset", pa.uint64(), nullable=False),
+    pa.field("_row", pa.uint32(), nullable=False),
+    pa.field("_commit_ts", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("_gtid", pa.string()),
+    pa.field("_txn", pa.uint64(), nullable=False),
+    pa.field("_origin", pa.uint32(), nullable=False),
+    pa.field("_bucket", pa.uint8(), nullable=False),
+    pa.field("_present", pa.binary()),
+)
+"""``_seq`` counts row changes within the batch over all tables; ``_offset`` is the row event's offset in ``_file``; ``_row`` the row within
+that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it; ``_bucket`` is
+``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns in the after image, null = all."""
+
+KEY_BUCKETS = 64
+
+
+def stored_name(column: str) -> str:
+    """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a column of ours."""
+    return f"${column}" if column.lower() in META_COLUMNS or column.startswith("$") else column
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableId:
+    """A schema and a table, as the server spells them."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+class ColumnKind(StrEnum):
+    """The MySQL column types, by family."""
+
+    TINYINT = "tinyint"
+    SMALLINT = "smallint"
+    MEDIUMINT = "mediumint"
+    INT = "int"
+    BIGINT = "bigint"
+    DECIMAL = "decimal"
+    FLOAT = "float"
+    DOUBLE = "double"
+    BIT = "bit"
+    DATE = "date"
+    DATETIME = "datetime"
+    TIMESTAMP = "timestamp"
+    TIME = "time"
+    YEAR = "year"
+    CHAR = "char"
+    VARCHAR = "varchar"
+    TEXT = "text"
+    BINARY = "binary"
+    VARBINARY = "varbinary"
+    BLOB = "blob"
+    ENUM = "enum"
+    SET = "set"
+    JSON = "json"
+    GEOMETRY = "geometry"
+    VECTOR = "vector"
+    UUID = "uuid"
+    INET4 = "inet4"
+    INET6 = "inet6"
+
+
+_INTEGERS: dict[ColumnKind, tuple[pa.DataType, pa.DataType]] = {
+    ColumnKind.TINYINT: (pa.int8(), pa.uint8()),
+    ColumnKind.SMALLINT: (pa.int16(), pa.uint16()),
+    ColumnKind.MEDIUMINT: (pa.int32(), pa.uint32()),
+    ColumnKind.INT: (pa.int32(), pa.uint32()),
+    ColumnKind.BIGINT: (pa.int64(), pa.uint64()),
+}
+
+_PLAIN: dict[ColumnKind, pa.DataType] = {
+    ColumnKind.FLOAT: pa.float32(),
+    ColumnKind.DOUBLE: pa.float64(),
+    ColumnKind.BIT: pa.uint64(),
+    ColumnKind.DATE: pa.date32(),
+    ColumnKind.DATETIME: pa.timestamp("us"),
+    ColumnKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    ColumnKind.TIME: pa.duration("us"),
+    ColumnKind.YEAR: pa.uint16(),
+    ColumnKind.CHAR: pa.string(),
+    ColumnKind.VARCHAR: pa.string(),
+    ColumnKind.TEXT: pa.string(),
+    ColumnKind.BINARY: pa.binary(),
+    ColumnKind.VARBINARY: pa.binary(),
+    ColumnKind.BLOB: pa.binary(),
+    ColumnKind.ENUM: pa.string(),
+    ColumnKind.SET: pa.string(),
+    ColumnKind.JSON: pa.string(),
+    ColumnKind.GEOMETRY: pa.binary(),
+    ColumnKind.VECTOR: pa.binary(),
+    ColumnKind.UUID: pa.string(),
+    ColumnKind.INET4: pa.string(),
+    ColumnKind.INET6: pa.string(),
+}
+
+ENUM_ERROR_VALUE = "\x00"
+"""Stored for ENUM index 0 only where the column also has a label ``''``; elsewhere index 0 is stored as ``''``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as of a position.
+
+    Attributes:
+        kind, sql_type: family, and the type as SQL (``decimal(12,2)``, ``enum('a','b')``).
+        unsigned: for numbers; precision, scale: DECIMAL; fsp: fractional seconds digits; length: bytes or bits where declared.
+        charset: MySQL charset name for text, ``None`` for others; labels: ENUM and SET.
+        generated: a generated column (present in the row image, never written to a target).
+    """
+
+    name: str
+    kind: ColumnKind
+    sql_type: str
+    nullable: bool = True
+    unsigned: bool = False
+    precision: int = 0
+    scale: int = 0
+    fsp: int = 0
+    length: int = 0
+    charset: str | None = None
+    collation: str | None = None
+    labels: tuple[str, ...] = ()
+    generated: bool = False
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The Arrow type of stored values."""
+        if self.kind in _INTEGERS:
+            return _INTEGERS[self.kind][self.unsigned]
+        if self.kind is ColumnKind.DECIMAL:
+            wide = self.precision > 38
+            return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
+        return _PLAIN[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A table's definition as of a position. ``primary_key`` holds column names in key order, empty if there is none."""
+
+    table: TableId
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """Eight hex digits that change whenever the definition does."""
+        text = json.dumps(
+            [[c.name, c.sql_type, c.nullable, c.unsigned, c.charset, c.collation, c.labels, c.generated] for c in self.columns]
+            + [list(self.primary_key)],
+            ensure_ascii=False,
+        )
+        return f"{zlib.crc32(text.encode()):08x}"
+
+    def field(self, column: Column) -> pa.Field:
+        """The Arrow field of a column, with the metadata described at the top of this module. Always nullable."""
+        metadata = {"sluice.type": column.sql_type, "sluice.name": column.name}
+        if column.charset:
+            metadata["sluice.charset"] = column.charset
+        if column.collation:
+            metadata["sluice.collation"] = column.collation
+        if column.generated:
+            metadata["sluice.generated"] = "1"
+        if column.name in self.primary_key:
+            metadata["sluice.key"] = str(self.primary_key.index(column.name) + 1)
+        return pa.field(stored_name(column.name), column.arrow_type, metadata=metadata)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """Schema of a segment file: the user's columns, then META_FIELDS, then ``_before`` (a struct of the user's columns)."""
+        fields = [self.field(c) for c in self.columns]
+        return pa.schema([*fields, *META_FIELDS, pa.field("_before", pa.struct(fields))])

@@ -1,0 +1,119 @@
+"""Zero, partial and year-0 dates inside ``date32`` and ``timestamp[us]`` columns.
+
+MySQL stores dates that no calendar has: ``0000-00-00``, ``2024-00-15``, ``0000-05-01``, and with ALLOW_INVALID_DATES ``2024-02-31``. They
+are kept as numbers far below the calendar's range: the day packed as ``year << 9 | month << 5 | day`` (23 bits) on top of a base.
+
+========== ============================ ==========================================
+Arrow type calendar values              special values
+========== ============================ ==========================================
+date32     days since 1970-01-01        ``DATE_BASE + packed``
+timestamp  microseconds since 1970      ``TIMESTAMP_BASE + (packed << 37 | microseconds of the day)``
+========== ============================ ==========================================
+
+``as_py()`` and ``to_pandas()`` must not see them: ask :func:`is_special` first, or use :func:`to_text` / :func:`to_python`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+DATE_BASE = -(1 << 30)
+TIMESTAMP_BASE = -(1 << 62)
+_DAY_BITS = 23
+_MICROS_BITS = 37
+DATE_LIMIT = DATE_BASE + (1 << _DAY_BITS)
+TIMESTAMP_LIMIT = TIMESTAMP_BASE + (1 << (_DAY_BITS + _MICROS_BITS))
+
+
+def pack_day(year: int, month: int, day: int) -> int:
+    """``year << 9 | month << 5 | day``."""
+    return year << 9 | month << 5 | day
+
+
+def unpack_day(packed: int) -> tuple[int, int, int]:
+    """The inverse of :func:`pack_day`."""
+    return packed >> 9, packed >> 5 & 15, packed & 31
+
+
+def special_date(year: int, month: int, day: int) -> int:
+    """The date32 number of a day that no calendar has."""
+    return DATE_BASE + pack_day(year, month, day)
+
+
+def special_timestamp(year: int, month: int, day: int, micros_of_day: int) -> int:
+    """The timestamp[us] number of a moment on a day that no calendar has."""
+    return TIMESTAMP_BASE + (pack_day(year, month, day) << _MICROS_BITS | micros_of_day)
+
+
+def is_special(values: pa.Array) -> np.ndarray[Any, Any]:
+    """Mask (bool, one a value; False for null) of the values that no calendar has. ``values``: date32 or timestamp[us]."""
+    date = pa.types.is_date32(values.type)
+    numbers = values.view(pa.int32() if date else pa.int64())
+    limit = DATE_LIMIT if date else TIMESTAMP_LIMIT
+    return pc.fill_null(pc.less(numbers, limit), False).to_numpy(zero_copy_only=False)
+
+
+def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
+    """The text MySQL prints for a special number, e.g. ``0000-00-00 00:00:00.000``."""
+    if date:
+        return "{:04d}-{:02d}-{:02d}".format(*unpack_day(number - DATE_BASE))
+    value = number - TIMESTAMP_BASE
+    year, month, day = unpack_day(value >> _MICROS_BITS)
+    seconds, micros = divmod(value & ((1 << _MICROS_BITS) - 1), 1_000_000)
+    text = f"{year:04d}-{month:02d}-{day:02d} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return text + f".{micros:06d}"[: fsp + 1] if fsp else text
+
+
+def to_text(values: pa.Array, *, fsp: int = 0) -> pa.Array:
+    """MySQL's text of a date32, timestamp[us] (as UTC) or duration[us] array, ``fsp`` digits of fraction. Nulls stay null."""
+    if pa.types.is_duration(values.type):
+        return _time_text(values, fsp)
+    date = pa.types.is_date32(values.type)
+    mask = is_special(values)
+    plain = values if not mask.any() else pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
+    if date:
+        text = pc.cast(plain, pa.string())
+    else:
+        text = pc.utf8_slice_codeunits(pc.cast(pc.cast(plain, pa.timestamp("us")), pa.string()), 0, 19 + (fsp + 1 if fsp else 0))
+    if mask.any():
+        numbers = pc.fill_null(values.view(pa.int32() if date else pa.int64()), 0).to_numpy(zero_copy_only=False)
+        items = text.to_pylist()
+        for i in np.flatnonzero(mask):
+            items[i] = text_of_special(int(numbers[i]), date=date, fsp=fsp)
+        text = pa.array(items, pa.string())
+    return text
+
+
+def _time_text(values: pa.Array, fsp: int) -> pa.Array:
+    out: list[str | None] = []
+    for micros in values.view(pa.int64()).to_pylist():
+        out.append(None if micros is None else time_text(micros, fsp))
+    return pa.array(out, pa.string())
+
+
+def time_text(micros: int, fsp: int) -> str:
+    """MySQL's text of a TIME: ``-838:59:59.000001``."""
+    sign, micros = ("-", -micros) if micros < 0 else ("", micros)
+    seconds, fraction = divmod(micros, 1_000_000)
+    text = f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return text + f".{fraction:06d}"[: fsp + 1] if fsp else text
+
+
+def to_python(values: pa.Array) -> list[Any]:
+    """A list of date / datetime / timedelta objects; special values become MySQL's text of them."""
+    if pa.types.is_duration(values.type):
+        return [None if v is None else dt.timedelta(microseconds=v) for v in values.view(pa.int64()).to_pylist()]
+    date = pa.types.is_date32(values.type)
+    mask = is_special(values)
+    if not mask.any():
+        return values.to_pylist()  # type: ignore[no-any-return]
+    plain = pc.if_else(pa.array(mask), pa.scalar(None, values.type), values).to_pylist()
+    numbers = pc.fill_null(values.view(pa.int32() if date else pa.int64()), 0).to_numpy(zero_copy_only=False)
+    for i in np.flatnonzero(mask):
+        plain[i] = text_of_special(int(numbers[i]), date=date, fsp=0 if date else 6)
+    return plain  # type: ignore[no-any-return]
