@@ -65,7 +65,9 @@ class SluiceError(Exception):
         return _rebuild, (type(self), self.message, self.where, self.hint, self.__dict__.copy())
 
 
-def _rebuild(kind: type[SluiceError], message: str, where: str | None, hint: str | None, state: dict[str, Any]) -> SluiceError:
+def _rebuild(
+    kind: type[SluiceError], message: str, where: str | None, hint: str | None, state: dict[str, Any]
+) -> SluiceError:
     error = kind.__new__(kind)
     SluiceError.__init__(error, message, where=where, hint=hint)
     error.__dict__.update(state)

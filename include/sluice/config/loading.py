@@ -73,7 +73,9 @@ def find_pipeline(name: str, folder: Path) -> PipelineConfig:
             return pipeline
         names.append(pipeline.pipeline)
     raise ConfigError(
-        f"there is no pipeline {name!r}", where=str(folder), hint=f"known: {', '.join(names) or 'none'}{_meant(name, names)}"
+        f"there is no pipeline {name!r}",
+        where=str(folder),
+        hint=f"known: {', '.join(names) or 'none'}{_meant(name, names)}",
     )
 
 
@@ -111,10 +113,7 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     schema = model.model_json_schema()
     node: dict[str, Any] = schema
     for part in loc:
-        if isinstance(part, int):
-            node = node.get("items", {})
-        else:
-            node = node.get("properties", {}).get(part, {})
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
         for option in (node, *node.get("anyOf", ()), *node.get("allOf", ())):
             if "$ref" in option:
                 node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]

@@ -67,7 +67,9 @@ class StartPosition(_Model):
     file: str | None = Field(None, description="Binary log file to start in; goes with offset.")
     offset: int = Field(4, ge=4, description="Byte offset of the first event.")
     gtid: str | None = Field(None, description="GTID set already processed; the drain starts behind it.")
-    timestamp: str | None = Field(None, description="ISO 8601 moment; the drain starts at the first transaction after it.")
+    timestamp: str | None = Field(
+        None, description="ISO 8601 moment; the drain starts at the first transaction after it."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> StartPosition:
@@ -79,9 +81,12 @@ class StartPosition(_Model):
 class SourceConfig(_Model):
     """The MySQL or MariaDB server whose log is drained."""
 
-    connection: str = Field(description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow.")
+    connection: str = Field(
+        description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow."
+    )
     server_id: int | Literal["auto"] = Field(
-        "auto", description="Replica server id; auto derives a stable one from the pipeline's name and checks for a clash."
+        "auto",
+        description="Replica server id; auto derives a stable one from the pipeline's name and checks for a clash.",
     )
     start: Literal["latest", "earliest", "dump", "snapshot"] | StartPosition = Field(
         "latest",
@@ -121,12 +126,16 @@ class Event(StrEnum):
 class CaptureConfig(_Model):
     """What is taken from the log, and how it is cut."""
 
-    include: tuple[Regex, ...] = Field((r".*\..*",), description="Regular expressions on schema.table, anchored at both ends.")
+    include: tuple[Regex, ...] = Field(
+        (r".*\..*",), description="Regular expressions on schema.table, anchored at both ends."
+    )
     exclude: tuple[Regex, ...] = Field((), description="The same; wins over include.")
     events: tuple[Event, ...] = Field(tuple(Event), description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
-    on_lost_position: Literal["stop", "dump"] = Field("stop", description="What to do when the server has purged the position.")
+    on_lost_position: Literal["stop", "dump"] = Field(
+        "stop", description="What to do when the server has purged the position."
+    )
 
 
 class SparkConfig(_Model):
@@ -169,7 +178,9 @@ class TableMapping(_Model):
     to: str = Field(description="schema.table at the target, or schema.* to keep the table's name.")
     weight: int = Field(0, description="Lighter tables are loaded first.")
     columns: ColumnMapping = Field(default_factory=ColumnMapping, description="Column selection and renaming.")
-    column_groups: tuple[tuple[str, ...], ...] = Field((), description="Groups of columns: if one changed, all are sent.")
+    column_groups: tuple[tuple[str, ...], ...] = Field(
+        (), description="Groups of columns: if one changed, all are sent."
+    )
 
     @field_validator("from_", "to")
     @classmethod
@@ -191,7 +202,9 @@ class TargetConfig(_Model):
     name: Identifier = Field(description="Name of the target within the pipeline.")
     type: str = Field(description="Kind of target: mysql.")
     connection: str = Field(description="Id of the Airflow connection.")
-    changes: Literal["latest", "all"] = Field("latest", description="latest: one merged row a key; all: every change, in order.")
+    changes: Literal["latest", "all"] = Field(
+        "latest", description="latest: one merged row a key; all: every change, in order."
+    )
     consistency: Literal["row", "table", "batch"] = Field(
         "row",
         description="row: fastest, tables and key buckets in parallel; table: one transaction a table; batch: one transaction a batch.",

@@ -175,7 +175,10 @@ class TableSchema:
     def version(self) -> str:
         """Eight hex digits that change whenever the definition does."""
         text = json.dumps(
-            [[c.name, c.sql_type, c.nullable, c.unsigned, c.charset, c.collation, c.labels, c.generated] for c in self.columns]
+            [
+                [c.name, c.sql_type, c.nullable, c.unsigned, c.charset, c.collation, c.labels, c.generated]
+                for c in self.columns
+            ]
             + [list(self.primary_key)],
             ensure_ascii=False,
         )

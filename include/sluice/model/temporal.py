@@ -55,7 +55,7 @@ def is_special(values: pa.Array) -> np.ndarray[Any, Any]:
     date = pa.types.is_date32(values.type)
     numbers = values.view(pa.int32() if date else pa.int64())
     limit = DATE_LIMIT if date else TIMESTAMP_LIMIT
-    return pc.fill_null(pc.less(numbers, limit), False).to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(pc.less(numbers, limit), False).to_numpy(zero_copy_only=False))
 
 
 def text_of_special(number: int, *, date: bool, fsp: int = 0) -> str:
@@ -79,7 +79,9 @@ def to_text(values: pa.Array, *, fsp: int = 0) -> pa.Array:
     if date:
         text = pc.cast(plain, pa.string())
     else:
-        text = pc.utf8_slice_codeunits(pc.cast(pc.cast(plain, pa.timestamp("us")), pa.string()), 0, 19 + (fsp + 1 if fsp else 0))
+        text = pc.utf8_slice_codeunits(
+            pc.cast(pc.cast(plain, pa.timestamp("us")), pa.string()), 0, 19 + (fsp + 1 if fsp else 0)
+        )
     if mask.any():
         numbers = pc.fill_null(values.view(pa.int32() if date else pa.int64()), 0).to_numpy(zero_copy_only=False)
         items = text.to_pylist()
@@ -90,9 +92,9 @@ def to_text(values: pa.Array, *, fsp: int = 0) -> pa.Array:
 
 
 def _time_text(values: pa.Array, fsp: int) -> pa.Array:
-    out: list[str | None] = []
-    for micros in values.view(pa.int64()).to_pylist():
-        out.append(None if micros is None else time_text(micros, fsp))
+    out: list[str | None] = [
+        None if micros is None else time_text(micros, fsp) for micros in values.view(pa.int64()).to_pylist()
+    ]
     return pa.array(out, pa.string())
 
 
