@@ -1,0 +1,50 @@
+"""Where the development stack keeps its things, and where it finds Java and PySpark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+from sluice.errors import ConfigError
+
+
+def repo_root() -> Path:
+    """The checkout: the folder that holds include/, dags/ and plugins/."""
+    return Path(__file__).resolve().parents[3]
+
+
+def home() -> Path:
+    """Folder for fetched servers, templates and the demo's data: ``SLUICE_HOME``, else ``.sluice`` in the checkout."""
+    configured = os.environ.get("SLUICE_HOME")
+    folder = Path(configured).expanduser().resolve() if configured else repo_root() / ".sluice"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot create {folder}: {error.strerror}", hint="set SLUICE_HOME to a folder you can write"
+        ) from error
+    return folder
+
+
+def java() -> Path:
+    """The Java to run ZooKeeper and Spark with. Raises ConfigError when there is none."""
+    java_home = os.environ.get("JAVA_HOME")
+    if java_home and (Path(java_home) / "bin" / "java").exists():
+        return Path(java_home) / "bin" / "java"
+    found = shutil.which("java")
+    if found is None:
+        raise ConfigError(
+            "there is no Java on this machine; ZooKeeper and Spark need Java 17 or newer",
+            hint="apt-get install openjdk-17-jre-headless (or set JAVA_HOME)",
+        )
+    return Path(found)
+
+
+def pyspark_home() -> Path:
+    """Folder of the installed PySpark wheel (its jars also hold ZooKeeper). Does not import PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("PySpark is not installed in this environment", hint="pip install -r requirements.txt")
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -1,0 +1,229 @@
+"""Child processes that outlive their starter and are stopped without ever hitting a stranger.
+
+A process id is recycled by the kernel, so it is recorded together with the process's start time. Each server is the
+leader of its own session; whatever it forks (Spark's Python workers move to a process group of their own, Airflow's
+workers outlive their parent) is found by that session, by descent, and by a token in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+
+from sluice.errors import ConfigError, RetryableError
+
+_log = structlog.get_logger()
+TOKEN_VARIABLE = "SLUICE_STACK_TOKEN"  # noqa: S105  names the variable; the token marks processes, it opens nothing
+
+
+class ServerFailed(RetryableError):
+    """A server of the development stack did not start, or stopped by itself."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One started process: enough to find it again from another process, and to be sure it is the same one."""
+
+    name: str
+    pid: int
+    started_s: float  # seconds since the epoch, as psutil gives it
+    token: str
+    log: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Handle:
+        return cls(**data)
+
+    def process(self) -> psutil.Process | None:
+        """The process itself; None when it is gone or its id belongs to another process now."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started_s) > 0.05 or process.status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
+        return process
+
+    @property
+    def alive(self) -> bool:
+        return self.process() is not None
+
+
+def spawn(
+    name: str,
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Handle:
+    """Start ``argv`` in a session of its own, output appended to ``log`` (mode 0600). ``env`` replaces the environment."""
+    token = secrets.token_hex(8)
+    environment = dict(os.environ if env is None else env)
+    environment[TOKEN_VARIABLE] = token
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        child = subprocess.Popen(
+            [os.fspath(part) for part in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ConfigError(f"cannot start {name}: {error}", where=os.fspath(argv[0])) from error
+    finally:
+        os.close(descriptor)
+    _children[child.pid] = child
+    try:
+        started = psutil.Process(child.pid).create_time()
+    except psutil.NoSuchProcess:
+        started = 0.0
+    _log.debug("started", server=name, pid=child.pid)
+    return Handle(name, child.pid, started, token, str(log))
+
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _reap(pid: int) -> None:
+    child = _children.get(pid)
+    if child is not None and child.poll() is not None:
+        del _children[pid]
+
+
+def family(handle: Handle) -> list[psutil.Process]:
+    """The process and everything that came from it and still lives."""
+    _reap(handle.pid)
+    return families([handle])[handle]
+
+
+def families(handles: Iterable[Handle]) -> dict[Handle, list[psutil.Process]]:
+    """:func:`family` of many, in one walk over the process table."""
+    wanted = list(handles)
+    found: dict[Handle, dict[int, psutil.Process]] = {handle: {} for handle in wanted}
+    me = os.getpid()
+    for handle in wanted:
+        leader = handle.process()
+        if leader is None:
+            continue
+        found[handle][leader.pid] = leader
+        with contextlib.suppress(psutil.Error):
+            found[handle].update({child.pid: child for child in leader.children(recursive=True)})
+    by_token = {handle.token: handle for handle in wanted}
+    for process in psutil.process_iter():
+        if process.pid == me:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            token = process.environ().get(TOKEN_VARIABLE, "")
+            if token in by_token:
+                found[by_token[token]][process.pid] = process
+                continue
+            session = os.getsid(process.pid)
+            for handle in wanted:
+                if session == handle.pid and process.create_time() >= handle.started_s - 0.05:
+                    found[handle][process.pid] = process
+    return {handle: list(members.values()) for handle, members in found.items()}
+
+
+def stop(handles: Iterable[Handle], *, grace_s: float = 10.0) -> None:
+    """End the processes and all they started: SIGTERM, ``grace_s`` seconds, SIGKILL. Gone ones are no error."""
+    wanted = list(handles)
+    members = families(wanted)
+    leaders = [leader for handle in wanted if (leader := handle.process()) is not None]
+    for leader in leaders:
+        with contextlib.suppress(psutil.Error):
+            leader.send_signal(signal.SIGTERM)
+    everyone = {process.pid: process for group in members.values() for process in group}
+    led = {leader.pid for leader in leaders}
+    _wait_gone(leaders, grace_s)
+    for group in families(wanted).values():  # what was forked meanwhile
+        everyone.update({process.pid: process for process in group})
+    rest = [process for process in everyone.values() if process.is_running()]
+    for process in rest:
+        if process.pid not in led:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGTERM)
+    _wait_gone([p for p in rest if p.pid not in led], min(grace_s, 2.0))
+    for process in rest:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _wait_gone(rest, 5.0)
+    for handle in wanted:
+        _reap(handle.pid)
+
+
+def kill(handle: Handle) -> None:
+    """``kill -9`` of the process and all it started, at once: what a crash looks like."""
+    members = family(handle)
+    for process in members:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _wait_gone(members, 10.0)
+    _reap(handle.pid)
+
+
+def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    waiting = list(processes)
+    while waiting and time.monotonic() < end:
+        for process in waiting:
+            _reap(process.pid)
+        waiting = [process for process in waiting if _lives(process)]
+        if waiting:
+            time.sleep(0.05)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def wait_ready(handle: Handle, ready: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.1) -> None:
+    """Wait until ``ready()``. Raises ServerFailed, with the end of the log, when the process ends or time is up."""
+    end = time.monotonic() + timeout_s
+    while True:
+        if ready():
+            return
+        if not handle.alive:
+            _reap(handle.pid)
+            raise ServerFailed(
+                f"{handle.name} stopped while it started:\n{log_tail(Path(handle.log))}", where=handle.log
+            )
+        if time.monotonic() > end:
+            raise ServerFailed(
+                f"{handle.name} was not ready after {timeout_s:.0f} s:\n{log_tail(Path(handle.log))}", where=handle.log
+            )
+        time.sleep(poll_s)
+
+
+def log_tail(path: Path, lines: int = 12) -> str:
+    """The last lines of a log file, indented, for an error message."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return "    (no log)"
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:]) or "    (the log is empty)"
