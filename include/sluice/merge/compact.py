@@ -1,0 +1,197 @@
+"""Many changes of a key become one: the nine rules, in Arrow and numpy, without a Python object a row.
+
+====================  ======  ====================================================================
+history of a key      result  why
+====================  ======  ====================================================================
+insert, insert        insert  the later image
+insert, update        insert  the target has never seen the row
+insert, delete        delete  harmless if the row was never there, right if a replay had put it there
+update, insert        insert
+update, update        update  first before image, last after image
+update, delete        delete
+delete, insert        insert  the row existed before the batch: ``_before`` is kept
+delete, update        update
+delete, delete        delete
+====================  ======  ====================================================================
+
+A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``) is an insert.
+:mod:`sluice.merge.reference` says the same a row at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import SegmentError
+from sluice.merge.keys import Identity, dense, group_codes
+from sluice.model.tables import META_COLUMNS
+
+_INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
+_OPS = pa.array(["i", "u", "d", "k", "r"])
+_RESULT = pa.array(["i", "u", "d"])
+
+
+def user_columns(schema: pa.Schema) -> list[str]:
+    """Names of the columns that belong to the user, in order."""
+    return [name for name in schema.names if name not in META_COLUMNS]
+
+
+def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
+    """Merge the changes of one table to one row a key.
+
+    Args:
+        changes: rows of a segment (``TableSchema.arrow_schema``), of any number of buckets and files, in any order.
+        key: stored names of the key columns; empty for a table without a key, whose rows are identified by all of their values
+            and counted: the result then holds as many ``i`` or ``d`` rows of one image as it gained or lost.
+        identity: see :data:`sluice.merge.keys.Identity`.
+
+    Returns:
+        The user's columns (last image), ``_op`` (i, u or d), ``_seq`` and ``_commit_ts`` of the last change, ``_before`` (struct: the row's
+        state before the batch, null if it did not exist). Rows are in the order in which their keys first appeared.
+
+    Raises:
+        SegmentError: an unknown ``_op``, or a key column that is not there.
+    """
+    users = user_columns(changes.schema)
+    for name in key:
+        if name not in users:
+            raise SegmentError(f"key column {name!r} is not among the stored columns {users}")
+    if not changes.num_rows:
+        return merged_schema(changes.schema).empty_table()
+    changes = changes.combine_chunks()
+    ops = _op_codes(changes)
+    if not key:
+        return _compact_keyless(changes, ops, users, identity)
+    # Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation).
+    moment = changes["_seq"].to_numpy().astype(np.int64) * 2 + (ops != _MOVED)
+    if moment.size > 1 and (np.diff(moment) < 0).any():
+        order = np.argsort(moment, kind="stable")
+        changes, ops = changes.take(pa.array(order)), ops[order]
+    ops = _arrivals_are_inserts(changes, ops, key, identity)
+    codes, count = dense(group_codes(changes, key, identity))
+    rows = np.arange(len(codes))
+    last = np.empty(count, np.int64)
+    last[codes] = rows
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = rows[::-1]
+    return _result(changes, users, _final_ops(ops, codes, count, last), first, last, ops)
+
+
+def _op_codes(changes: pa.Table) -> npt.NDArray[np.int64]:
+    codes = pc.index_in(changes["_op"], _OPS)
+    if codes.null_count:
+        bad = changes["_op"].filter(pc.is_null(codes))[0].as_py()
+        raise SegmentError(f"a stored change has the unknown operation {bad!r}")
+    return codes.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _arrivals_are_inserts(
+    changes: pa.Table, ops: npt.NDArray[np.int64], key: Sequence[str], identity: Identity | None
+) -> npt.NDArray[np.int64]:
+    """An update whose key differs from its before image's arrives at a new key: an insert there."""
+    before = changes["_before"].combine_chunks()
+    moved: Any = np.zeros(len(ops), bool)
+    for name in key:
+        now, then = changes[name].combine_chunks(), pc.struct_field(before, name)
+        if identity is not None:
+            field = changes.schema.field(name)
+            now, then = identity(field, now), identity(field, then)
+        moved |= pc.fill_null(pc.not_equal(now, then), False).to_numpy(zero_copy_only=False)
+    return np.where((ops == _READ) | ((ops == _UPDATE) & moved), _INSERT, ops)
+
+
+def _final_ops(
+    ops: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], count: int, last: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    decisive = ops != _UPDATE  # an update inherits "insert" from the last operation that wasn't an update
+    previous = np.full(count, _UPDATE, np.int64)
+    previous[codes[decisive]] = ops[decisive]
+    final = ops[last]
+    final = np.where((final == _UPDATE) & (previous == _INSERT), _INSERT, final)
+    return np.where(final == _MOVED, _DELETE, final)
+
+
+def _result(
+    changes: pa.Table,
+    users: list[str],
+    final: npt.NDArray[np.int64],
+    first: npt.NDArray[np.int64],
+    last: npt.NDArray[np.int64],
+    ops: npt.NDArray[np.int64],
+) -> pa.Table:
+    begun = ops[first]
+    images = changes.select(users).take(pa.array(last))
+    before = _before(changes, users, first, begun)
+    return pa.table(
+        [
+            *images.columns,
+            _RESULT.take(pa.array(final)),
+            changes["_seq"].take(pa.array(last)),
+            changes["_commit_ts"].take(pa.array(last)),
+            before,
+        ],
+        schema=merged_schema(changes.schema),
+    )
+
+
+def merged_schema(schema: pa.Schema) -> pa.Schema:
+    """Schema of :func:`compact`'s result, from that of a segment."""
+    return pa.schema([
+        *(schema.field(n) for n in user_columns(schema)),
+        *(schema.field(n) for n in ("_op", "_seq", "_commit_ts", "_before")),
+    ])
+
+
+def _before(
+    changes: pa.Table, users: list[str], first: npt.NDArray[np.int64], begun: npt.NDArray[np.int64]
+) -> pa.StructArray:
+    """State before the batch: an update's own before image; for a delete the row itself; nothing for an insert."""
+    field = changes.schema.field("_before")
+    stored = changes["_before"].combine_chunks()
+    is_update, is_delete = begun == _UPDATE, (begun == _DELETE) | (begun == _MOVED)
+    from_struct = pa.array(first, mask=~is_update)
+    from_row = pa.array(first, mask=~is_delete)
+    children = []
+    for child in field.type:
+        parts = []
+        if is_update.any():
+            parts.append(pc.struct_field(stored, child.name).take(from_struct))
+        if is_delete.any():
+            parts.append(changes[child.name].combine_chunks().take(from_row))
+        if not parts:
+            children.append(pa.nulls(len(first), child.type))
+        else:
+            children.append(parts[0] if len(parts) == 1 else pc.coalesce(*parts))
+    return pa.StructArray.from_arrays(children, fields=list(field.type), mask=pa.array(~(is_update | is_delete)))
+
+
+def _compact_keyless(
+    changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], identity: Identity | None
+) -> pa.Table:
+    """Full-row identity with counts: an update takes one copy of the old image and adds one of the new."""
+    gained = changes.filter(pa.array(np.isin(ops, (_INSERT, _UPDATE, _READ))))
+    taken = changes.filter(pa.array(np.isin(ops, (_DELETE, _MOVED))))
+    updates = changes.filter(pa.array(ops == _UPDATE))
+    old = updates["_before"].combine_chunks()
+    left = updates
+    for name in users:
+        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), pc.struct_field(old, name))
+    every = pa.concat_tables([gained, taken, left]).combine_chunks()
+    sign = np.concatenate([np.ones(gained.num_rows, np.int64), -np.ones(taken.num_rows + left.num_rows, np.int64)])
+    codes, count = dense(group_codes(every, users, identity))
+    net = np.bincount(codes, weights=sign, minlength=count).astype(np.int64)
+    last = np.empty(count, np.int64)
+    order = np.argsort(every["_seq"].to_numpy(), kind="stable")
+    last[codes[order]] = order
+    picked = np.repeat(last, np.abs(net))
+    final = np.repeat(np.where(net > 0, _INSERT, _DELETE), np.abs(net))
+    begun = np.where(final == _DELETE, _DELETE, _INSERT)
+    states = np.zeros(every.num_rows, np.int64)
+    states[picked] = begun
+    return _result(every, users, final, picked, picked, states)

@@ -1,0 +1,184 @@
+"""The merge kernel: the nine rules by hand, and equality with the reference on generated histories."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.errors import SegmentError
+from sluice.merge.compact import compact
+from sluice.merge.reference import compact_rows
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+
+COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+SCHEMA = TableSchema(
+    TableId("shop", "t"),
+    (
+        Column("a", ColumnKind.INT, "int", nullable=False),
+        Column("b", ColumnKind.VARCHAR, "varchar(20)", charset="utf8mb4"),
+        Column("v", ColumnKind.DECIMAL, "decimal(12,2)", precision=12, scale=2),
+    ),
+    ("a", "b"),
+)
+KEYLESS = TableSchema(SCHEMA.table, SCHEMA.columns)
+
+
+def change(op: str, seq: int, row: tuple[Any, ...], before: tuple[Any, ...] | None = None) -> dict[str, Any]:
+    names = ("a", "b", "v")
+    return {
+        **dict(zip(names, row, strict=True)), "_op": op, "_seq": seq, "_file": "binlog.000001", "_offset": seq, "_row": 0,
+        "_commit_ts": COMMIT, "_gtid": None, "_txn": seq, "_origin": 1, "_bucket": 0, "_present": None,
+        "_before": None if before is None else dict(zip(names, before, strict=True)),
+    }  # fmt: skip
+
+
+def table(changes: list[dict[str, Any]], schema: TableSchema = SCHEMA) -> pa.Table:
+    return pa.Table.from_pylist(changes, schema=schema.arrow_schema)
+
+
+def merged(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [
+        (r["_op"], r["v"], r["_before"] and r["_before"]["v"]) for r in compact(table(changes), ["a", "b"]).to_pylist()
+    ]
+
+
+K = (1, "x")
+INSERT = lambda seq, v: change("i", seq, (*K, v))  # noqa: E731
+UPDATE = lambda seq, old, v: change("u", seq, (*K, v), (*K, old))  # noqa: E731
+DELETE = lambda seq, v: change("d", seq, (*K, v))  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        ([INSERT(1, 1), INSERT(2, 2)], ("i", 2, None)),
+        ([INSERT(1, 1), UPDATE(2, 1, 2)], ("i", 2, None)),
+        ([INSERT(1, 1), DELETE(2, 1)], ("d", 1, None)),
+        ([UPDATE(1, 1, 2), INSERT(2, 3)], ("i", 3, 1)),
+        ([UPDATE(1, 1, 2), UPDATE(2, 2, 3)], ("u", 3, 1)),
+        ([UPDATE(1, 1, 2), DELETE(2, 2)], ("d", 2, 1)),
+        ([DELETE(1, 1), INSERT(2, 2)], ("i", 2, 1)),
+        ([DELETE(1, 1), UPDATE(2, 1, 2)], ("u", 2, 1)),
+        ([DELETE(1, 1), DELETE(2, 2)], ("d", 2, 1)),
+        ([DELETE(1, 1), INSERT(2, 2), UPDATE(3, 2, 3)], ("i", 3, 1)),
+        ([change("r", 1, (*K, 5))], ("i", 5, None)),
+    ],
+)
+def test_nine_rules(history: list[dict[str, Any]], expected: tuple[Any, ...]) -> None:
+    assert merged(history) == [expected]
+    assert merged(history[::-1]) == [expected]  # files come in any order; _seq decides
+
+
+def test_key_change_is_a_delete_and_an_insert() -> None:
+    rows = compact(
+        table([change("u", 7, (2, "x", 1), (1, "x", 1)), change("k", 7, (1, "x", 1))]), ["a", "b"]
+    ).to_pylist()
+    assert {(r["a"], r["_op"], r["_before"] is None) for r in rows} == {(2, "i", True), (1, "d", False)}
+
+
+def test_collation_makes_one_key_of_two_spellings() -> None:
+    def fold(field: pa.Field, values: pa.Array) -> pa.Array:
+        return pa.compute.utf8_lower(values) if pa.types.is_string(field.type) else values
+
+    rows = compact(
+        table([change("u", 7, (1, "X", 2), (1, "x", 1)), change("k", 7, (1, "x", 1))]), ["a", "b"], identity=fold
+    ).to_pylist()
+    assert [(r["b"], r["_op"], r["_before"]["b"]) for r in rows] == [("X", "u", "x")]
+
+
+def test_field_metadata_survives() -> None:
+    result = compact(table([INSERT(1, 1)]), ["a", "b"])
+    assert result.schema.field("a").metadata[b"sluice.key"] == b"1"
+    assert result.schema.field("_before").type == SCHEMA.arrow_schema.field("_before").type
+
+
+def test_empty() -> None:
+    assert compact(table([]), ["a", "b"]).num_rows == 0
+    assert compact(table([], KEYLESS), []).num_rows == 0
+
+
+def test_unknown_operation_stops() -> None:
+    with pytest.raises(SegmentError, match="unknown operation 'z'"):
+        compact(table([change("z", 1, (1, "x", 1))]), ["a", "b"])
+
+
+def test_missing_key_column_stops() -> None:
+    with pytest.raises(SegmentError, match="'id'"):
+        compact(table([INSERT(1, 1)]), ["id"])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """What one table's log may hold: a few keys, valid transitions, key changes, dumped rows."""
+    key = st.tuples(st.integers(0, 2), st.sampled_from(["x", "y", None]))
+    live: dict[tuple[Any, ...], int | None] = dict.fromkeys(draw(st.sets(key, max_size=4)), 0)
+    value = st.one_of(st.none(), st.integers(0, 5))
+    changes: list[dict[str, Any]] = []
+    for seq in range(draw(st.integers(0, 25))):
+        k, v = draw(key), draw(value)
+        if k not in live:
+            live[k] = v
+            changes.append(change(draw(st.sampled_from("ir")), seq, (*k, v)))
+            continue
+        action = draw(st.sampled_from(["u", "d", "move", "r", "again"]))
+        old = live[k]
+        if action == "u":
+            changes.append(change("u", seq, (*k, v), (*k, old)))
+            live[k] = v
+        elif action == "d":
+            changes.append(change("d", seq, (*k, old)))
+            del live[k]
+        elif action == "move":
+            new = draw(key)
+            if new in live or None in new or None in k:
+                continue
+            changes += [change("u", seq, (*new, v), (*k, old)), change("k", seq, (*k, old))]
+            del live[k]
+            live[new] = v
+        else:
+            live[k] = v
+            changes.append(change("r" if action == "r" else "i", seq, (*k, v)))
+    return draw(st.permutations(changes))
+
+
+def comparable(rows: list[dict[str, Any]], *names: str) -> list[str]:
+    return sorted(repr([row[name] for name in names]) for row in rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
+    names = ("a", "b", "v", "_op", "_seq", "_before")
+    changes = table(changes).to_pylist()
+    got = compact(table(changes), ["a", "b"]).to_pylist()
+    assert comparable(got, *names) == comparable(compact_rows(changes, ["a", "b", "v"], ["a", "b"]), *names)
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories())
+def test_keyless_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
+    names = ("a", "b", "v", "_op", "_before")
+    changes = [c for c in table(changes, KEYLESS).to_pylist() if c["_op"] != "k"]
+    got = compact(table(changes, KEYLESS), []).to_pylist()
+    assert comparable(got, *names) == comparable(compact_rows(changes, ["a", "b", "v"], []), *names)
+
+
+def test_wide_composite_keys_do_not_overflow() -> None:
+    n = 300
+    columns = {f"c{i}": pa.array(np.arange(n)) for i in range(9)}
+    schema = TableSchema(
+        TableId("s", "t"), tuple(Column(name, ColumnKind.BIGINT, "bigint") for name in columns), tuple(columns)
+    ).arrow_schema
+    meta = [
+        pa.array([change("i", s, (0, "", 0))[f.name] for s in range(n)], f.type)
+        for f in schema
+        if f.name.startswith("_") and f.name != "_before"
+    ]
+    wide = pa.table([*columns.values(), *meta, pa.nulls(n, schema.field("_before").type)], schema=schema)
+    assert compact(pa.concat_tables([wide, wide]), list(columns)).num_rows == n
