@@ -1,0 +1,71 @@
+"""The words that people read about a sync DAG in the Airflow UI."""
+
+from __future__ import annotations
+
+from sluice.config.pipeline import PipelineConfig, TargetConfig
+
+DRAIN = """Reads the source's log from the captured position and stores one **batch** of changes.
+
+It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no
+worker. Runs drain one after the other: each waits for the drain of the run before it. A retry, or Clear, finds the
+same batch again."""
+
+MERGE = """Brings the batch down to one row a key and applies the rules, on Spark. Batches merge in parallel.
+
+A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
+
+
+def load_doc(target: TargetConfig) -> str:
+    """Documentation of ``load.{target}``."""
+    return (
+        f"Delivers the merged batch to **{target.name}** ({target.type}, connection `{target.connection}`), "
+        f"consistency `{target.consistency}`, {target.parallelism} connections.\n\n"
+        "Batches are delivered in order: each load waits for the load of the run before it. The target itself remembers "
+        "the last batch, so a retry, or Clear, never delivers a batch twice."
+    )
+
+
+def ack_doc(target: TargetConfig) -> str:
+    """Documentation of ``ack.{target}``."""
+    return (
+        f"Moves the acknowledged position of **{target.name}** in ZooKeeper to the end of the batch. "
+        "From here on the batch is not needed again."
+    )
+
+
+def pipeline_doc(pipeline: PipelineConfig, path: str) -> str:
+    """Documentation of the DAG: what goes where, and what to do when it is red."""
+    source = pipeline.source.connection
+    parts = [pipeline.description, f"Keeps other stores in step with `{source}`. File: `{path}`."]
+    rows = ["| at the source | target | becomes | how |", "|---|---|---|---|"]
+    for target in pipeline.targets:
+        how = f"{target.type}, {target.changes}, consistency {target.consistency}"
+        rows += [f"| `{m.from_}` | {target.name} | `{m.to}`{_columns(m)} | {how} |" for m in pipeline.mapping]
+        rest = "every other captured table" if pipeline.mapping else "every captured table"
+        rows.append(f"| {rest} | {target.name} | its own name | {how} |")
+    parts.append("\n".join(rows))
+    capture = pipeline.capture
+    taken = ", ".join(f"`{r}`" for r in capture.include)
+    left = ", ".join(f"`{r}`" for r in capture.exclude)
+    parts.append(
+        f"Captured: {taken}{f' but not {left}' if left else ''}; rules: {f'`{pipeline.rules}`' if pipeline.rules else 'none'}; "
+        f"up to {pipeline.window} batches in flight; a batch closes after {capture.batch.max_changes:,} changes, "
+        f"{capture.batch.max_bytes / 2**20:,.0f} MiB of log or {capture.batch.max_wait.total_seconds():g} s."
+    )
+    parts.append(
+        "**When a task is red:** its log ends with one message that says what happened and what to do. Nothing is lost: "
+        "positions move only after delivery. Mend the cause; the next attempt goes on by itself, or press *Clear* on the "
+        "red task. Positions, lag and batches: the **Sluice** tab of this page."
+    )
+    return "\n\n".join(part for part in parts if part)
+
+
+def _columns(mapping: object) -> str:
+    columns = mapping.columns  # type: ignore[attr-defined]
+    notes = []
+    if columns.include is not None:
+        notes.append("only " + ", ".join(columns.include))
+    if columns.exclude:
+        notes.append("without " + ", ".join(columns.exclude))
+    notes += [f"{old} as {new}" for old, new in columns.rename.items()]
+    return f" ({'; '.join(notes)})" if notes else ""

@@ -1,0 +1,197 @@
+"""Pipeline files to DAGs."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable
+from airflow.sdk.configuration import conf
+
+from sluice.config.loading import load_pipeline
+from sluice.config.pipeline import PipelineConfig, parse_span
+from sluice.errors import ConfigError, SluiceError
+from sluice.orchestration import describe
+from sluice.orchestration.failures import SluiceRetryPolicy, TaskError, say_it_holds
+from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
+from sluice.orchestration.timetable import SluiceTimetable
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+"""Before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
+
+OWNER = "sluice"
+
+
+def dag_id_of(pipeline: str) -> str:
+    """``sync__{pipeline}``."""
+    return f"sync__{pipeline}"
+
+
+def pipeline_files(folder: Path) -> list[Path]:
+    """The pipeline files in ``folder``, by name."""
+    return sorted(path for path in folder.glob("*.y*ml") if path.suffix in {".yaml", ".yml"})
+
+
+def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
+    """DAG id -> DAG for every pipeline file in ``folder``.
+
+    A file that is wrong gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of
+    the pipeline's own DAG: the runs that are open there must find their tasks again once the file is mended.
+
+    Args:
+        only: build just this DAG if it can be found by its file's name (a task's process needs no other).
+    """
+    files = pipeline_files(folder)
+    if only is not None:
+        likely = [path for path in files if dag_id_of(path.stem) == only]
+        built = _build(likely)
+        if only in built:
+            return {only: built[only]}
+    return _build(files)
+
+
+def _build(files: list[Path]) -> dict[str, DAG]:
+    dags: dict[str, DAG] = {}
+    first: dict[str, Path] = {}
+    for path in files:
+        try:
+            pipeline = load_pipeline(path)
+            if pipeline.pipeline in first:
+                raise ConfigError(
+                    f"two files are the pipeline {pipeline.pipeline!r}: {first[pipeline.pipeline].name} and {path.name}",
+                    where=f"{path}:1",
+                    hint="give one of them another name; two pipelines of one name would share one position",
+                )
+            dag = build_sync_dag(pipeline, path)
+            first[pipeline.pipeline] = path
+        except SluiceError as error:
+            dag = build_invalid_dag(path, error)
+        dags[dag.dag_id] = dag
+    return dags
+
+
+def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
+    """``drain >> merge >> load.{target} >> ack.{target}``, as many runs at a time as the pipeline's window.
+
+    drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
+    in parallel.
+    """
+    continuous = pipeline.schedule == "continuous"
+    file = str(path.resolve())
+    dag = DAG(
+        dag_id=dag_id_of(pipeline.pipeline),
+        description=pipeline.description
+        or f"{pipeline.source.connection} to {', '.join(t.name for t in pipeline.targets)}",
+        schedule=schedule_of(pipeline.schedule),
+        start_date=START,
+        catchup=False,
+        max_active_runs=pipeline.window,
+        doc_md=describe.pipeline_doc(pipeline, file),
+        tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
+        owner_links=_owner_links(),
+        default_args=_default_args(pipeline),
+    )
+    with dag:
+        drain = DrainOperator(
+            task_id="drain", pipeline=file, waits=continuous, depends_on_past=True, doc_md=describe.DRAIN
+        )
+        batch = drain.output
+        merge = _stage(pipeline, "merge", file, batch, task_id="merge", doc_md=describe.MERGE)
+        drain >> merge
+        for target in pipeline.targets:
+            load = _stage(
+                pipeline,
+                "load",
+                file,
+                batch,
+                target=target.name,
+                task_id=f"load.{target.name}",
+                depends_on_past=True,
+                doc_md=describe.load_doc(target),
+            )
+            ack = AckOperator(
+                task_id=f"ack.{target.name}",
+                pipeline=file,
+                batch=batch,
+                target=target.name,
+                depends_on_past=True,
+                doc_md=describe.ack_doc(target),
+            )
+            merge >> load >> ack
+    return dag
+
+
+def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
+    """A DAG that shows what is wrong with a pipeline file: in its documentation, and in the one task that fails with it."""
+    text = str(error)
+    with DAG(
+        dag_id=f"{dag_id_of(re.sub(r'[^A-Za-z0-9_.-]', '_', path.stem))}.invalid",
+        description=f"{path.name} is not a valid pipeline file",
+        schedule="@once",
+        start_date=START,
+        catchup=False,
+        doc_md=f"**`{path}` is not a valid pipeline file.** Nothing of it runs until it is mended.\n\n```\n{text}\n```",
+        tags={"sluice", "invalid"},
+        owner_links=_owner_links(),
+        default_args={"owner": OWNER},
+    ) as dag:
+        InvalidPipelineOperator(task_id="read_pipeline_file", pipeline=str(path), retries=0)
+    return dag
+
+
+class InvalidPipelineOperator(BaseOperator):  # type: ignore[misc]
+    """Fails with what is wrong with the pipeline file now."""
+
+    ui_color = "#fadbd8"
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Any) -> None:
+        try:
+            load_pipeline(Path(self.pipeline))
+        except SluiceError as error:
+            raise TaskError.of(error) from None
+        self.log.info("the file is valid now; its DAG takes over when the DAG processor next reads it")
+        return
+
+
+def schedule_of(text: str) -> Any:
+    """``continuous``, a cron expression or an interval (``30s``) to a timetable. Cron runs in UTC."""
+    if text == "continuous":
+        return SluiceTimetable()
+    if len(text.split()) == 5:
+        return CronTriggerTimetable(text, timezone="UTC")
+    return DeltaTriggerTimetable(parse_span(text))
+
+
+def _stage(
+    pipeline: PipelineConfig, stage: str, file: str, batch: Any, *, target: str | None = None, **kwargs: Any
+) -> BaseOperator:
+    """The task of a stage that runs on Spark, in the way the pipeline says."""
+    if pipeline.spark.mode == "submit":
+        from sluice.orchestration.submit import submit
+
+        return submit(stage, pipeline=pipeline, path=file, batch=batch, target=target, **kwargs)
+    if target is None:
+        return MergeOperator(pipeline=file, batch=batch, **kwargs)
+    return LoadOperator(pipeline=file, batch=batch, target=target, **kwargs)
+
+
+def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
+    retry = pipeline.retry
+    return {
+        "owner": OWNER,
+        "retries": retry.attempts,
+        "retry_delay": retry.delay,  # after a killed process, which no policy sees
+        "retry_policy": SluiceRetryPolicy(retry.delay, retry.max_delay),
+        "on_failure_callback": say_it_holds,
+    }
+
+
+def _owner_links() -> dict[str, str]:
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    return {OWNER: f"{base}/plugin/sluice"} if base.startswith("http") else {}

@@ -1,0 +1,97 @@
+"""From Sluice's errors to what Airflow does about them: one message, and when to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException
+
+from sluice.errors import Fenced, SluiceError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = structlog.get_logger()
+
+
+class TaskError(AirflowException):  # type: ignore[misc]
+    """A SluiceError at the edge to Airflow: the same message, no chain of traces below it.
+
+    Attributes:
+        kind: name of the SluiceError's class.
+        may_pass: the same call may succeed later by itself.
+    """
+
+    def __init__(self, message: str, *, kind: str = "SluiceError", may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.may_pass = may_pass
+
+    @classmethod
+    def of(cls, error: SluiceError) -> TaskError:
+        """A fenced process must stop; the next attempt is another process, which asks for the lease anew."""
+        return cls(str(error), kind=type(error).__name__, may_pass=error.retryable or isinstance(error, Fenced))
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Turns a SluiceError into a TaskError; the full trace goes to the log at debug level."""
+    try:
+        yield
+    except SluiceError as error:
+        log.debug("trace", exc_info=True)
+        raise TaskError.of(error) from None
+
+
+class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
+    """Short waits, doubling, after what may pass by itself; the longest wait at once after what a person must mend.
+
+    Both go on by themselves: who mends the cause need not press anything. When the attempts are used up the task is
+    red, and later runs wait behind it.
+
+    Args:
+        delay: wait after the first error that may pass.
+        max_delay: longest wait.
+    """
+
+    def __init__(self, delay: timedelta, max_delay: timedelta) -> None:
+        self.delay = delay
+        self.max_delay = max_delay
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """``try_number`` counts from 1; ``max_tries`` is the number of retries."""
+        may_pass = not isinstance(exception, TaskError) or exception.may_pass
+        wait = min(self.delay * 2 ** min(try_number - 1, 16), self.max_delay) if may_pass else self.max_delay
+        if try_number > max_tries:
+            return RetryDecision.default()
+        cause = "this may pass by itself" if may_pass else "a person has to mend this"
+        reason = (
+            f"{cause}; attempt {try_number + 1} of {max_tries + 1} starts by itself in {wait.total_seconds():g} s, "
+            "or press Clear on this task to try now"
+        )
+        return RetryDecision.retry(wait, reason)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"delay": self.delay.total_seconds(), "max_delay": self.max_delay.total_seconds()}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> SluiceRetryPolicy:
+        return cls(timedelta(seconds=data["delay"]), timedelta(seconds=data["max_delay"]))
+
+
+def say_it_holds(context: Context) -> None:
+    """``on_failure_callback``: the attempts are used up. Says so, and what to press."""
+    ti = context["ti"]
+    log.error(
+        "the pipeline holds here: the attempts are used up and later runs wait behind this task. "
+        "Nothing is lost. Mend the cause above, then press Clear on this task",
+        task=ti.task_id,
+        run=ti.run_id,
+    )

@@ -1,0 +1,150 @@
+"""The tasks of a sync DAG. Each declares; ``execute`` calls one flow, the same that the command line calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.errors import Fenced, LeaseHeld
+from sluice.orchestration.failures import boundary
+from sluice.orchestration.running import claim, open_runtime
+from sluice.orchestration.triggers import LogMovedTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_IDLE_WAIT_S = 2.0
+"""How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
+already there, so a drain that deferred at once would make batches queue behind the triggerer."""
+
+_STAND_BY_S = 3.0
+"""How often a drain asks for a lease that another process holds."""
+
+_IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
+"""Pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
+
+
+class SluiceOperator(BaseOperator):  # type: ignore[misc]
+    """What all tasks share: the pipeline file, read anew by each attempt."""
+
+    ui_color = "#e8f1f8"
+    ui_fgcolor = "#12344d"
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+
+class DrainOperator(SluiceOperator):
+    """Takes the next batch from the source's log; returns its number.
+
+    It looks for changes itself for a moment and, when there are none, waits in the triggerer (``waits=True``) or ends
+    the run as skipped (``waits=False``: the schedule is a clock). While another process has the lease it stands by.
+    """
+
+    ui_color = "#d6eaf8"
+
+    def __init__(self, *, waits: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.waits = waits
+
+    def execute(self, context: Context) -> int:
+        return self._drain(context, in_vain=0)
+
+    def woken(self, context: Context, event: Any = None, in_vain: int = 0) -> int:
+        """The trigger fired, or a stand-by is over."""
+        return self._drain(context, in_vain=in_vain)
+
+    def _drain(self, context: Context, *, in_vain: int) -> int:
+        with boundary():
+            from sluice.flows.capture import drain
+
+            mine = claim(context["ti"].dag_id, context["ti"].run_id)
+            try:
+                outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S)
+            except (LeaseHeld, Fenced) as error:
+                if not self.waits:
+                    raise
+                self.log.info("standing by: %s", error)
+                self._wait(_STAND_BY_S, in_vain=0)
+        self.log.info("drained %s", outcome.to_json())
+        if outcome.batch is not None:
+            return int(outcome.batch)
+        if not self.waits:
+            raise AirflowSkipException("there is nothing new in the source's log")
+        self._wait(_IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)], in_vain=in_vain + 1)
+
+    def _wait(self, not_before_s: float, *, in_vain: int) -> NoReturn:
+        self.defer(
+            trigger=LogMovedTrigger(self.pipeline, not_before_s), method_name="woken", kwargs={"in_vain": in_vain}
+        )
+        raise AssertionError("defer() always raises")
+
+
+class BatchOperator(SluiceOperator):
+    """A task on one batch. ``batch`` is the number that ``drain`` returned."""
+
+    template_fields: Sequence[str] = ("batch",)
+
+    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def _done(self, outcome: Any) -> dict[str, Any]:
+        summary: dict[str, Any] = outcome.to_json()
+        self.log.info("done %s", summary)
+        return summary
+
+
+class MergeOperator(BatchOperator):
+    """Brings a batch down to one row a key and applies the rules, on Spark."""
+
+    ui_color = "#fdebd0"
+
+    def __init__(self, *, execution_timeout: timedelta | None = timedelta(minutes=30), **kwargs: Any) -> None:
+        super().__init__(execution_timeout=execution_timeout, **kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with boundary():
+            from sluice.flows.merge import merge
+
+            return self._done(merge(open_runtime(self.pipeline), int(self.batch)))
+
+
+class TargetOperator(BatchOperator):
+    """A task on one batch for one target."""
+
+    def __init__(self, *, target: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+
+
+class LoadOperator(TargetOperator):
+    """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again."""
+
+    ui_color = "#d5f5e3"
+
+    def __init__(self, *, execution_timeout: timedelta | None = timedelta(hours=2), **kwargs: Any) -> None:
+        super().__init__(execution_timeout=execution_timeout, **kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with boundary():
+            from sluice.flows.load import load
+
+            return self._done(load(open_runtime(self.pipeline), self.target, int(self.batch)))
+
+
+class AckOperator(TargetOperator):
+    """Moves one target's acknowledged position to the end of the batch: a compare-and-set in ZooKeeper."""
+
+    ui_color = "#e8daef"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with boundary():
+            from sluice.flows.ack import ack
+
+            return self._done(ack(open_runtime(self.pipeline), self.target, int(self.batch)))

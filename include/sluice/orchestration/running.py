@@ -1,0 +1,39 @@
+"""Opening a pipeline's runtime inside an Airflow process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+
+
+def open_runtime(path: str) -> Runtime:
+    """The runtime of the pipeline file at ``path``, read now; its connections are resolved by Airflow."""
+    from sluice.config.loading import load_pipeline
+    from sluice.flows.runtime import Runtime
+    from sluice.orchestration.connections import from_airflow
+
+    return Runtime.build(load_pipeline(Path(path)), resolver=from_airflow)
+
+
+def installation() -> str:
+    """A name of this Airflow, the same in all of its processes, different from any other that shares the ZooKeeper.
+
+    ``SLUICE_INSTALLATION`` if set, else a digest of the address and the Fernet key of this Airflow.
+    """
+    given = os.environ.get("SLUICE_INSTALLATION")
+    if given:
+        return given
+    from airflow.sdk.configuration import conf
+
+    marks = [conf.get("api", "base_url", fallback=""), conf.get("core", "fernet_key", fallback="")]
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:12]
+
+
+def claim(dag_id: str, run_id: str) -> str:
+    """Who delivers a batch: a retry or a Clear of the same run has the same claim and gets the same batch back."""
+    return f"airflow:{installation()}:{dag_id}:{run_id}"

@@ -1,0 +1,92 @@
+"""``spark: {mode: submit}``: the Spark stages as spark-submit jobs, by Airflow's own operator."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException
+
+from sluice.orchestration.failures import TaskError, boundary
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.config.connections import Endpoint
+    from sluice.config.pipeline import PipelineConfig
+
+JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
+
+
+class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
+    """Runs ``spark_jobs/{stage}.py`` with the pipeline file, the target if there is one, and the batch number.
+
+    The job resolves the pipeline's connections from its environment, into which this operator puts those that Airflow
+    knows. The job's log holds the error, in one message; this task only says that it is there.
+    """
+
+    def __init__(self, *, stage: str, pipeline: str, batch: Any, target: str | None = None, **kwargs: Any) -> None:
+        arguments = [pipeline, *([target] if target else []), str(batch)]
+        super().__init__(
+            application=str(JOBS / f"{stage}.py"),
+            application_args=arguments,
+            name=f"sluice {stage} {target or ''}".strip(),
+            durable=False,  # a stage is safe to run again, and its job ends with the task
+            **kwargs,
+        )
+        self.stage = stage
+        self.pipeline = pipeline
+
+    def execute(self, context: Context) -> None:
+        with boundary():
+            self.env_vars = {**(self.env_vars or {}), **_environment(self.pipeline)}
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            self.log.debug("trace", exc_info=True)
+            status = "".join(part for part in str(error).rsplit("Error code is:", 1)[1:]).strip(" .")
+            raise TaskError(
+                f"spark-submit of {self.stage} failed{f' with code {status}' if status else ''}; the cause is in the log above",
+                kind="SparkSubmit",
+                may_pass=True,
+            ) from None
+
+
+def submit(
+    stage: str, *, pipeline: PipelineConfig, path: str, batch: Any, target: str | None = None, **kwargs: Any
+) -> SubmitOperator:
+    """The spark-submit task of one stage (``merge`` or ``load``)."""
+    return SubmitOperator(
+        stage=stage,
+        pipeline=path,
+        batch=batch,
+        target=target,
+        conn_id=pipeline.spark.connection,
+        execution_timeout=timedelta(hours=2),
+        **kwargs,
+    )
+
+
+def _environment(path: str) -> dict[str, str]:
+    """``AIRFLOW_CONN_*`` of all connections of the pipeline, for a process that has no Airflow."""
+    from sluice.config.loading import load_pipeline
+    from sluice.orchestration.connections import from_airflow
+
+    pipeline = load_pipeline(Path(path))
+    ids = [pipeline.source.connection, pipeline.coordination.connection, *(t.connection for t in pipeline.targets)]
+    return {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in ids}
+
+
+def _as_json(endpoint: Endpoint) -> str:
+    return json.dumps({
+        "conn_type": endpoint.kind,
+        "host": endpoint.host,
+        "port": endpoint.port,
+        "login": endpoint.user,
+        "password": endpoint.password,
+        "schema": endpoint.schema,
+        "extra": dict(endpoint.extra),
+    })

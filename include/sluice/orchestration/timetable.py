@@ -1,0 +1,59 @@
+"""When runs of a sync DAG are opened."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow._shared.timezones import timezone
+from airflow.timetables.base import DagRunInfo, DataInterval
+from airflow.timetables.simple import ContinuousTimetable
+
+if TYPE_CHECKING:
+    from airflow.timetables.base import TimeRestriction
+
+_CLOCK_GRAIN = timedelta(seconds=1)
+_STEP = timedelta(microseconds=1)
+
+
+class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
+    """Keeps the window full: as soon as a run ends, the next opens, up to the DAG's ``max_active_runs``.
+
+    Airflow's own continuous timetable allows one run at a time, because its runs would race each other. Ours don't:
+    ``drain``, ``load`` and ``ack`` depend on their own past. That works only if every run has a logical date (Airflow
+    ignores ``depends_on_past`` silently without one), and only if these dates rise, which is what this class is for:
+
+    - a run's logical date is the moment it was planned, strictly later than that of the run before it, also when the
+      clock was set back or two runs are planned in the same microsecond;
+    - the first run's date is the moment the DAG was enabled, not the DAG's start date, so that no two installations
+      ever open runs with the same id.
+
+    Runs are due one second early: SQLite compares ``run_after`` with a clock that has no fractions, and a run would
+    otherwise start up to a second late.
+    """
+
+    description = "Always: keeps the pipeline's window of runs open; the first of them waits for changes."
+    active_runs_limit = None
+
+    @property
+    def summary(self) -> str:
+        return "continuous"
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        at = timezone.coerce_datetime(timezone.utcnow())
+        if restriction.earliest is not None and restriction.earliest > at:
+            at = restriction.earliest
+        if last_automated_data_interval is not None and last_automated_data_interval.end >= at:
+            at = last_automated_data_interval.end + _STEP
+        if restriction.latest is not None and at > restriction.latest:
+            return None
+        return DagRunInfo(run_after=at - _CLOCK_GRAIN, data_interval=DataInterval.exact(at))
+
+    def generate_run_id(
+        self, *, run_type: Any, run_after: Any, data_interval: DataInterval | None, **extra: Any
+    ) -> str:
+        """``scheduled__{logical date}``: unique, because logical dates are."""
+        moment = data_interval.start if data_interval is not None else run_after
+        return str(run_type.generate_run_id(suffix=moment.isoformat()))

@@ -1,0 +1,91 @@
+"""Waiting for the source's log to move, without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import Any
+
+import structlog
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from sluice.errors import SluiceError
+
+log = structlog.get_logger()
+
+_LOOK_EVERY_S = (0.1, 0.25, 0.5, 1.0)
+_LOOKS_A_STEP = 20
+_TROUBLE_FOR_S = 30.0
+
+
+class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires when there may be something to drain.
+
+    It looks every 0.1 s at first and every second after a minute of silence. It never decides anything: the drain that
+    it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then wakes the
+    drain too, so that the error shows where people look for it.
+
+    Args:
+        pipeline: path of the pipeline file.
+        not_before_s: sleep this long first (the last wake-up was in vain, or another process has the lease).
+    """
+
+    def __init__(self, pipeline: str, not_before_s: float = 0.0) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.not_before_s = not_before_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"pipeline": self.pipeline, "not_before_s": self.not_before_s},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(self.not_before_s)
+        yield TriggerEvent(await self._wait())
+
+    async def _wait(self) -> str:
+        looks = 0
+        trouble_since: float | None = None
+        while True:
+            watch = _Watch(self.pipeline)
+            try:
+                while not await asyncio.to_thread(watch.has_news):
+                    trouble_since = None
+                    await asyncio.sleep(_LOOK_EVERY_S[min(looks // _LOOKS_A_STEP, len(_LOOK_EVERY_S) - 1)])
+                    looks += 1
+                return "news"
+            except SluiceError as error:
+                now = time.monotonic()
+                trouble_since = now if trouble_since is None else trouble_since
+                log.warning("cannot_look_for_changes", pipeline=self.pipeline, error=str(error))
+                if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
+                    return "trouble"
+            finally:
+                await asyncio.to_thread(watch.close)
+            await asyncio.sleep(_LOOK_EVERY_S[-1])
+
+
+class _Watch:
+    """Asks for news over one runtime and one ZooKeeper session, opened by the thread that first asks."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._stack = ExitStack()
+        self._runtime: Any = None
+
+    def has_news(self) -> bool:
+        from sluice.flows.capture import has_news
+        from sluice.orchestration.running import open_runtime
+
+        if self._runtime is None:
+            opened = open_runtime(self._pipeline)
+            self._stack.enter_context(opened.state())
+            self._runtime = opened
+        return has_news(self._runtime)
+
+    def close(self) -> None:
+        self._stack.close()
