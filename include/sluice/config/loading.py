@@ -40,8 +40,11 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        problems = []
+        problems: list[tuple[int, str]] = []
+        deepest = [item["loc"] for item in error.errors()]
         for item in error.errors():
+            if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
+                continue  # a list that looks empty only because its items are wrong
             loc = tuple(part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-")))
             line = _line_of(marked, loc)
             problems.append((line, _describe(item, loc, model)))

@@ -40,6 +40,8 @@ class Batch:
         manifest: path of the segment manifest, relative to the pipeline's store.
         first, last: position before the first and after the last transaction.
         changes: row changes in it; size_bytes: Parquet bytes.
+        created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
+        first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.
     """
 
@@ -53,6 +55,8 @@ class Batch:
     size_bytes: int
     state: BatchState = BatchState.DRAINED
     changeset: str | None = None
+    created_ms: int = 0
+    first_commit_time_us: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -66,6 +70,8 @@ class Batch:
             "size_bytes": self.size_bytes,
             "state": self.state.value,
             "changeset": self.changeset,
+            "created_ms": self.created_ms,
+            "first_commit_time_us": self.first_commit_time_us,
         }
 
     @classmethod
@@ -81,4 +87,6 @@ class Batch:
             size_bytes=data["size_bytes"],
             state=BatchState(data["state"]),
             changeset=data["changeset"],
+            created_ms=data.get("created_ms", 0),
+            first_commit_time_us=data.get("first_commit_time_us", 0),
         )

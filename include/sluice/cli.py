@@ -1,0 +1,364 @@
+"""The ``sluice`` command: the flows, for people and for scripts (``--json``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.config.connections import from_environment
+from sluice.config.loading import find_pipeline, pipeline_json_schema
+from sluice.errors import ConfigError, SluiceError
+from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.flows.status import Status
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+stack_app = typer.Typer(
+    no_args_is_help=True, help="The local development stack: MySQL x2, ZooKeeper, Spark Connect, Airflow."
+)
+app.add_typer(stack_app, name="stack")
+
+Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step to standard error.")]
+
+out = Console(soft_wrap=False)
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75)."""
+    if "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
+        _adopt_stack_environment()
+    try:
+        app()
+    except SluiceError as error:
+        _print_error(error)
+        sys.exit(75 if error.retryable else 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        err.print("stopped")
+        sys.exit(130)
+
+
+def _adopt_stack_environment() -> None:
+    """With a development stack running, its connections are at hand in any shell of the repository."""
+    from sluice.stack.commands import stack_environment  # noqa: PLC0415
+
+    for name, value in stack_environment().items():
+        os.environ.setdefault(name, value)
+
+
+def _print_error(error: SluiceError) -> None:
+    err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False)
+    if error.where:
+        err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False)
+    if error.hint:
+        err.print(f"  [dim]next[/] {escape(error.hint)}", highlight=False)
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    import logging  # noqa: PLC0415
+
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _runtime(pipeline: str, *, mode: str | None = None) -> Runtime:
+    return Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner=mode)
+
+
+def _json(data: Any) -> None:
+    print(json.dumps(data, ensure_ascii=False, default=str))
+
+
+# -- check -----------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """Look at a pipeline file, its source and its targets, and say what would go wrong."""
+    from sluice.flows.check import check as run_check  # noqa: PLC0415
+
+    _log_to_stderr(False)
+    findings = run_check(_runtime(pipeline))
+    if as_json:
+        _json([f.to_json() for f in findings])
+    else:
+        table = Table(title=f"check {pipeline}", title_justify="left", box=None, pad_edge=False)
+        for heading in ("", "part", "what", "value", "why / what to do"):
+            table.add_column(heading, overflow="fold")
+        colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
+        for f in findings:
+            why = escape(f.why) + (f"\n[cyan]{escape(f.fix)}[/]" if f.fix else "")
+            table.add_row(f"[{colour[f.severity]}]{f.severity}[/]", f.part, escape(f.setting), escape(f.value), why)
+        out.print(table)
+    if any(f.severity == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+# -- run -------------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    pipeline: Pipeline,
+    until_head: Annotated[
+        bool, typer.Option("--until-head", help="Stop when the log's end, as of now, is acknowledged.")
+    ] = False,
+    batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Do the work on Spark as the pipeline says, not in this process.")
+    ] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
+    from sluice.flows.run import run as run_flow  # noqa: PLC0415
+
+    _log_to_stderr(verbose)
+    runtime = _runtime(pipeline, mode=None if spark else "local")
+    started = time.monotonic()
+    changes = count = 0
+    with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:
+        for step in run_flow(runtime, until_head=until_head, batches=batches):
+            if step.phase == "acknowledged":
+                count += 1
+                changes += step.changes
+                if as_json:
+                    _json(step.to_json())
+                else:
+                    out.print(
+                        f"batch {step.batch}  {step.changes} changes  to {step.position}  {step.seconds:.2f} s",
+                        highlight=False,
+                    )
+            elif spinner is not None:
+                spinner.update(f"batch {step.batch or ''} {step.phase}  {escape(str(step.position or ''))}")
+    if not as_json:
+        out.print(f"done: {count} batches, {changes} changes in {time.monotonic() - started:.1f} s", highlight=False)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    yield None
+
+
+# -- status ----------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def status(
+    pipeline: Annotated[str | None, typer.Argument(help="Name of a pipeline; none: all.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Positions, batches in flight and lag, of one pipeline or all."""
+    from sluice.flows.status import status as read_status  # noqa: PLC0415
+
+    _log_to_stderr(False)
+    runtimes = [_runtime(pipeline)] if pipeline else _all_runtimes()
+    if as_json:
+        results = [read_status(r).to_json() for r in runtimes]
+        _json(results[0] if pipeline else results)
+        return
+    if not watch:
+        out.print(_status_table([read_status(r) for r in runtimes]))
+        return
+    from rich.live import Live  # noqa: PLC0415
+
+    with Live(console=out, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(_status_table([read_status(r) for r in runtimes]), refresh=True)
+            time.sleep(1)
+
+
+def _all_runtimes() -> list[Runtime]:
+    found = []
+    for path in sorted(pipelines_folder().glob("*.y*ml")):
+        try:
+            found.append(_runtime(str(path)))
+        except ConfigError as error:
+            _print_error(error)
+    return found
+
+
+def _status_table(statuses: list[Status]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("pipeline", "state", "target", "captured", "acknowledged", "batch", "in flight", "lag", "behind"):
+        table.add_column(heading, overflow="fold")
+    colour = {"idle": "green", "running": "cyan", "behind": "yellow", "new": "dim", "unreachable": "bold red"}
+    for s in statuses:
+        state = f"[{colour[s.state]}]{s.state}[/]"
+        if not s.targets:
+            table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "")
+        for t in s.targets:
+            waiting = sum(1 for b in s.in_flight if b.number > (t.batch or 0))
+            lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
+            behind = "?" if t.lag_bytes is None else _bytes(t.lag_bytes)
+            table.add_row(
+                s.pipeline,
+                state,
+                t.name,
+                str(s.captured or ""),
+                str(t.position or ""),
+                str(t.batch or 0),
+                str(waiting),
+                lag,
+                behind,
+            )
+        for message in s.errors:
+            table.add_row("", "", "", f"[red]{escape(message)}[/]", "", "", "", "", "")
+    return table
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+# -- segments and tail -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def segments(
+    pipeline: Pipeline,
+    batch: Annotated[int | None, typer.Option(help="Show the files of one batch.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read everything and compare checksums.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove what every target has and retention no longer keeps.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --prune: only say what would go.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List, verify or prune the stored batches."""
+    from sluice.flows import inspect, retention  # noqa: PLC0415
+
+    _log_to_stderr(False)
+    runtime = _runtime(pipeline)
+    if prune:
+        outcome = retention.prune(runtime, dry_run=dry_run)
+        if as_json:
+            _json(outcome.to_json())
+        else:
+            word = "would remove" if dry_run else "removed"
+            out.print(f"{word} {len(outcome.removed)} batches, kept {outcome.kept}", highlight=False)
+        return
+    rows = inspect.segments(runtime, batch=batch, verify=verify)
+    if as_json:
+        _json(rows)
+        return
+    table = Table(box=None, pad_edge=False)
+    for key in rows[0] if rows else ("batch",):
+        table.add_column(key, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(v)) for v in row.values()))
+    out.print(table)
+    if verify:
+        out.print(f"[green]{len(rows)} verified, no damage[/]")
+
+
+@app.command()
+def tail(
+    pipeline: Pipeline,
+    fmt: Annotated[str, typer.Option("--format", help="debezium-json, maxwell-json or canal-json.")] = "debezium-json",
+    from_batch: Annotated[
+        int | None, typer.Option("--from-batch", help="First batch to print; default: only new ones.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for further batches.")] = True,
+) -> None:
+    """Print captured changes as JSON lines, in the format of a system you know."""
+    from sluice.flows.inspect import tail as tail_flow  # noqa: PLC0415
+
+    _log_to_stderr(False)
+    for line in tail_flow(_runtime(pipeline), fmt=fmt, from_batch=from_batch, follow=follow):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+@app.command(name="schema")
+def schema_command(
+    write: Annotated[bool, typer.Option("--write", help="Write include/pipelines/schema.json.")] = False,
+) -> None:
+    """Print the JSON Schema of the pipeline file."""
+    text = pipeline_json_schema()
+    if write:
+        (pipelines_folder() / "schema.json").write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+# -- stack -------------------------------------------------------------------------------------------------------------------
+
+
+@stack_app.command()
+def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30) -> None:
+    """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
+    from sluice.stack import commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.demo(seconds=seconds))
+
+
+@stack_app.command()
+def up() -> None:
+    """Start the stack and leave it running."""
+    from sluice.stack import commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.up())
+
+
+@stack_app.command()
+def down() -> None:
+    """Stop everything the stack started."""
+    from sluice.stack import commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.down())
+
+
+@stack_app.command(name="status")
+def stack_status(as_json: AsJson = False) -> None:
+    """What runs, where."""
+    from sluice.stack import commands  # noqa: PLC0415
+
+    raise typer.Exit(commands.status(as_json=as_json))
+
+
+@stack_app.command()
+def env() -> None:
+    """Print `export` lines with the stack's connections, for a shell: eval "$(sluice stack env)"."""
+    import shlex  # noqa: PLC0415
+
+    from sluice.stack.commands import stack_environment  # noqa: PLC0415
+
+    for name, value in sorted(stack_environment().items()):
+        print(f"export {name}={shlex.quote(value)}")
+
+
+__all__ = ["Path", "app", "main"]
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Leases: one owner at a time, and a growing epoch that fences all earlier ones.
+
+The owner is an ephemeral node; the epoch a persistent counter beside it. Taking the lease creates the one and raises the other in a
+single transaction. Every later write of the owner also checks the counter's version, so an owner that was paused, and was replaced
+meanwhile, cannot write any more, whatever it believes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Znodes
+from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld
+from sluice.model.positions import Epoch
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Proof of ownership: put ``fence`` into every transaction that the owner writes."""
+
+    node: str
+    epoch_path: str
+    epoch: Epoch
+    epoch_version: int
+
+    @property
+    def fence(self) -> Check:
+        """Holds as long as nobody took the lease after us."""
+        return Check(self.epoch_path, self.epoch_version)
+
+
+def owner_label() -> str:
+    """``host:pid``, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
+    """Take ``{folder}/node`` now. Raises LeaseHeld with the owner's label if somebody has it."""
+    node, epoch_path = f"{folder}/node", f"{folder}/epoch"
+    znodes.ensure(epoch_path)
+    current = znodes.get(epoch_path)
+    assert current is not None
+    epoch = Epoch(int(current.data or b"0") + 1)
+    content = json.dumps({"owner": owner, "epoch": epoch, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+    try:
+        znodes.transact([
+            Put(epoch_path, str(epoch).encode(), current.version),
+            Create(node, content.encode(), ephemeral=True),
+        ])
+    except Conflict as conflict:
+        held = znodes.get(node)
+        who = json.loads(held.data)["owner"] if held and held.data else "another process"
+        raise LeaseHeld(
+            f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
+        ) from (conflict)
+    return Lease(node, epoch_path, epoch, current.version + 1)
+
+
+def release(znodes: Znodes, lease: Lease) -> None:
+    """Give the lease back, if it is still ours."""
+    with suppress(Conflict, CoordinationUnavailable):
+        znodes.transact([lease.fence, Remove(lease.node)])
+
+
+@contextmanager
+def holding(
+    znodes: Znodes,
+    folder: str,
+    *,
+    wait_s: float,
+    owner: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Lease]:
+    """Hold the lease of ``folder`` for the block; waits up to ``wait_s`` for its present owner to end. Raises LeaseHeld."""
+    end = clock() + wait_s
+    told = False
+    while True:
+        try:
+            lease = try_acquire(znodes, folder, owner or owner_label())
+            break
+        except LeaseHeld as held:
+            if clock() >= end:
+                raise
+            if not told:
+                _log.info("lease_wait", node=f"{folder}/node", because=held.message, wait_s=round(wait_s, 1))
+                told = True
+            sleep(0.2)
+    try:
+        yield lease
+    finally:
+        release(znodes, lease)
+
+
+def fenced(lease: Lease, doing: str) -> Fenced:
+    """The error for a write that was refused because somebody took the lease after us."""
+    return Fenced(
+        f"{doing}: a newer owner took the lease after epoch {lease.epoch}; nothing was written",
+        where=lease.node,
+        hint="let the newer owner go on; this run needs no action",
+    )

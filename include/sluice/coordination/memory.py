@@ -1,0 +1,89 @@
+"""ZooKeeper as a value, for model tests: one shared tree, several sessions that can expire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode
+from sluice.errors import CoordinationUnavailable
+
+
+class MemoryTree:
+    """The tree all sessions share: path -> (node, owning session or None)."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, tuple[Znode, int | None]] = {}
+        self.sessions = 0
+
+    def session(self) -> MemoryZnodes:
+        """A new session on this tree."""
+        self.sessions += 1
+        return MemoryZnodes(self, self.sessions)
+
+
+class MemoryZnodes:
+    """One session. :meth:`expire` ends it as ZooKeeper would: its ephemeral nodes go, its later calls fail."""
+
+    def __init__(self, tree: MemoryTree, number: int) -> None:
+        self._tree = tree
+        self._number = number
+        self._alive = True
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    def expire(self) -> None:
+        """End the session."""
+        self._alive = False
+        for path in [p for p, (_, owner) in self._tree.nodes.items() if owner == self._number]:
+            del self._tree.nodes[path]
+
+    def get(self, path: str) -> Znode | None:
+        self._require()
+        entry = self._tree.nodes.get(path)
+        return entry[0] if entry else None
+
+    def children(self, path: str) -> list[str]:
+        self._require()
+        prefix = path.rstrip("/") + "/"
+        return sorted({p[len(prefix) :].split("/", 1)[0] for p in self._tree.nodes if p.startswith(prefix)})
+
+    def ensure(self, path: str) -> None:
+        self._require()
+        parts = path.strip("/").split("/")
+        for i in range(len(parts)):
+            self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0), None))
+
+    def transact(self, steps: Sequence[Step]) -> None:
+        self._require()
+        draft = dict(self._tree.nodes)
+        for i, step in enumerate(steps):
+            reason = self._apply(draft, step)
+            if reason:
+                raise Conflict(i, step, reason)
+        self._tree.nodes = draft
+
+    def _apply(self, draft: dict[str, tuple[Znode, int | None]], step: Step) -> str | None:
+        entry = draft.get(step.path)
+        if isinstance(step, Create):
+            if entry:
+                return "the node exists"
+            draft[step.path] = (Znode(step.data, 0), self._number if step.ephemeral else None)
+            return None
+        if entry is None:
+            return "there is no such node"
+        node, owner = entry
+        if not (isinstance(step, Remove) and step.version == -1) and node.version != step.version:
+            return f"version {node.version}, expected {step.version}"
+        if isinstance(step, Put):
+            draft[step.path] = (Znode(step.data, node.version + 1), owner)
+        elif isinstance(step, Remove):
+            del draft[step.path]
+        else:
+            assert isinstance(step, Check)
+        return None
+
+    def _require(self) -> None:
+        if not self._alive:
+            raise CoordinationUnavailable("the ZooKeeper session has expired")

@@ -1,0 +1,287 @@
+"""The state of one pipeline in ZooKeeper: two cursors, numbered batches, acknowledgements. Every move is one compare-and-set.
+
+::
+
+    {root}/{pipeline}/replicator/node, epoch        who drains now
+    {root}/{pipeline}/replicator/cursor             captured position, next batch number
+    {root}/{pipeline}/batches/{number}              one batch
+    {root}/{pipeline}/consumers/{target}/node, epoch    who loads now
+    {root}/replicator/{pipeline}.{target}/process   acknowledged position of a target
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.coordination.leases import Lease, fenced, holding
+from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
+from sluice.errors import OutOfOrder, SegmentError
+from sluice.model.batches import Batch, BatchState
+from sluice.model.positions import BatchNumber, Position
+
+KEPT_BATCHES = 200
+"""Batch nodes kept below the last one that every target has acknowledged: a retried run still finds its batch there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's."""
+
+    position: Position
+    next_batch: BatchNumber
+    version: int = -1
+
+    def encoded(self) -> bytes:
+        return _encode({"position": self.position.to_json(), "next_batch": self.next_batch})
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target."""
+
+    batch: BatchNumber
+    position: Position
+    version: int = -1
+
+    def encoded(self) -> bytes:
+        return _encode({"batch": self.batch, "position": self.position.to_json()})
+
+
+class PipelineState:
+    """Reads and moves the state of ``pipeline`` below ``root``."""
+
+    def __init__(
+        self, znodes: Znodes, root: str, pipeline: str, targets: Sequence[str], *, lease_wait_s: float
+    ) -> None:
+        self._z = znodes
+        self._home = f"{root}/{pipeline}"
+        self._root = root
+        self._pipeline = pipeline
+        self.targets = tuple(targets)
+        self._wait_s = lease_wait_s
+
+    # -- leases ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def replicator(self, owner: str | None = None) -> Iterator[Lease]:
+        """Be the one that drains."""
+        with holding(self._z, f"{self._home}/replicator", wait_s=self._wait_s, owner=owner) as lease:
+            yield lease
+
+    @contextmanager
+    def consumer(self, target: str, owner: str | None = None) -> Iterator[Lease]:
+        """Be the one that loads ``target``."""
+        with holding(self._z, f"{self._home}/consumers/{target}", wait_s=self._wait_s, owner=owner) as lease:
+            yield lease
+
+    @property
+    def alive(self) -> bool:
+        """False once the session is gone, and every lease with it."""
+        return self._z.alive
+
+    def owner(self, target: str | None = None) -> str | None:
+        """Label of whoever drains (or loads ``target``) now."""
+        folder = f"consumers/{target}" if target else "replicator"
+        node = self._z.get(f"{self._home}/{folder}/node")
+        return json.loads(node.data)["owner"] if node and node.data else None
+
+    # -- phase one: capture -------------------------------------------------------------------------------------------
+
+    def cursor(self) -> Cursor | None:
+        """The captured position, or None before the first drain."""
+        node = self._z.get(self._cursor_path)
+        if node is None or not node.data:
+            return None
+        data = json.loads(node.data)
+        return Cursor(Position.from_json(data["position"]), BatchNumber(data["next_batch"]), node.version)
+
+    def begin(self, lease: Lease, position: Position, next_batch: int = 1) -> Cursor:
+        """Write the first cursor."""
+        cursor = Cursor(position, BatchNumber(next_batch))
+        self._z.ensure(f"{self._home}/batches")
+        self._transact(lease, "writing the first position", [lease.fence, Create(self._cursor_path, cursor.encoded())])
+        return replace(cursor, version=0)
+
+    def advance(self, lease: Lease, cursor: Cursor, position: Position) -> Cursor:
+        """Move the captured position over a stretch of log that held nothing for us."""
+        moved = Cursor(position, cursor.next_batch)
+        self._transact(
+            lease,
+            f"moving the captured position to {position}",
+            [lease.fence, Put(self._cursor_path, moved.encoded(), cursor.version)],
+        )
+        return replace(moved, version=cursor.version + 1)
+
+    def commit(self, lease: Lease, cursor: Cursor, batch: Batch) -> Cursor:
+        """Phase one ends: the batch exists and the captured position is behind it, both or neither."""
+        moved = Cursor(batch.last, BatchNumber(batch.number + 1))
+        self._transact(
+            lease,
+            f"recording batch {batch.number}",
+            [
+                lease.fence,
+                Put(self._cursor_path, moved.encoded(), cursor.version),
+                Create(self._batch_path(batch.number), _encode(batch.to_json())),
+            ],
+        )
+        return replace(moved, version=cursor.version + 1)
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def batch(self, number: int) -> Batch | None:
+        """One batch, or None if it is not (or no longer) known."""
+        node = self._z.get(self._batch_path(number))
+        return Batch.from_json(json.loads(node.data)) if node else None
+
+    def require(self, number: int) -> Batch:
+        """As :meth:`batch`. Raises SegmentError if it is not known."""
+        batch = self.batch(number)
+        if batch is None:
+            raise SegmentError(
+                f"batch {number} of {self._pipeline} is not in ZooKeeper",
+                where=self._batch_path(number),
+                hint=f"`sluice status {self._pipeline}` lists the batches there are",
+            )
+        return batch
+
+    def numbers(self) -> list[int]:
+        """Numbers of all known batches, ascending."""
+        return [int(name) for name in self._z.children(f"{self._home}/batches")]
+
+    def undelivered(self) -> list[int]:
+        """Numbers of the batches that some target has not acknowledged, ascending."""
+        done = self.delivered()
+        return [n for n in self.numbers() if n > done]
+
+    def claimed(self, claim: str) -> Batch | None:
+        """The newest batch that ``claim`` delivers: what a retried drain gets again."""
+        for number in reversed(self.numbers()):
+            batch = self.batch(number)
+            if batch and batch.claim == claim:
+                return batch
+        return None
+
+    def reclaim(self, number: int, claim: str) -> Batch | None:
+        """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
+        return self._rewrite(number, lambda batch: replace(batch, claim=claim))
+
+    def merged(self, number: int, changeset: str) -> Batch:
+        """Record the changeset of a batch; the first one stays. Returns the batch as it then is."""
+        while True:
+            batch = self.require(number)
+            if batch.changeset:
+                return batch
+            done = self._rewrite(
+                number, lambda b: replace(b, state=BatchState.MERGED, changeset=b.changeset or changeset)
+            )
+            if done:
+                return done
+
+    def unmerge(self, number: int) -> None:
+        """Forget a batch's changeset, so that the next merge makes a new one."""
+        self._rewrite(number, lambda batch: replace(batch, state=BatchState.DRAINED, changeset=None))
+
+    def _rewrite(self, number: int, change: Any) -> Batch | None:
+        path = self._batch_path(number)
+        node = self._z.get(path)
+        if node is None:
+            return None
+        batch: Batch = change(Batch.from_json(json.loads(node.data)))
+        try:
+            self._z.transact([Put(path, _encode(batch.to_json()), node.version)])
+        except Conflict:
+            return None
+        return batch
+
+    # -- phase two: acknowledge -----------------------------------------------------------------------------------------
+
+    def process(self, target: str) -> Process | None:
+        """What a target has acknowledged, or None before its first batch."""
+        node = self._z.get(self._process_path(target))
+        if node is None or not node.data:
+            return None
+        data = json.loads(node.data)
+        return Process(BatchNumber(data["batch"]), Position.from_json(data["position"]), node.version)
+
+    def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Process:
+        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
+        path = self._process_path(target)
+        self._z.ensure(path)
+        node = self._z.get(path)
+        assert node is not None
+        if not node.data:
+            with suppress(Conflict):  # another process wrote it first; its value is as good
+                self._z.transact([Put(path, Process(batch, position).encoded(), node.version)])
+        process = self.process(target)
+        assert process is not None
+        return process
+
+    def acknowledge(self, lease: Lease, target: str, batch: Batch) -> Process:
+        """Phase two ends: ``batch`` is delivered. Strictly the next one: raises OutOfOrder otherwise; a repeat is harmless."""
+        process = self.process(target)
+        if process is None:
+            raise OutOfOrder(f"target {target} has no acknowledged position yet", where=self._process_path(target))
+        if batch.number <= process.batch:
+            return process
+        if batch.number != process.batch + 1:
+            raise OutOfOrder(
+                f"target {target} has acknowledged batch {process.batch}; batch {batch.number} cannot come next",
+                where=self._process_path(target),
+            )
+        moved = Process(batch.number, batch.last)
+        self._transact(
+            lease,
+            f"acknowledging batch {batch.number} of target {target}",
+            [lease.fence, Put(self._process_path(target), moved.encoded(), process.version)],
+        )
+        return replace(moved, version=process.version + 1)
+
+    def delivered(self) -> int:
+        """The last batch that every target has acknowledged; 0 if none."""
+        done = [p.batch for p in map(self.process, self.targets) if p is not None]
+        return min(done) if len(done) == len(self.targets) and done else 0
+
+    def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
+        """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""
+        limit = self.delivered() - keep
+        gone = [n for n in self.numbers() if n <= limit]
+        for start in range(0, len(gone), 100):
+            steps: list[Step] = [Remove(self._batch_path(n)) for n in gone[start : start + 100]]
+            try:
+                self._z.transact(steps)
+            except Conflict:
+                break
+        return gone
+
+    # -- paths -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _cursor_path(self) -> str:
+        return f"{self._home}/replicator/cursor"
+
+    def _batch_path(self, number: int) -> str:
+        return f"{self._home}/batches/{number:010d}"
+
+    def _process_path(self, target: str) -> str:
+        return f"{self._root}/replicator/{self._pipeline}.{target}/process"
+
+    def _transact(self, lease: Lease, doing: str, steps: Sequence[Step]) -> None:
+        try:
+            self._z.transact(steps)
+        except Conflict as conflict:
+            if isinstance(conflict.step, Check) and conflict.step == lease.fence:
+                raise fenced(lease, doing) from conflict
+            current: Znode | None = self._z.get(lease.epoch_path)
+            if current is None or current.version != lease.epoch_version:
+                raise fenced(lease, doing) from conflict
+            raise OutOfOrder(
+                f"{doing}: the state changed meanwhile ({conflict})", where=conflict.step.path
+            ) from conflict
+
+
+def _encode(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()

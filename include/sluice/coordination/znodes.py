@@ -1,0 +1,85 @@
+"""The port to ZooKeeper: what the protocol needs of it, and no more.
+
+Two implementations: :mod:`sluice.coordination.zookeeper` (kazoo) and :mod:`sluice.coordination.memory` (a model for property tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """A node's content as read: ``version`` counts its changes from 0."""
+
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Requirement: ``path`` is at ``version``."""
+
+    path: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create ``path``; fails if it is there. An ephemeral node goes when the session ends."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Replace the content of ``path`` if it is at ``version``."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete ``path`` if it is at ``version`` (-1: whatever the version)."""
+
+    path: str
+    version: int = -1
+
+
+Step = Check | Create | Put | Remove
+
+
+class Conflict(Exception):
+    """A transaction was refused; nothing of it happened. ``failed`` is the index of the first step that did not hold."""
+
+    def __init__(self, failed: int, step: Step, reason: str) -> None:
+        super().__init__(f"{type(step).__name__} {step.path}: {reason}")
+        self.failed = failed
+        self.step = step
+        self.reason = reason
+
+
+class Znodes(Protocol):
+    """All methods raise CoordinationUnavailable when ZooKeeper does not answer or the session is gone."""
+
+    def get(self, path: str) -> Znode | None:
+        """The node, or None if there is none."""
+
+    def children(self, path: str) -> list[str]:
+        """Names of the children, sorted; empty if the node is not there."""
+
+    def ensure(self, path: str) -> None:
+        """Create ``path`` and its parents, empty, where they are missing."""
+
+    def transact(self, steps: Sequence[Step]) -> None:
+        """All steps or none. Raises Conflict."""
+
+    @property
+    def alive(self) -> bool:
+        """False once the session has expired: every ephemeral node of ours is gone, or will be."""

@@ -1,0 +1,165 @@
+"""ZooKeeper through kazoo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import structlog
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode
+from sluice.errors import ConfigError, CoordinationUnavailable
+
+_T = TypeVar("_T")
+_log = structlog.get_logger()
+
+
+@contextmanager
+def connect(
+    endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: float = 15.0
+) -> Iterator[ZookeeperZnodes]:
+    """A session on the ensemble at ``endpoint`` (host may list several: ``h1:2181,h2:2181``), closed on leaving.
+
+    Login and password of the endpoint, if set, are used for digest authentication and for the ACL of every node created.
+    Raises CoordinationUnavailable if no server answers in time.
+    """
+    hosts = endpoint.host if ":" in endpoint.host or not endpoint.port else f"{endpoint.host}:{endpoint.port}"
+    auth = [("digest", f"{endpoint.user}:{endpoint.password}")] if endpoint.user else None
+    acl = [make_digest_acl(endpoint.user, endpoint.password, all=True)] if endpoint.user else None
+    client = KazooClient(
+        hosts=hosts,
+        timeout=session_timeout_s,
+        auth_data=auth,
+        default_acl=acl,
+        connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=1.5, max_delay=1.0, max_jitter=0.1),
+        command_retry=KazooRetry(max_tries=8, delay=0.05, backoff=2, max_delay=1.0, max_jitter=0.1),
+    )
+    try:
+        client.start(timeout=connect_timeout_s)
+    except (KazooTimeoutError, KazooException) as error:
+        _shut(client)
+        raise CoordinationUnavailable(
+            f"ZooKeeper did not answer within {connect_timeout_s:.0f} s",
+            where=f"connection {endpoint.connection_id} ({hosts})",
+            hint="is it running? `sluice check PIPELINE` tries it again",
+        ) from error
+    try:
+        yield ZookeeperZnodes(client, hosts)
+    finally:
+        _shut(client)
+
+
+def _shut(client: Any) -> None:
+    try:
+        client.stop()
+        client.close()
+    except KazooException as error:
+        _log.debug("zookeeper_close_failed", error=str(error))
+
+
+class ZookeeperZnodes:
+    """See :class:`sluice.coordination.znodes.Znodes`."""
+
+    def __init__(self, client: Any, hosts: str) -> None:
+        self._client = client
+        self._hosts = hosts
+        self._expired = False
+        client.add_listener(self._listen)
+
+    def _listen(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._expired = True
+
+    @property
+    def alive(self) -> bool:
+        return not self._expired
+
+    def get(self, path: str) -> Znode | None:
+        def call() -> Znode | None:
+            try:
+                data, stat = self._client.retry(self._client.get, path)
+            except NoNodeError:
+                return None
+            return Znode(data, stat.version)
+
+        return self._guarded(f"reading {path}", call)
+
+    def children(self, path: str) -> list[str]:
+        def call() -> list[str]:
+            try:
+                return sorted(self._client.retry(self._client.get_children, path))
+            except NoNodeError:
+                return []
+
+        return self._guarded(f"listing {path}", call)
+
+    def ensure(self, path: str) -> None:
+        self._guarded(f"creating {path}", lambda: self._client.retry(self._client.ensure_path, path))
+
+    def transact(self, steps: Sequence[Step]) -> None:
+        """Not retried after a lost connection: the caller reads the state again and finds out whether it went through."""
+
+        def call() -> None:
+            transaction = self._client.transaction()
+            for step in steps:
+                match step:
+                    case Check():
+                        transaction.check(step.path, step.version)
+                    case Create():
+                        transaction.create(step.path, step.data, ephemeral=step.ephemeral)
+                    case Put():
+                        transaction.set_data(step.path, step.data, step.version)
+                    case Remove():
+                        transaction.delete(step.path, step.version)
+            for i, result in enumerate(transaction.commit()):
+                if isinstance(result, RolledBackError | RuntimeInconsistency) or not isinstance(result, Exception):
+                    continue
+                if isinstance(result, NoAuthError):
+                    raise result
+                reason = "the node exists" if isinstance(result, NodeExistsError) else type(result).__name__
+                raise Conflict(i, steps[i], reason)
+
+        self._guarded(f"committing {len(steps)} steps on {steps[-1].path}", call)
+
+    def _guarded(self, doing: str, call: Callable[[], _T]) -> _T:
+        if self._expired:
+            raise CoordinationUnavailable(f"{doing}: the ZooKeeper session has expired", where=self._hosts)
+        try:
+            return call()
+        except (NoAuthError, AuthFailedError) as error:
+            raise ConfigError(
+                f"{doing}: ZooKeeper refused access",
+                where=self._hosts,
+                hint="the connection's login and password must match the ACL of the nodes",
+            ) from error
+        except (
+            ConnectionLoss,
+            SessionExpiredError,
+            ConnectionClosedError,
+            OperationTimeoutError,
+            KazooTimeoutError,
+        ) as error:
+            raise CoordinationUnavailable(
+                f"{doing}: the connection to ZooKeeper was lost ({type(error).__name__})", where=self._hosts
+            ) from error
+        except KazooException as error:
+            raise CoordinationUnavailable(f"{doing}: {type(error).__name__} {error}", where=self._hosts) from error

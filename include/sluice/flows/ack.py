@@ -1,0 +1,57 @@
+"""ack: what the target says it holds becomes the acknowledged position of record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.errors import OutOfOrder
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import Position
+from sluice.targets import open_target
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class AckOutcome:
+    """The acknowledged batch and position of ``target`` afterwards."""
+
+    target: str
+    batch: int
+    position: Position
+
+    def to_json(self) -> dict[str, Any]:
+        return {"target": self.target, "batch": self.batch, "position": self.position.to_json()}
+
+
+def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
+    """Move the position of record of ``target`` up to ``batch``, one batch at a time; a repeat is harmless.
+
+    The target's own acknowledgement row is asked first, so an ack can never run ahead of the data.
+
+    Raises:
+        OutOfOrder: the target does not hold the batch yet.
+    """
+    config = runtime.pipeline.target(target)
+    with runtime.state() as state:
+        process = state.process(target)
+        if process is not None and process.batch >= batch:
+            return AckOutcome(target, process.batch, process.position)
+        with state.consumer(target) as lease:
+            held = open_target(config, runtime.resolver, runtime.name).acked_batch()
+            if held < batch:
+                raise OutOfOrder(
+                    f"target {target} holds batch {held}; batch {batch} is not loaded yet",
+                    where=f"pipeline {runtime.name}",
+                    hint=f"clear the task load.{target} of this run",
+                )
+            process = state.process(target)
+            while process is None or process.batch < batch:
+                following = state.require(process.batch + 1 if process else batch)
+                process = state.acknowledge(lease, target, following)
+    _log.info("acknowledged", pipeline=runtime.name, target=target, batch=process.batch, position=str(process.position))
+    state.forget()
+    return AckOutcome(target, process.batch, process.position)

@@ -1,0 +1,219 @@
+"""drain: look at the source, read its log from the cursor, and make one batch of it."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
+from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.binlog.positions import resolve_start
+from sluice.binlog.preflight import require_ready
+from sluice.config.pipeline import PipelineConfig
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import Cursor, PipelineState
+from sluice.errors import CoordinationUnavailable
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Position
+from sluice.segments.writer import SegmentWriter
+
+_log = structlog.get_logger()
+
+ORPHAN_AGE_S = 60.0
+"""An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOutcome:
+    """What a drain did.
+
+    Attributes:
+        batch: the batch to deliver, None if there was nothing.
+        position: captured position afterwards.
+        changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
+        adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
+    """
+
+    batch: int | None
+    position: Position
+    changes: int = 0
+    closed_by: str = "idle"
+    adopted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "position": self.position.to_json(),
+            "changes": self.changes,
+            "closed_by": self.closed_by,
+            "adopted": self.adopted,
+        }
+
+
+def server_id_of(pipeline: PipelineConfig) -> int:
+    """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
+    configured = pipeline.source.server_id
+    return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
+
+
+def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
+    """Make (or find again) the batch that ``claim`` delivers.
+
+    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
+    whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
+    pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position.
+
+    Raises:
+        SluiceError: the position has not moved.
+    """
+    with runtime.state() as state:
+        known = state.claimed(claim)
+        if known:
+            return _deliver_again(known, "already drained by this run")
+        with state.replicator() as lease:
+            undelivered = state.undelivered()
+            if len(undelivered) >= runtime.pipeline.window:
+                taken = state.reclaim(undelivered[0], claim)
+                if taken:
+                    return _deliver_again(taken, "the window is full")
+            with open_connection(runtime.source) as connection:
+                info = server_info(connection)
+                cursor = state.cursor()
+                require_ready(connection, info, runtime.pipeline, cursor.position if cursor else None)
+                if cursor is None:
+                    cursor = begin(
+                        runtime, state, lease, resolve_start(connection, info, runtime.pipeline.source.start)
+                    )
+            outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info)
+            if outcome.batch is None:
+                orphan = _orphan(state, claim)
+                if orphan:
+                    return _deliver_again(orphan, "its run is gone")
+            return outcome
+
+
+def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
+    """First contact: write the cursor and every target's acknowledgement."""
+    for target in runtime.pipeline.targets:
+        state.begin_process(target.name, BatchNumber(0), position)
+    _log.info("pipeline_begins", pipeline=runtime.name, position=str(position))
+    return state.begin(lease, position)
+
+
+def _capture(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    idle_wait_s: float,
+    until: Position | None,
+    info: ServerInfo,
+) -> DrainOutcome:
+    pipeline = runtime.pipeline
+    limits = pipeline.capture.batch
+    number = cursor.next_batch
+    for target in pipeline.targets:  # a target that was added later starts where the log is captured to
+        state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
+
+    def writer() -> SegmentWriter:
+        return SegmentWriter(runtime.store, number, lease.epoch)
+
+    def progress(*_: object, **__: object) -> None:
+        if not state.alive:
+            raise CoordinationUnavailable(
+                f"draining batch {number}: the ZooKeeper session, and with it the lease, is gone"
+            )
+
+    started = time.monotonic()
+    result: CaptureResult = capture(
+        runtime.source,
+        server_id=server_id_of(pipeline),
+        start=cursor.position,
+        selection=Selection.compile(pipeline.capture),
+        limits=CaptureLimits(
+            max_changes=limits.max_changes,
+            max_bytes=limits.max_bytes,
+            max_wait_s=limits.max_wait.total_seconds(),
+            idle_wait_s=idle_wait_s,
+            stop_at=until,
+        ),
+        writer_factory=writer,
+        progress=progress,
+    )
+    if result.manifest is None:
+        if result.last != cursor.position:
+            state.advance(lease, cursor, result.last)
+        return DrainOutcome(None, result.last, closed_by=result.closed_by)
+    batch = Batch(
+        number=number,
+        epoch=lease.epoch,
+        claim=claim,
+        manifest=runtime.store.manifest_path(number, lease.epoch),
+        first=cursor.position,
+        last=result.last,
+        changes=result.changes,
+        size_bytes=sum(f.size_bytes for f in result.manifest.files),
+        created_ms=int(time.time() * 1000),
+        first_commit_time_us=result.manifest.first_commit_time_us,
+    )
+    state.commit(lease, cursor, batch)
+    _log.info(
+        "drained",
+        pipeline=runtime.name,
+        batch=number,
+        changes=result.changes,
+        transactions=result.transactions,
+        log_bytes=result.log_bytes,
+        closed_by=result.closed_by,
+        first=str(batch.first),
+        last=str(batch.last),
+        seconds=round(time.monotonic() - started, 3),
+    )
+    return DrainOutcome(number, result.last, result.changes, result.closed_by)
+
+
+def _deliver_again(batch: Batch, why: str) -> DrainOutcome:
+    _log.info("batch_again", batch=batch.number, why=why)
+    return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
+
+
+def _orphan(state: PipelineState, claim: str) -> Batch | None:
+    """The oldest undelivered batch whose run is gone: of another installation, or old and loaded by nobody."""
+    for number in state.undelivered():
+        batch = state.batch(number)
+        if batch is None:
+            continue
+        foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
+        old = time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
+        if (foreign or old) and not any(state.owner(target) for target in state.targets):
+            return state.reclaim(number, claim)
+    return None
+
+
+def head_of(runtime: Runtime) -> Position:
+    """Where the source's log ends now."""
+    with open_connection(runtime.source) as connection:
+        return server_info(connection).head
+
+
+def has_news(runtime: Runtime) -> bool:
+    """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: two reads; for the trigger."""
+    with runtime.state() as state:
+        cursor = state.cursor()
+        if cursor is None:
+            return True
+        head = head_of(runtime)
+        if head.server_uuid != cursor.position.server_uuid or head.order != cursor.position.order:
+            return True
+        return any(_is_old(state, number) for number in state.undelivered())
+
+
+def _is_old(state: PipelineState, number: int) -> bool:
+    batch = state.batch(number)
+    return batch is not None and time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S

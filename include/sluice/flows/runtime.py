@@ -1,0 +1,145 @@
+"""What a flow needs of the outside world, in one value: built once by the command line, a task or a test."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
+from sluice.config.pipeline import PipelineConfig
+from sluice.coordination.state import PipelineState
+
+if TYPE_CHECKING:
+    from sluice.segments.store import SegmentStore
+    from sluice.spark.base import UnitRunner
+
+LEASE_GRACE_S = 5.0
+"""Waited beyond the session timeout for a dead owner's lease to go."""
+
+
+def repository_folder(name: str, variable: str) -> Path:
+    """``include/{name}`` of this repository, or what the environment variable says."""
+    configured = os.environ.get(variable)
+    return Path(configured) if configured else Path(__file__).resolve().parents[2] / name
+
+
+def pipelines_folder() -> Path:
+    """Where the pipeline files are: ``SLUICE_PIPELINES``, else include/pipelines."""
+    return repository_folder("pipelines", "SLUICE_PIPELINES")
+
+
+def rules_folder() -> Path:
+    """Where engine.yaml and the rules are: ``SLUICE_RULES``, else include/rules."""
+    return repository_folder("rules", "SLUICE_RULES")
+
+
+def default_store() -> str:
+    """Where segments go when the pipeline does not say: ``SLUICE_STORE``, else the user's data folder."""
+    configured = os.environ.get("SLUICE_STORE")
+    return configured or (Path.home() / ".local/share/sluice").as_uri()
+
+
+@dataclass
+class Runtime:
+    """A pipeline and its surroundings.
+
+    Attributes:
+        pipeline: what the user wrote.
+        resolver: connection id -> Endpoint.
+        mode: where work units run: connect, submit (inside spark-submit) or local.
+    """
+
+    pipeline: PipelineConfig
+    resolver: ConnectionResolver
+    mode: str
+    rules_folder: Path
+    _runner: UnitRunner | None = None
+    _state: PipelineState | None = None
+
+    @classmethod
+    def build(
+        cls,
+        pipeline: PipelineConfig,
+        *,
+        resolver: ConnectionResolver = from_environment,
+        runner: str | UnitRunner | None = None,
+    ) -> Runtime:
+        """``runner``: connect, submit or local, or a runner; None: as the pipeline says."""
+        mode = runner if isinstance(runner, str) else pipeline.spark.mode
+        given = None if isinstance(runner, str) else runner
+        return cls(pipeline, resolver, mode, rules_folder(), given)
+
+    @property
+    def name(self) -> str:
+        return self.pipeline.pipeline
+
+    @property
+    def source(self) -> Endpoint:
+        return self.resolver(self.pipeline.source.connection)
+
+    @property
+    def rules_path(self) -> Path | None:
+        """The pipeline's engine.yaml, or None."""
+        return self.rules_folder / self.pipeline.rules if self.pipeline.rules else None
+
+    @property
+    def store_uri(self) -> str:
+        """Where this pipeline's segments live."""
+        return self.pipeline.capture.segments.uri or default_store()
+
+    @property
+    def store(self) -> SegmentStore:
+        from sluice.segments.store import SegmentStore  # noqa: PLC0415 - pyarrow.fs is slow to import; a status call may not need it
+
+        return SegmentStore(self.store_uri, self.name)
+
+    @property
+    def runner(self) -> UnitRunner:
+        """Where work units run; made at first use."""
+        if self._runner is None:
+            if self.mode == "connect":
+                from sluice.spark.connect import ConnectRunner  # noqa: PLC0415
+
+                self._runner = ConnectRunner(self.resolver(self.pipeline.spark.connection), slots=self.pipeline.window)
+            elif self.mode == "submit":
+                from sluice.spark.session import SessionRunner  # noqa: PLC0415
+
+                self._runner = SessionRunner()
+            else:
+                from sluice.spark.local import LocalRunner  # noqa: PLC0415
+
+                self._runner = LocalRunner()
+        return self._runner
+
+    @contextmanager
+    def state(self) -> Iterator[PipelineState]:
+        """The pipeline's state in ZooKeeper; nested uses share one session."""
+        if self._state is not None and self._state.alive:
+            yield self._state
+            return
+        from sluice.coordination.zookeeper import connect  # noqa: PLC0415
+
+        coordination = self.pipeline.coordination
+        timeout = coordination.session_timeout.total_seconds()
+        with connect(self.resolver(coordination.connection), session_timeout_s=timeout) as znodes:
+            self._state = PipelineState(
+                znodes,
+                coordination.root,
+                self.name,
+                [t.name for t in self.pipeline.targets],
+                lease_wait_s=timeout + LEASE_GRACE_S,
+            )
+            try:
+                yield self._state
+            finally:
+                self._state = None
+
+
+def attempt_id() -> str:
+    """A short name for one attempt at a piece of work; what two attempts write never collides."""
+    return uuid.uuid4().hex[:12]

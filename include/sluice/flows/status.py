@@ -1,0 +1,161 @@
+"""status: positions, batches and lag of one pipeline, as a value for pages, tables and metrics."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.errors import SluiceError
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.model.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """A target's acknowledged batch and position; lag against the source's head; ``loading_by``: who loads now."""
+
+    name: str
+    type: str
+    batch: int | None
+    position: Position | None
+    lag_ms: int | None
+    lag_bytes: int | None
+    loading_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One pipeline now.
+
+    Attributes:
+        state: idle (all delivered, nothing new), running, behind, new (never drained) or unreachable.
+        head, captured: end of the source's log, and how far it is drained.
+        lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
+        in_flight: batches not acknowledged by every target, ascending.
+        errors: what could not be read, one sentence each.
+    """
+
+    pipeline: str
+    state: str
+    head: Position | None
+    captured: Position | None
+    next_batch: int | None
+    lag_ms: int | None
+    lag_bytes: int | None
+    draining_by: str | None
+    targets: list[TargetStatus] = field(default_factory=list)
+    in_flight: list[Batch] = field(default_factory=list)
+    recent: list[Batch] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["in_flight"] = [b.to_json() for b in self.in_flight]
+        data["recent"] = [b.to_json() for b in self.recent]
+        return data
+
+
+def status(runtime: Runtime, *, recent: int = 10) -> Status:
+    """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
+    errors: list[str] = []
+    info: ServerInfo | None = None
+    try:
+        with open_connection(runtime.source) as connection:
+            info = server_info(connection)
+    except SluiceError as error:
+        errors.append(str(error))
+    head = info.head if info else None
+    now_ms = int(time.time() * 1000)
+    try:
+        with runtime.state() as state:
+            cursor = state.cursor()
+            numbers = state.numbers()
+            done = state.delivered()
+            kept = [
+                b for b in (state.batch(n) for n in numbers[-recent:] + [n for n in numbers[:-recent] if n > done]) if b
+            ]
+            kept.sort(key=lambda batch: batch.number)
+            in_flight = [b for b in kept if b.number > done]
+            targets = []
+            for config in runtime.pipeline.targets:
+                process = state.process(config.name)
+                position = process.position if process else None
+                if process and cursor and process.batch >= cursor.next_batch - 1:
+                    position = cursor.position  # nothing is on its way: idle log does not hold the position back
+                targets.append(
+                    TargetStatus(
+                        config.name,
+                        config.type,
+                        process.batch if process else None,
+                        process.position if process else None,
+                        _lag_ms(
+                            kept, process.batch if process else 0, cursor.position if cursor else None, head, now_ms
+                        ),
+                        _lag_bytes(info, position),
+                        state.owner(config.name),
+                    )
+                )
+            draining_by = state.owner()
+    except SluiceError as error:
+        errors.append(str(error))
+        return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
+    lags = [t.lag_ms for t in targets if t.lag_ms is not None]
+    sizes = [t.lag_bytes for t in targets if t.lag_bytes is not None]
+    captured = cursor.position if cursor else None
+    caught_up = bool(head and captured and head.order == captured.order and not in_flight)
+    word = (
+        "new"
+        if cursor is None
+        else "unreachable"
+        if errors
+        else "idle"
+        if caught_up
+        else "running"
+        if in_flight
+        else "behind"
+    )
+    return Status(
+        runtime.name,
+        word,
+        head,
+        captured,
+        cursor.next_batch if cursor else None,
+        max(lags) if lags else None,
+        max(sizes) if sizes else None,
+        draining_by,
+        targets,
+        in_flight,
+        kept[-recent:],
+        errors,
+    )
+
+
+def _lag_ms(
+    batches: list[Batch], acked: int, captured: Position | None, head: Position | None, now_ms: int
+) -> int | None:
+    waiting = [b for b in batches if b.number > acked]
+    if waiting:
+        return max(now_ms - waiting[0].first_commit_time_us // 1000, 0)
+    if head is None or captured is None:
+        return None
+    if head.order == captured.order:
+        return 0
+    return max(now_ms - captured.commit_time_us // 1000, 0) if captured.commit_time_us else None
+
+
+def _lag_bytes(info: ServerInfo | None, position: Position | None) -> int | None:
+    if info is None or position is None:
+        return None
+    if position.file == info.head.file:
+        return max(info.head.offset - position.offset, 0)
+    total, seen = 0, False
+    for name, size in info.binary_logs:
+        if name == position.file:
+            seen = True
+            total += max(size - position.offset, 0)
+        elif seen:
+            total += size
+    return total if seen else None

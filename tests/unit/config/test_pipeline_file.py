@@ -1,0 +1,104 @@
+"""The pipeline file is a contract: the documented example loads, and every mistake names file, line and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluice.config.loading import find_pipeline, load_pipeline, parse_model, pipeline_json_schema
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError
+
+REPOSITORY = Path(__file__).parents[3]
+
+EXAMPLE = """\
+version: 1
+pipeline: shop_to_reporting
+source:
+  connection: shop_mysql
+  server_id: auto
+  start: latest
+capture:
+  include: ["shop\\\\..*"]
+  exclude: ["shop\\\\.tmp_.*"]
+  events: [insert, update, delete, ddl]
+  batch: {max_changes: 2000000, max_bytes: 512MiB, max_wait: 500ms}
+  segments: {uri: "file:///var/lib/sluice", retain: 7d}
+  on_lost_position: stop
+schedule: continuous
+window: 3
+spark: {mode: connect, connection: spark_connect_default}
+rules: engine.yaml
+mapping:
+  - from: shop.orders
+    to: reporting.orders
+    weight: 10
+    columns: {exclude: [internal_note], rename: {ts: created_at}}
+    column_groups: [[country, province, city]]
+targets:
+  - name: reporting
+    type: mysql
+    connection: reporting_mysql
+    changes: latest
+    consistency: row
+    parallelism: 4
+    on_error: stop
+"""
+
+
+def test_the_documented_example_loads() -> None:
+    pipeline = parse_model(EXAMPLE, "example.yaml", PipelineConfig)
+    assert pipeline.capture.batch.max_bytes == 512 * 2**20
+    assert pipeline.capture.batch.max_wait.total_seconds() == 0.5
+    assert pipeline.capture.segments.retain.days == 7
+    assert pipeline.mapping[0].from_ == "shop.orders"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("window: 3", "windw: 3", 15, "windw: there is no such key; did you mean 'window'?"),
+        ("max_bytes: 512MiB", "max_bytes: 512 lots", 11, "capture.batch.max_bytes: '512 lots' is not a size"),
+        ("max_wait: 500ms", "max_wait: soon", 11, "is not a span of time"),
+        ("    consistency: row", "    consistency: rows", 29, "targets.0.consistency"),
+        ("    connection: reporting_mysql\n", "", 25, "targets.0.connection: this key is required"),
+        ('["shop\\\\..*"]', '["shop(", "x"]', 8, "is not a regular expression"),
+        ("  start: latest", "  start: {file: binlog.000001, gtid: x}", 6, "exactly one of"),
+        ("schedule: continuous", "schedule: hourly-ish", 14, "is not a schedule"),
+        ("    to: reporting.orders", "    to: orders", 20, "must be schema.table"),
+    ],
+)
+def test_a_mistake_names_file_line_and_field(old: str, new: str, line: int, says: str) -> None:
+    assert old in EXAMPLE
+    with pytest.raises(ConfigError) as caught:
+        parse_model(EXAMPLE.replace(old, new), "example.yaml", PipelineConfig)
+    assert f"example.yaml:{line}" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_broken_yaml_names_the_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_model("pipeline: x\nsource: [", "broken.yaml", PipelineConfig)
+    assert caught.value.where is not None
+    assert caught.value.where.startswith("broken.yaml:")
+
+
+def test_an_unknown_pipeline_lists_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(EXAMPLE)
+    with pytest.raises(ConfigError, match="did you mean 'shop_to_reporting'"):
+        find_pipeline("shop_to_reportin", tmp_path)
+    assert find_pipeline("shop_to_reporting", tmp_path).window == 3
+
+
+def test_the_exported_json_schema_is_current() -> None:
+    path = REPOSITORY / "include/pipelines/schema.json"
+    assert path.read_text(encoding="utf-8") == pipeline_json_schema(), "run `sluice schema --write`"
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    assert "description" in schema["$defs"]["BatchLimits"]["properties"]["max_wait"]
+
+
+def test_every_pipeline_of_the_repository_loads() -> None:
+    for path in (REPOSITORY / "include/pipelines").glob("*.yaml"):
+        load_pipeline(path)

@@ -1,0 +1,35 @@
+"""Imports point one way (pyproject.toml, [tool.importlinter])."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_rooms_import_one_way() -> None:
+    code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_parsing_a_dag_stays_light() -> None:
+    """What the DAG files import of ours must not pull in Arrow, Spark, ZooKeeper or Numba."""
+    code = (
+        "import sys; import sluice.config.loading, sluice.config.connections, sluice.errors\n"
+        "heavy = {'pyarrow', 'pyspark', 'kazoo', 'numba', 'pymysql', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'imports {heavy}' if heavy else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(REPOSITORY / "include"), "PATH": "/usr/bin:/bin"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
