@@ -22,7 +22,8 @@ from pymysql.cursors import Cursor
 
 from sluice.errors import ConfigError, SluiceError
 from sluice.stack import debian, paths, ports, processes
-from sluice.stack.processes import Handle, ServerFailed
+from sluice.stack.processes import ServerFailed
+from sluice.stack.server import Server
 
 _log = structlog.get_logger()
 _MINIMUM = (8, 0)
@@ -90,7 +91,7 @@ def _installed_mysqld() -> Distribution | None:
 
 
 @dataclass
-class MySQLServer:
+class MySQLServer(Server):
     """One server: its data directory, port and process.
 
     ``start`` makes the data directory when there is none (a copy of a template that is initialised once a version), so
@@ -107,17 +108,12 @@ class MySQLServer:
         root_password: for servers that others may reach for longer than a test.
     """
 
-    folder: Path
+    name: str = "mysql"
     distribution: Distribution | None = None
     port: int = 0
     server_id: int = 1
     options: Mapping[str, Any] = field(default_factory=dict)
     root_password: str = field(default="", repr=False)
-    name: str = "mysql"
-    handle: Handle | None = None
-
-    def __post_init__(self) -> None:
-        self.folder = Path(self.folder).resolve()
 
     # -- life ------------------------------------------------------------------------------------------------------
     def start(self, timeout_s: float = 120.0) -> MySQLServer:
@@ -143,38 +139,14 @@ class MySQLServer:
         return self
 
     def stop(self, grace_s: float = 20.0) -> None:
-        """Shut down in an orderly way; after ``grace_s`` by force. Not running is no error."""
-        if self.handle is not None:
-            processes.stop([self.handle], grace_s=grace_s)
-            self.handle = None
-        self._remove_socket()
+        super().stop(grace_s)
 
-    def kill(self) -> None:
-        """``kill -9``: a crash. The data directory stays; ``start`` recovers it on the same port."""
-        if self.handle is not None:
-            processes.kill(self.handle)
-            self.handle = None
-        self._remove_socket()
-
-    def restart(self) -> MySQLServer:
-        self.stop()
-        return self.start()
-
-    @property
-    def running(self) -> bool:
-        return self.handle is not None and self.handle.alive
-
-    def __enter__(self) -> MySQLServer:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop(grace_s=5.0)
+    def _stopped(self) -> None:
+        for path in (self.socket, f"{self.socket}.lock"):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
     # -- use -------------------------------------------------------------------------------------------------------
-    @property
-    def host(self) -> str:
-        return ports.LOOPBACK
-
     @property
     def data_dir(self) -> Path:
         return self.folder / "data"
@@ -323,11 +295,6 @@ class MySQLServer:
             cursor.execute("SET SESSION sql_log_bin = 0")
             cursor.execute("ALTER USER 'root'@'127.0.0.1' IDENTIFIED BY %s", (self.root_password,))
             cursor.execute("ALTER USER 'root'@'localhost' IDENTIFIED BY %s", (self.root_password,))
-
-    def _remove_socket(self) -> None:
-        for path in (self.socket, f"{self.socket}.lock"):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
 
 def run_as() -> list[str]:
