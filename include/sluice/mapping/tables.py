@@ -1,0 +1,156 @@
+"""Where a source table goes: ``mapping:`` of the pipeline file, compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.pipeline import TableMapping
+from sluice.errors import MappingError
+from sluice.model.tables import META_COLUMNS, TableId, stored_name
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoute:
+    """One source table's way to its target: picklable, applied inside a work unit.
+
+    Attributes:
+        source, target: schema and table on either side.
+        include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target) names.
+        weight: lighter tables are loaded first.
+        column_groups: columns that are sent together (whole rows are sent today, so that each group is).
+    """
+
+    source: TableId
+    target: TableId
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+    weight: int = 0
+    column_groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def keeps_columns(self) -> bool:
+        """True if every column goes over under its own name."""
+        return self.include is None and not self.exclude and not self.rename
+
+    def target_name(self, column: str) -> str | None:
+        """The target's name of a source column; None if the column does not go over."""
+        if column in self.exclude or (self.include is not None and column not in self.include):
+            return None
+        return dict(self.rename).get(column, column)
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """Select and rename the user's columns of merged rows, in the row and in ``_before`` alike.
+
+        Raises:
+            MappingError: a key column is excluded, or two columns get one name.
+        """
+        if self.keeps_columns:
+            return rows
+        fields, columns = [], []
+        for index, field in enumerate(rows.schema):
+            if field.name in META_COLUMNS:
+                continue
+            renamed = self._field(field)
+            if renamed is not None:
+                fields.append(renamed)
+                columns.append(rows.column(index))
+        names = [field.name for field in fields]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise MappingError(
+                f"two columns of {self.source} would both be {twice[0]!r} in {self.target}",
+                where=str(self.source),
+                hint="change mapping.columns.rename",
+            )
+        for index, field in enumerate(rows.schema):
+            if field.name == "_before":
+                struct = self._struct(rows.column(index).combine_chunks(), field.type)
+                fields.append(pa.field("_before", struct.type))
+                columns.append(struct)
+            elif field.name in META_COLUMNS:
+                fields.append(field)
+                columns.append(rows.column(index))
+        return pa.table(columns, schema=pa.schema(fields))
+
+    def _field(self, field: pa.Field) -> pa.Field | None:
+        metadata = dict(field.metadata or {})
+        name = metadata.get(b"sluice.name", field.name.encode()).decode()
+        target = self.target_name(name)
+        if target is None and b"sluice.key" in metadata:
+            if name in self.exclude:
+                raise MappingError(
+                    f"the key column {name!r} of {self.source} is excluded",
+                    where=str(self.source),
+                    hint="a target needs the key; rename it, or mask it with a rule",
+                )
+            target = dict(self.rename).get(name, name)
+        if target is None:
+            return None
+        metadata[b"sluice.name"] = target.encode()
+        return field.with_name(stored_name(target)).with_metadata(metadata)
+
+    def _struct(self, struct: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+        fields, children = [], []
+        for field in kind:
+            renamed = self._field(field)
+            if renamed is not None:
+                fields.append(renamed)
+                children.append(pc.struct_field(struct, field.name))
+        return pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(struct))
+
+
+class Mapping:
+    """All routes of a pipeline. A table that no line names keeps its schema, name and columns."""
+
+    def __init__(self, lines: Sequence[TableMapping]) -> None:
+        self._lines = tuple(lines)
+
+    @classmethod
+    def compile(cls, lines: Sequence[TableMapping]) -> Mapping:
+        """From the pipeline file's ``mapping``. Raises MappingError if a table is named twice."""
+        names = [line.from_ for line in lines]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise MappingError(f"mapping names {twice[0]} twice", hint="keep one line a table")
+        return cls(lines)
+
+    def route(self, source: TableId) -> TableRoute:
+        """Where ``source`` goes. The line that names the table wins, then ``schema.*``, then the first pattern that fits.
+
+        ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\\d+\\.(\\w+)`` -> ``all.\\1``.
+        """
+        for line in self._lines:
+            if line.from_ == str(source):
+                return _route(line, source, _table_id(line.to))
+        for line in self._lines:
+            if line.from_ == f"{source.schema}.*" and line.to.endswith(".*"):
+                return _route(line, source, TableId(line.to.removesuffix(".*"), source.table))
+        for line in self._lines:
+            match = re.fullmatch(line.from_, str(source)) if not line.from_.endswith(".*") else None
+            if match is not None:
+                return _route(line, source, _table_id(match.expand(line.to)))
+        return TableRoute(source, source)
+
+
+def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
+    columns = line.columns
+    return TableRoute(
+        source=source,
+        target=target,
+        include=columns.include,
+        exclude=columns.exclude,
+        rename=tuple(columns.rename.items()),
+        weight=line.weight,
+        column_groups=line.column_groups,
+    )
+
+
+def _table_id(dotted: str) -> TableId:
+    schema, _, table = dotted.partition(".")
+    return TableId(schema, table)
