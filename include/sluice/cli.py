@@ -58,7 +58,7 @@ def main() -> None:
 
 def _adopt_stack_environment() -> None:
     """With a development stack running, its connections are at hand in any shell of the repository."""
-    from sluice.stack.commands import stack_environment  # noqa: PLC0415
+    from sluice.stack.commands import stack_environment
 
     for name, value in stack_environment().items():
         os.environ.setdefault(name, value)
@@ -73,7 +73,7 @@ def _print_error(error: SluiceError) -> None:
 
 
 def _log_to_stderr(verbose: bool) -> None:
-    import logging  # noqa: PLC0415
+    import logging
 
     structlog.configure(
         processors=[
@@ -100,7 +100,7 @@ def _json(data: Any) -> None:
 @app.command()
 def check(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Look at a pipeline file, its source and its targets, and say what would go wrong."""
-    from sluice.flows.check import check as run_check  # noqa: PLC0415
+    from sluice.flows.check import check as run_check
 
     _log_to_stderr(False)
     findings = run_check(_runtime(pipeline))
@@ -136,7 +136,7 @@ def run(
     verbose: Verbose = False,
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
-    from sluice.flows.run import run as run_flow  # noqa: PLC0415
+    from sluice.flows.run import run as run_flow
 
     _log_to_stderr(verbose)
     runtime = _runtime(pipeline, mode=None if spark else "local")
@@ -175,7 +175,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Positions, batches in flight and lag, of one pipeline or all."""
-    from sluice.flows.status import status as read_status  # noqa: PLC0415
+    from sluice.flows.status import status as read_status
 
     _log_to_stderr(False)
     runtimes = [_runtime(pipeline)] if pipeline else _all_runtimes()
@@ -186,7 +186,7 @@ def status(
     if not watch:
         out.print(_status_table([read_status(r) for r in runtimes]))
         return
-    from rich.live import Live  # noqa: PLC0415
+    from rich.live import Live
 
     with Live(console=out, auto_refresh=False, screen=False) as live:
         while True:
@@ -256,7 +256,7 @@ def segments(
     as_json: AsJson = False,
 ) -> None:
     """List, verify or prune the stored batches."""
-    from sluice.flows import inspect, retention  # noqa: PLC0415
+    from sluice.flows import inspect, retention
 
     _log_to_stderr(False)
     runtime = _runtime(pipeline)
@@ -292,7 +292,7 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for further batches.")] = True,
 ) -> None:
     """Print captured changes as JSON lines, in the format of a system you know."""
-    from sluice.flows.inspect import tail as tail_flow  # noqa: PLC0415
+    from sluice.flows.inspect import tail as tail_flow
 
     _log_to_stderr(False)
     for line in tail_flow(_runtime(pipeline), fmt=fmt, from_batch=from_batch, follow=follow):
@@ -318,7 +318,7 @@ def schema_command(
 @stack_app.command()
 def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30) -> None:
     """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
-    from sluice.stack import commands  # noqa: PLC0415
+    from sluice.stack import commands
 
     raise typer.Exit(commands.demo(seconds=seconds))
 
@@ -326,7 +326,7 @@ def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.
 @stack_app.command()
 def up() -> None:
     """Start the stack and leave it running."""
-    from sluice.stack import commands  # noqa: PLC0415
+    from sluice.stack import commands
 
     raise typer.Exit(commands.up())
 
@@ -334,7 +334,7 @@ def up() -> None:
 @stack_app.command()
 def down() -> None:
     """Stop everything the stack started."""
-    from sluice.stack import commands  # noqa: PLC0415
+    from sluice.stack import commands
 
     raise typer.Exit(commands.down())
 
@@ -342,7 +342,7 @@ def down() -> None:
 @stack_app.command(name="status")
 def stack_status(as_json: AsJson = False) -> None:
     """What runs, where."""
-    from sluice.stack import commands  # noqa: PLC0415
+    from sluice.stack import commands
 
     raise typer.Exit(commands.status(as_json=as_json))
 
@@ -350,9 +350,9 @@ def stack_status(as_json: AsJson = False) -> None:
 @stack_app.command()
 def env() -> None:
     """Print `export` lines with the stack's connections, for a shell: eval "$(sluice stack env)"."""
-    import shlex  # noqa: PLC0415
+    import shlex
 
-    from sluice.stack.commands import stack_environment  # noqa: PLC0415
+    from sluice.stack.commands import stack_environment
 
     for name, value in sorted(stack_environment().items()):
         print(f"export {name}={shlex.quote(value)}")

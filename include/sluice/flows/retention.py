@@ -9,8 +9,15 @@ from typing import Any
 import structlog
 
 from sluice.flows.runtime import Runtime
+from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
+
+
+def _written_s(store: SegmentStore, batch: int) -> float:
+    """When the newest file of a batch was written, seconds since 1970."""
+    infos = store.filesystem.get_file_info([store.full_path(path) for path, _ in store.files(batch)])
+    return max((info.mtime.timestamp() for info in infos if info.mtime), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,8 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
     with runtime.state() as state:
         delivered = state.delivered()
-    batches = store.list_batches()
-    removable = [b for b in batches if b <= delivered and store.modified_s(b) < limit_s]
+    batches = store.batches()
+    removable = [b for b in batches if b <= delivered and _written_s(store, b) < limit_s]
     if not dry_run:
         for batch in removable:
             store.delete_batch(batch)

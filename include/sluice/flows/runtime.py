@@ -94,7 +94,7 @@ class Runtime:
 
     @property
     def store(self) -> SegmentStore:
-        from sluice.segments.store import SegmentStore  # noqa: PLC0415 - pyarrow.fs is slow to import; a status call may not need it
+        from sluice.segments.store import SegmentStore
 
         return SegmentStore(self.store_uri, self.name)
 
@@ -103,15 +103,15 @@ class Runtime:
         """Where work units run; made at first use."""
         if self._runner is None:
             if self.mode == "connect":
-                from sluice.spark.connect import ConnectRunner  # noqa: PLC0415
+                from sluice.spark.connect import ConnectRunner
 
                 self._runner = ConnectRunner(self.resolver(self.pipeline.spark.connection), slots=self.pipeline.window)
             elif self.mode == "submit":
-                from sluice.spark.session import SessionRunner  # noqa: PLC0415
+                from sluice.spark.session import SessionRunner
 
                 self._runner = SessionRunner()
             else:
-                from sluice.spark.local import LocalRunner  # noqa: PLC0415
+                from sluice.spark.local import LocalRunner
 
                 self._runner = LocalRunner()
         return self._runner
@@ -122,7 +122,7 @@ class Runtime:
         if self._state is not None and self._state.alive:
             yield self._state
             return
-        from sluice.coordination.zookeeper import connect  # noqa: PLC0415
+        from sluice.coordination.zookeeper import connect
 
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()

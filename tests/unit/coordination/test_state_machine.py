@@ -6,6 +6,8 @@ every step the history of acknowledgements must be gapless and strictly increasi
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -144,7 +146,7 @@ class Protocol(RuleBasedStateMachine):
         if self.committed:
             assert state.batch(self.committed[-1]).last == cursor.position
         firsts = [state.batch(n) for n in self.committed]
-        for earlier, later in zip(firsts, firsts[1:], strict=False):
+        for earlier, later in itertools.pairwise(firsts):
             assert earlier.last == later.first
 
 
