@@ -1,0 +1,146 @@
+"""The protocol on a real ZooKeeper: leases, fencing after an expired session, compare-and-set, loss of a leader."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.leases import try_acquire
+from sluice.coordination.state import PipelineState
+from sluice.coordination.zookeeper import connect
+from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Position
+from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+
+def endpoint(server: ZooKeeperServer | ZooKeeperEnsemble, user: str = "", password: str = "") -> Endpoint:
+    return Endpoint("zookeeper_default", "zookeeper", server.hosts, user=user, password=password)
+
+
+def position(offset: int) -> Position:
+    return Position("uuid", "binlog.000001", offset)
+
+
+def state_of(znodes, root: str, wait_s: float = 0.0) -> PipelineState:
+    return PipelineState(znodes, root, "shop", ["reporting"], lease_wait_s=wait_s)
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/test/{uuid.uuid4().hex}"
+
+
+def batch(number: int, epoch: int, first: int, last: int) -> Batch:
+    return Batch(BatchNumber(number), epoch, f"run-{number}", "m", position(first), position(last), 1, 1)
+
+
+def test_get_ack_and_retry(zookeeper, root) -> None:
+    with connect(endpoint(zookeeper), session_timeout_s=6) as znodes:
+        state = state_of(znodes, root)
+        with state.replicator() as lease:
+            cursor = state.begin(lease, position(4))
+            state.begin_process("reporting", BatchNumber(0), position(4))
+            cursor = state.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
+            state.commit(lease, cursor, batch(2, lease.epoch, 9, 12))
+        assert state.undelivered() == [1, 2]
+        assert state.claimed("run-1").last == position(9)
+        with state.consumer("reporting") as lease:
+            state.acknowledge(lease, "reporting", state.require(1))
+            state.acknowledge(lease, "reporting", state.require(1))
+        assert state.process("reporting").position == position(9)
+        assert state.undelivered() == [2]
+        assert znodes.get(f"{root}/replicator/shop.reporting/process") is not None
+        assert znodes.get(f"{root}/shop/replicator/node") is None
+
+
+def test_an_expired_owner_cannot_write(zookeeper, root) -> None:
+    with (
+        connect(endpoint(zookeeper), session_timeout_s=6) as first,
+        connect(endpoint(zookeeper), session_timeout_s=6) as second,
+    ):
+        old, new = state_of(first, root), state_of(second, root)
+        with old.replicator() as lease:
+            cursor = old.begin(lease, position(4))
+            with pytest.raises(LeaseHeld), new.replicator():
+                pass
+            session_id, password = first._client.client_id  # the same session elsewhere: closing it there ends it here
+            thief = KazooClient(hosts=zookeeper.hosts, client_id=(session_id, password))
+            thief.start()
+            thief.stop()
+            thief.close()
+            with new.replicator() as newer:
+                assert newer.epoch == lease.epoch + 1
+                with pytest.raises((Fenced, CoordinationUnavailable)):
+                    old.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
+                assert new.cursor().next_batch == 1
+                new.commit(newer, new.cursor(), batch(1, newer.epoch, 4, 9))
+
+
+def test_a_stale_epoch_is_fenced_in_a_living_session(zookeeper, root) -> None:
+    with connect(endpoint(zookeeper), session_timeout_s=6) as znodes:
+        state = state_of(znodes, root)
+        lease = try_acquire(znodes, f"{root}/shop/replicator", "old")
+        cursor = state.begin(lease, position(4))
+        znodes._client.delete(lease.node)  # as if the server had expired us
+        try_acquire(znodes, f"{root}/shop/replicator", "new")
+        with pytest.raises(Fenced, match="a newer owner took the lease after epoch 1"):
+            state.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
+        assert state.numbers() == []
+
+
+def test_digest_authentication_shuts_others_out(zookeeper, root) -> None:
+    with connect(endpoint(zookeeper, "sluice", "right"), session_timeout_s=6) as znodes:
+        state_of(znodes, root).begin_process("reporting", BatchNumber(0), position(4))
+    with (
+        connect(endpoint(zookeeper, "sluice", "wrong"), session_timeout_s=6) as znodes,
+        pytest.raises(ConfigError, match="refused access") as caught,
+    ):
+        state_of(znodes, root).process("reporting")
+    assert "wrong" not in str(caught.value)
+
+
+def test_no_server_is_one_clear_error() -> None:
+    nowhere = Endpoint("zookeeper_default", "zookeeper", "127.0.0.1:1")
+    with (
+        pytest.raises(CoordinationUnavailable, match="did not answer within 1 s"),
+        connect(nowhere, session_timeout_s=6, connect_timeout_s=1),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_the_state_survives_the_loss_of_the_leader(tmp_path: Path, root) -> None:
+    with (
+        ZooKeeperEnsemble(tmp_path / "ensemble") as ensemble,
+        connect(endpoint(ensemble), session_timeout_s=6) as znodes,
+    ):
+        state = state_of(znodes, root)
+        with state.replicator() as lease:
+            cursor = state.begin(lease, position(4))
+            ensemble.leader().kill()
+            for number in range(1, 20):
+                cursor = commit_through(state, lease, cursor, number)
+            assert state.numbers() == list(range(1, 20))
+
+
+def commit_through(state, lease, cursor, number):
+    """Commit until it is known to have gone through, as a retried task would."""
+    while True:
+        try:
+            return state.commit(
+                lease, cursor, batch(number, lease.epoch, cursor.position.offset, cursor.position.offset + 1)
+            )
+        except CoordinationUnavailable:
+            pass
+        while True:
+            try:
+                if state.batch(number):
+                    return state.cursor()
+                break
+            except CoordinationUnavailable:
+                continue
