@@ -1,0 +1,132 @@
+"""Merged rows as images: a row as it is and the same row as it was are two rows while rules run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.model.tables import META_COLUMNS
+
+AFTER, SHADOW, DELETED = 0, 1, 2
+"""Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
+
+INTERNAL = ("_op", "_seq", "_commit_ts", "_before", "_image")
+
+
+def key_columns(schema: pa.Schema) -> list[str]:
+    """Stored names of the key columns, in key order."""
+    keys = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
+    return [name for _, name in sorted(keys)]
+
+
+def unfold(merged: pa.Table) -> pa.Table:
+    """Rows and old images below each other, with ``_image``. A deleted row that existed before is seen as it was then."""
+    merged = merged.combine_chunks()
+    before = merged["_before"].combine_chunks()
+    deleted = pc.equal(merged["_op"], "d")
+    existed = pc.is_valid(before)
+    live = merged.filter(pc.invert(deleted))
+    parts = [
+        _with_image(live, AFTER),
+        _with_image(_as_it_was(live.filter(pc.is_valid(live["_before"]))), SHADOW),
+        _with_image(_as_it_was(merged.filter(pc.and_(deleted, existed))), DELETED),
+        _with_image(merged.filter(pc.and_(deleted, pc.invert(existed))), DELETED),
+    ]
+    return pa.concat_tables([part for part in parts if part.num_rows] or parts[:1]).combine_chunks()
+
+
+def fold(rows: pa.Table, key: list[str]) -> pa.Table:
+    """The inverse, after rules: one row a key with ``_op`` and ``_before`` made anew."""
+    image = rows["_image"].to_numpy()
+    rows = rows.drop_columns(["_image", "_before"]).combine_chunks()
+    users = [name for name in rows.schema.names if name not in META_COLUMNS]
+    after = rows.filter(pa.array(image == AFTER))
+    was = rows.filter(pa.array(image != AFTER))
+    struct = pa.struct([rows.schema.field(name) for name in users])
+    if not key:
+        parts = [
+            _finish(after, "i", pa.nulls(after.num_rows, struct)),
+            _finish(rows.filter(pa.array(image == DELETED)), "d", None, users, struct),
+        ]
+        return pa.concat_tables(parts)
+    codes = _codes(pa.concat_tables([after, was]), key)
+    now, then = codes[: after.num_rows], codes[after.num_rows :]
+    last = _last_of_each(now)
+    after, now = after.take(pa.array(last)), now[last]
+    last = _last_of_each(then)
+    was, then = was.take(pa.array(last)), then[last]
+    order = np.argsort(then, kind="stable")
+    slot = np.searchsorted(then[order], now)
+    slot = np.where(slot < len(then), slot, 0)
+    found = then[order][slot] == now if len(then) else np.zeros(len(now), bool)
+    images = was.select(users).to_struct_array()
+    images = images.combine_chunks() if isinstance(images, pa.ChunkedArray) else images
+    images = pa.StructArray.from_arrays([images.field(i) for i in range(len(users))], fields=list(struct))
+    before = images.take(pa.array(order[slot] if len(then) else np.zeros(len(now), np.int64), mask=~found))
+    stays = pc.if_else(pa.array(found), after["_op"].combine_chunks(), pa.array(["i"] * len(now), pa.string()))
+    gone = was.filter(pa.array(~np.isin(then, now)))
+    return pa.concat_tables([_finish(after, stays, before), _finish(gone, "d", None, users, struct)])
+
+
+def visible(rows: pa.Table) -> int:
+    """Rows a person would count: without old images of rows that still are."""
+    shadows: int = pc.sum(pc.equal(rows["_image"], SHADOW)).as_py() or 0
+    return int(rows.num_rows) - shadows
+
+
+def changed(rows: pa.Table, name: str) -> pa.Array:
+    """Mask: the column differs between the image before and the one after. For a shadow ``_before`` holds the row as it is."""
+    now, then = rows[name], pc.struct_field(rows["_before"].combine_chunks(), name)
+    differs = pc.fill_null(pc.not_equal(now, then), False)
+    return pc.or_(differs, pc.xor(pc.is_null(now), pc.is_null(then)))
+
+
+def _with_image(rows: pa.Table, image: int) -> pa.Table:
+    return rows.append_column("_image", pa.array(np.full(rows.num_rows, image, np.int8)))
+
+
+def _as_it_was(rows: pa.Table) -> pa.Table:
+    """User columns and ``_before`` change places."""
+    before = rows["_before"].combine_chunks()
+    struct = rows.schema.field("_before").type
+    children = {field.name: pc.struct_field(before, field.name) for field in struct}
+    columns = []
+    for name in rows.schema.names:
+        if name == "_before":
+            current = [rows[field.name].combine_chunks() for field in struct]
+            columns.append(pa.StructArray.from_arrays(current, fields=list(struct)))
+        else:
+            columns.append(children.get(name, rows[name]))
+    return pa.table(columns, schema=rows.schema)
+
+
+def _finish(
+    rows: pa.Table,
+    op: str | pa.Array,
+    before: pa.Array | None,
+    users: list[str] | None = None,
+    struct: pa.DataType | None = None,
+) -> pa.Table:
+    ops = pa.array([op] * rows.num_rows, pa.string()) if isinstance(op, str) else op
+    if before is None:
+        children = [rows[name].combine_chunks() for name in users or ()]
+        before = pa.StructArray.from_arrays(children, fields=list(struct or ()))
+    rows = rows.set_column(rows.schema.get_field_index("_op"), rows.schema.field("_op"), ops)
+    return rows.append_column(pa.field("_before", before.type), before)
+
+
+def _codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Equal keys, equal numbers. The room's own: pure rooms do not import each other."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for name in key:
+        encoded = pc.dictionary_encode(rows[name].combine_chunks(), null_encoding="encode")
+        codes = codes * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy(zero_copy_only=False)
+        codes = pc.dictionary_encode(pa.array(codes)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def _last_of_each(codes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Row numbers of the last row of each code, ascending."""
+    _, reverse = np.unique(codes[::-1], return_index=True)
+    return np.sort(len(codes) - 1 - reverse)

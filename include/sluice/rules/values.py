@@ -1,0 +1,101 @@
+"""Between Arrow columns and the Python values a rule sees."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.model import temporal
+
+_MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
+
+
+def true_name(field: pa.Field) -> str:
+    """The column's name as the server spells it."""
+    return (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()  # type: ignore[no-any-return]
+
+
+def to_python(values: pa.ChunkedArray | pa.Array) -> list[Any]:
+    """int, Decimal, float, str, bytes, date, datetime, timedelta or None; dates that no calendar has are MySQL's text of them."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    kind = values.type
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return temporal.to_python(values)
+    return values.to_pylist()  # type: ignore[no-any-return]
+
+
+def to_rows(columns: Sequence[str], arrays: Sequence[pa.ChunkedArray | pa.Array]) -> list[dict[str, Any]]:
+    """One dict a row."""
+    lists = [to_python(array) for array in arrays]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)] if lists else []
+
+
+def from_python(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """An array of the field's type. Raises ValueError that says which value does not fit."""
+    kind = field.type
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind):
+        date = pa.types.is_date32(kind)
+        numbers = [_fitted(value, kind, lambda v: _moment(v, date=date)) for value in values]
+        return pa.array(numbers, pa.int32() if date else pa.int64()).cast(kind)
+    return pa.array([_fitted(value, kind, lambda v: _plain(v, kind)) for value in values], kind)
+
+
+def inferred(values: Sequence[Any]) -> pa.Array:
+    """An array of a column that the source does not have. Raises ValueError for mixed or unknown types."""
+    try:
+        array = pa.array([json.dumps(v) if isinstance(v, dict | list) else v for v in values])
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise ValueError(f"its values have no common type ({error})") from error
+    if pa.types.is_null(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_boolean(array.type):
+        return array.cast(pa.int8())
+    return array
+
+
+def _fitted(value: Any, kind: pa.DataType, convert: Callable[[Any], Any]) -> Any:
+    if value is None:
+        return None
+    try:
+        return convert(value)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{value!r} ({type(value).__name__}) does not fit {kind}: {error}") from error
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bool) and not pa.types.is_boolean(kind):
+        value = int(value)
+    elif isinstance(value, dict | list) and pa.types.is_string(kind):
+        value = json.dumps(value, ensure_ascii=False)
+    pa.scalar(value, kind)
+    return value
+
+
+def _moment(value: Any, *, date: bool) -> int:
+    """The stored number of a date, a datetime or MySQL's text of one."""
+    if isinstance(value, str):
+        match = _MOMENT.fullmatch(value)
+        if match is None:
+            raise ValueError("write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS.ffffff")
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+        micros = ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((match[7] or "").ljust(6, "0"))
+        try:
+            plain = dt.date(year, month, day)
+        except ValueError:
+            if date:
+                return temporal.special_date(year, month, day)
+            return temporal.special_timestamp(year, month, day, micros)
+        days = (plain - dt.date(1970, 1, 1)).days
+        return days if date else days * 86_400_000_000 + micros
+    kind = pa.date32() if date else pa.timestamp("us")
+    return int(pa.scalar(value, kind).cast(pa.int32() if date else pa.int64()).as_py())

@@ -1,0 +1,258 @@
+"""Rules: what they see, what comes back, and errors that name the place."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sluice.errors import ConfigError, RuleError
+from sluice.merge.compact import merged_schema
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.temporal import special_date, special_timestamp
+from sluice.rules import RuleSet
+
+COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+TABLE = TableId("shop", "customers")
+SCHEMA = TableSchema(
+    TABLE,
+    (
+        Column("id", ColumnKind.INT, "int", nullable=False),
+        Column("email", ColumnKind.VARCHAR, "varchar(80)", charset="utf8mb4"),
+        Column("paid", ColumnKind.DECIMAL, "decimal(10,2)", precision=10, scale=2),
+        Column("born", ColumnKind.DATE, "date"),
+        Column("seen", ColumnKind.DATETIME, "datetime(6)", fsp=6),
+        Column("rest", ColumnKind.TIME, "time(6)", fsp=6),
+    ),
+    ("id",),
+)
+ROW = {
+    "id": 1,
+    "email": "A@x",
+    "paid": Decimal("1.50"),
+    "born": dt.date(2000, 2, 29),
+    "seen": None,
+    "rest": dt.timedelta(hours=-3),
+}
+
+
+def row(op: str = "i", before: dict[str, Any] | None = None, **values: Any) -> dict[str, Any]:
+    full = {**ROW, **values}
+    old = None if before is None else {**full, **before}
+    return {**full, "_op": op, "_seq": full["id"], "_commit_ts": COMMIT, "_before": old}
+
+
+def rows(*items: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(items), schema=merged_schema(SCHEMA.arrow_schema))
+
+
+@pytest.fixture
+def rules(tmp_path: Path):
+    def make(code: str, **config: Any) -> RuleSet:
+        (tmp_path / "rule.py").write_text(code)
+        extra = "".join(f"    {key}: {value}\n" for key, value in config.items())
+        (tmp_path / "engine.yaml").write_text(f"rules:\n  - name: mine\n    path: rule.py\n{extra}")
+        return RuleSet.load(tmp_path / "engine.yaml")
+
+    return make
+
+
+def applied(rules: RuleSet, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    result, _ = rules.apply(rows(*items), TABLE)
+    return sorted(result.to_pylist(), key=lambda r: (r["id"], r["_op"]))
+
+
+def test_values_are_true_and_unchanged_rows_come_back_equal(rules) -> None:
+    code = """
+import datetime as dt
+from decimal import Decimal
+def transform(row, context):
+    assert row["paid"] == Decimal("1.50") and row["born"] == dt.date(2000, 2, 29) and row["rest"] == dt.timedelta(hours=-3)
+    assert context.op == "insert" and context.before is None and context.key == ("id",) and context.params == {"a": 1}
+    assert context.commit_time == dt.datetime(2026, 11, 21, tzinfo=dt.UTC) and (context.schema, context.table) == ("shop", "customers")
+    return row
+"""
+    table = rows(row(), row(id=2, email=None))
+    result, counts = rules(code, params="{a: 1}").apply(table, TABLE)
+    assert result.select(merged_schema(SCHEMA.arrow_schema).names).to_pylist() == table.to_pylist()
+    assert result.schema.field("id").metadata == table.schema.field("id").metadata
+    assert [(c.name, c.rows_in, c.rows_out) for c in counts] == [("mine", 2, 2)]
+
+
+def test_dates_that_no_calendar_has_are_text_both_ways(rules) -> None:
+    table = rows(row(op="i"))
+    table = table.set_column(
+        3, table.schema.field("born"), pa.array([special_date(0, 0, 0)], pa.int32()).cast(pa.date32())
+    )
+    code = """
+def transform(row, context):
+    assert row["born"] == "0000-00-00"
+    row["seen"] = "2024-00-15 10:00:00.5"
+    return row
+"""
+    result, _ = rules(code).apply(table, TABLE)
+    assert result["born"].combine_chunks().view(pa.int32())[0].as_py() == special_date(0, 0, 0)
+    micros = 36_000_500_000
+    assert result["seen"].combine_chunks().view(pa.int64())[0].as_py() == special_timestamp(2024, 0, 15, micros)
+
+
+FILTER = "def transform(row, context):\n    return row if row['email'] == 'keep' else None\n"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (row("i", email="keep"), [("i", None)]),
+        (row("i", email="no"), []),
+        (row("u", {"email": "keep"}, email="keep", paid=Decimal(2)), [("u", "keep")]),
+        (row("u", {"email": "keep"}, email="no"), [("d", "keep")]),
+        (row("u", {"email": "no"}, email="keep"), [("i", None)]),
+        (row("u", {"email": "no"}, email="no"), []),
+        (row("d", {"email": "keep"}, email="keep"), [("d", "keep")]),
+        (row("d", {"email": "no"}, email="no"), []),
+        (row("d", None, email="keep"), [("d", "keep")]),
+    ],
+)
+def test_a_row_that_leaves_a_filter_is_deleted_and_one_that_enters_is_inserted(rules, item, expected) -> None:
+    got = applied(rules(FILTER), item)
+    assert [(r["_op"], r["_before"] and r["_before"]["email"]) for r in got] == expected
+
+
+def test_a_rule_that_changes_the_key_moves_the_row(rules) -> None:
+    code = "def transform(row, context):\n    row['id'] = len(row['email'])\n    return row\n"
+    got = applied(rules(code), row("u", {"email": "12345"}, email="123"))
+    assert [(r["id"], r["_op"], r["_before"] is None) for r in got] == [(3, "i", True), (5, "d", False)]
+
+
+def test_one_row_becomes_many(rules) -> None:
+    code = "def transform(row, context):\n    return [{**row, 'id': row['id'] * 10 + i} for i in range(int(row['paid']))]\n"
+    got = applied(rules(code), row("u", {"paid": Decimal(3)}, paid=Decimal(2)))
+    assert [(r["id"], r["_op"]) for r in got] == [(10, "u"), (11, "u"), (12, "d")]
+
+
+def test_columns_are_added_and_taken_away(rules) -> None:
+    code = "def transform(row, context):\n    del row['paid']\n    return {**row, 'len': len(row['email']), '_op': 'mine'}\n"
+    result, _ = rules(code).apply(rows(row(), row("u", {"email": "B@xx"}, id=2)), TABLE)
+    assert "paid" not in result.schema.names
+    assert result["len"].to_pylist() == [3, 3]
+    assert result["_before"].to_pylist()[1]["len"] == 4
+    assert result["$_op"].to_pylist() == ["mine", "mine"]
+    assert result["_op"].to_pylist() == ["i", "u"]
+
+
+def test_only_matching_events_and_changed_columns(rules) -> None:
+    code = "def transform(row, context):\n    row['email'] = context.op\n    return row\n"
+    both = (row("i"), row("u", {"paid": Decimal(9)}, id=2), row("u", {"email": "old"}, id=3))
+    assert [r["email"] for r in applied(rules(code, match="{events: [insert]}"), *both)] == ["insert", "A@x", "A@x"]
+    assert [r["email"] for r in applied(rules(code, match="{columns: [em.*]}"), *both)] == ["insert", "A@x", "update"]
+
+
+def test_matching_tables(rules) -> None:
+    found = rules(FILTER, match="{schema: sh.p, table: cust}")
+    assert not found.matching(TABLE).rules
+    assert rules(FILTER, match="{schema: sh.p, table: cust.*}").matching(TABLE).rules
+
+
+def test_before_is_visible(rules) -> None:
+    code = """
+def transform(row, context):
+    if context.image == "after" and context.before:
+        row["paid"] = context.before["paid"]
+    return row
+"""
+    assert applied(rules(code), row("u", {"paid": Decimal(7)}, paid=Decimal(8)))[0]["paid"] == Decimal(7)
+
+
+def test_arrow_and_pandas_rules(rules) -> None:
+    arrow = "import pyarrow.compute as pc\ndef transform(rows, context):\n    return rows.filter(pc.equal(rows['email'], 'keep'))\n"
+    item = row("u", {"email": "keep"}, email="no")
+    assert [r["_op"] for r in applied(rules(arrow, type="arrow"), item)] == ["d"]
+    pandas = "def transform(frame, context):\n    return frame[frame['email'] == 'keep'].assign(x=1)\n"
+    got = applied(rules(pandas, type="pandas"), item, row("i", email="keep", id=2))
+    assert [(r["id"], r["_op"], r["x"]) for r in got] == [(1, "d", 1), (2, "i", 1)]
+    assert got[1]["paid"] == Decimal("1.50")
+
+
+# errors ----------------------------------------------------------------------------------------------------------------
+
+
+def raised(rules: RuleSet, *items: dict[str, Any]) -> RuleError:
+    with pytest.raises(RuleError) as caught:
+        applied(rules, *(items or (row(),)))
+    return pickle.loads(pickle.dumps(caught.value))
+
+
+def test_an_exception_names_rule_line_table_and_key(rules) -> None:
+    error = raised(
+        rules("def helper(row):\n    return row['nope']\n\ndef transform(row, context):\n    return helper(row)\n")
+    )
+    assert error.where is not None
+    assert error.where.endswith("rule.py:2")
+    assert "'mine' failed on insert of shop.customers id=1: KeyError: 'nope'" in error.message
+
+
+def test_a_syntax_error_names_the_line(rules) -> None:
+    found = rules("x = 1\ndef transform(row, context)\n    return row\n")
+    with pytest.raises(RuleError, match="not valid Python") as caught:
+        found.validate()
+    assert str(caught.value.where).endswith("rule.py:2")
+
+
+def test_no_function(rules) -> None:
+    with pytest.raises(RuleError, match=r"no function transform\(row, context\)"):
+        rules("x = 1\n").validate()
+
+
+def test_import_that_fails_names_the_line(rules) -> None:
+    with pytest.raises(RuleError, match="could not be loaded: ModuleNotFoundError") as caught:
+        rules("\nimport no_such_module_anywhere\n").validate()
+    assert str(caught.value.where).endswith("rule.py:2")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("return 5", "returned int"),
+        ("return {**row, 'id': 'x'}", "column 'id'.*'x' \\(str\\) does not fit int32"),
+        ("return {**row, 'paid': 1.23456}", "column 'paid'"),
+        ("return {**row, 'born': 'yesterday'}", "column 'born'.*YYYY-MM-DD"),
+        ("row.pop('id'); return row", "took the key column 'id' away"),
+        ("return [row, {'id': 5}]", "without column 'email'"),
+        ("return {**row, 'new': [object()]}", "."),
+    ],
+)
+def test_what_does_not_fit_names_the_column(rules, code: str, words: str) -> None:
+    error = raised(rules(f"def transform(row, context):\n    {code}\n"))
+    assert error.where is not None
+    import re
+
+    assert re.search(words, error.message), error.message
+    assert "shop.customers" in error.message
+
+
+def test_contents_are_those_of_planning_and_reload_between_batches(rules, tmp_path: Path) -> None:
+    first = rules("def transform(row, context):\n    return {**row, 'email': 'one'}\n")
+    (tmp_path / "rule.py").write_text("def transform(row, context):\n    return {**row, 'email': 'two'}\n")
+    assert applied(pickle.loads(pickle.dumps(first)), row())[0]["email"] == "one"
+    assert applied(RuleSet.load(tmp_path / "engine.yaml"), row())[0]["email"] == "two"
+
+
+def test_engine_errors_name_file_and_line(tmp_path: Path) -> None:
+    engine = tmp_path / "engine.yaml"
+    engine.write_text("rules:\n  - name: a\n    path: nowhere.py\n")
+    with pytest.raises(ConfigError, match=r"nowhere\.py: No such file") as caught:
+        RuleSet.load(engine)
+    assert str(caught.value.where).endswith("engine.yaml:3")
+    engine.write_text("rules:\n  - name: a\n    path: b.py\n    tpye: row\n")
+    with pytest.raises(ConfigError, match=r"engine\.yaml:4: .*did you mean 'type'"):
+        RuleSet.load(engine)
+
+
+def test_sample_rule() -> None:
+    sample = RuleSet.load(Path(__file__).parents[3] / "include/rules/engine.yaml").matching(TABLE)
+    assert applied(sample, row(email=" Ann@Example.ORG "))[0]["email"] == "ann@example.org"
