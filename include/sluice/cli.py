@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
+    from sluice.flows.admin import Plan
     from sluice.flows.status import Status
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -298,6 +299,114 @@ def tail(
     for line in tail_flow(_runtime(pipeline), fmt=fmt, from_batch=from_batch, follow=follow):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+
+
+# -- what people do to a pipeline ----------------------------------------------------------------------------------------------
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit.")]
+
+
+@app.command()
+def pause(pipeline: Pipeline, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Stop all work of a pipeline within seconds, without losing anything."""
+    from sluice.flows import admin
+
+    _print_plan(admin.pause(_runtime(pipeline), by=admin.who(), reason=reason), as_json)
+
+
+@app.command()
+def resume(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """Let a paused pipeline go on."""
+    from sluice.flows import admin
+
+    _print_plan(admin.resume(_runtime(pipeline), by=admin.who()), as_json)
+
+
+@app.command()
+def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Make the undelivered batches anew from their segments."""
+    from sluice.flows import admin
+
+    _planned(lambda dry: admin.rollback(_runtime(pipeline), by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+
+
+@app.command()
+def skip(
+    pipeline: Pipeline,
+    target: Annotated[str, typer.Argument(help="Name of the target.")],
+    batch: Annotated[int, typer.Argument(help="Number of its next batch.")],
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a target do without a batch; its changes are kept in the dead-letter store."""
+    from sluice.flows import admin
+
+    runtime = _runtime(pipeline)
+    _planned(
+        lambda dry: admin.skip(runtime, target, batch, by=admin.who(), reason=reason, dry_run=dry),
+        dry_run,
+        yes,
+        as_json,
+    )
+
+
+@app.command()
+def seek(
+    pipeline: Pipeline,
+    to: Annotated[
+        str, typer.Argument(help="latest, earliest, binlog.000042:1234, a GTID set, or 2026-01-31T12:00:00Z.")
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move the captured position of a pipeline."""
+    from sluice.flows import admin
+
+    _planned(lambda dry: admin.seek(_runtime(pipeline), to, by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+
+
+@app.command()
+def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """What people did to a pipeline."""
+    with _runtime(pipeline).state() as state:
+        entries = state.audit_log()
+    if as_json:
+        _json(entries)
+        return
+    for entry in entries:
+        rest = {k: v for k, v in entry.items() if k not in {"at", "by", "what"} and v not in {"", None}}
+        out.print(
+            f"{entry['at']}  {entry['by']}  {entry['what']}  {escape(str(rest)) if rest else ''}", highlight=False
+        )
+
+
+def _planned(act: Callable[[bool], Plan], dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Show the plan, ask, do it."""
+    plan = act(True)
+    if not as_json or dry_run:
+        _print_plan(plan, as_json)
+    if dry_run:
+        return
+    if not yes:
+        typer.confirm("Do it?", abort=True, err=True)
+    plan = act(False)
+    if as_json:
+        _print_plan(plan, True)
+    else:
+        out.print("[green]done[/]")
+
+
+def _print_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        _json(plan.to_json())
+        return
+    for step in plan.steps:
+        out.print(f"{plan.what}: {escape(step)}", highlight=False)
 
 
 @app.command(name="schema")

@@ -10,7 +10,8 @@
     │   ├── StorageUnavailable         the segment store does not answer, or is full
     │   ├── SparkUnavailable           no Spark Connect server, or it lost the work
     │   ├── LeaseHeld                  another process owns the pipeline (or target) right now
-    │   └── OutOfOrder                 an earlier batch of this target is not acknowledged yet
+    │   ├── OutOfOrder                 an earlier batch of this target is not acknowledged yet
+    │   └── Paused                     a person paused the pipeline; it goes on at `sluice resume`
     └── TerminalError                  a person has to change something; retried slowly, never skipped
         ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
         ├── PreflightError             the source is set up so that changes would be lost or wrong
@@ -106,6 +107,10 @@ class LeaseHeld(RetryableError):
 
 class OutOfOrder(RetryableError):
     """An earlier batch of this target is not acknowledged yet."""
+
+
+class Paused(RetryableError):
+    """A person paused the pipeline."""
 
 
 class TerminalError(SluiceError):

@@ -5,6 +5,8 @@
     {root}/{pipeline}/replicator/node, epoch        who drains now
     {root}/{pipeline}/replicator/cursor             captured position, next batch number
     {root}/{pipeline}/batches/{number}              one batch
+    {root}/{pipeline}/permit                        may the pipeline work, who said so
+    {root}/{pipeline}/audit/{time}                  what a person did to it
     {root}/{pipeline}/consumers/{target}/node, epoch    who loads now
     {root}/replicator/{pipeline}.{target}/process   acknowledged position of a target
 """
@@ -12,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,12 +22,15 @@ from typing import Any
 
 from sluice.coordination.leases import Lease, fenced, holding
 from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
-from sluice.errors import OutOfOrder, SegmentError
+from sluice.errors import OutOfOrder, Paused, SegmentError
 from sluice.model.batches import Batch, BatchState
 from sluice.model.positions import BatchNumber, Position
 
 KEPT_BATCHES = 200
 """Batch nodes kept below the last one that every target has acknowledged: a retried run still finds its batch there."""
+
+
+KEPT_AUDIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,17 @@ class Process:
 
     def encoded(self) -> bytes:
         return _encode({"batch": self.batch, "position": self.position.to_json()})
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """May the pipeline work? ``by`` and ``reason`` say who paused it and why."""
+
+    open: bool = True
+    by: str = ""
+    reason: str = ""
+    since: str = ""
+    version: int = -1
 
 
 class PipelineState:
@@ -256,6 +273,68 @@ class PipelineState:
             except Conflict:
                 break
         return gone
+
+    # -- what people do ------------------------------------------------------------------------------------------------
+
+    def permit(self) -> Permit:
+        """The permit; open if nobody ever said anything."""
+        node = self._z.get(f"{self._home}/permit")
+        if node is None or not node.data:
+            return Permit(version=node.version if node else -1)
+        return Permit(**json.loads(node.data), version=node.version)
+
+    def set_permit(self, *, open_: bool, by: str, reason: str) -> Permit:
+        """Pause or resume. The last word counts."""
+        path = f"{self._home}/permit"
+        self._z.ensure(path)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        while True:
+            current = self.permit()
+            try:
+                data = {"open": open_, "by": by, "reason": reason, "since": since}
+                self._z.transact([Put(path, _encode(data), current.version)])
+            except Conflict:
+                continue
+            return self.permit()
+
+    def require_permit(self) -> None:
+        """Raises Paused if a person paused the pipeline."""
+        permit = self.permit()
+        if not permit.open:
+            raise Paused(
+                f"{self._pipeline} was paused by {permit.by}" + (f": {permit.reason}" if permit.reason else ""),
+                where=f"{self._home}/permit since {permit.since}",
+                hint=f"`sluice resume {self._pipeline}` lets it go on",
+            )
+
+    def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
+        """Note what a person did. Entries sort by time; the oldest beyond a thousand go."""
+        folder = f"{self._home}/audit"
+        self._z.ensure(folder)
+        now = time.time_ns()
+        entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "by": by, "what": what, **details}
+        self._z.transact([Create(f"{folder}/{now:020d}", _encode(entry))])
+        names = self._z.children(folder)
+        for name in names[:-KEPT_AUDIT]:
+            with suppress(Conflict):
+                self._z.transact([Remove(f"{folder}/{name}")])
+
+    def audit_log(self) -> list[dict[str, Any]]:
+        """All entries, oldest first."""
+        folder = f"{self._home}/audit"
+        nodes = (self._z.get(f"{folder}/{name}") for name in self._z.children(folder))
+        return [json.loads(node.data) for node in nodes if node]
+
+    def seek(self, lease: Lease, cursor: Cursor, position: Position) -> Cursor:
+        """Move the captured position anywhere; refused while a batch is undelivered (they would be out of order)."""
+        waiting = self.undelivered()
+        if waiting:
+            raise OutOfOrder(
+                f"batches {waiting[0]} to {waiting[-1]} of {self._pipeline} are not delivered yet",
+                where=f"{self._home}/batches",
+                hint="let them be delivered, or `sluice skip` them, before moving the position",
+            )
+        return self.advance(lease, cursor, position)
 
     # -- paths -------------------------------------------------------------------------------------------------------
 

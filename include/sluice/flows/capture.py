@@ -28,6 +28,10 @@ ORPHAN_AGE_S = 60.0
 """An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
 
 
+PERMIT_EVERY_S = 1.0
+"""How often a drain at work looks whether somebody paused the pipeline."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrainOutcome:
     """What a drain did.
@@ -69,9 +73,11 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
     pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position.
 
     Raises:
+        Paused: a person paused the pipeline.
         SluiceError: the position has not moved.
     """
     with runtime.state() as state:
+        state.require_permit()
         known = state.claimed(claim)
         if known:
             return _deliver_again(known, "already drained by this run")
@@ -205,6 +211,8 @@ def head_of(runtime: Runtime) -> Position:
 def has_news(runtime: Runtime) -> bool:
     """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: two reads; for the trigger."""
     with runtime.state() as state:
+        if not state.permit().open:
+            return False
         cursor = state.cursor()
         if cursor is None:
             return True

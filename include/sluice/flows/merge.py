@@ -48,6 +48,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     started = time.monotonic()
     with runtime.state() as state:
         record = state.require(batch)
+        state.require_permit()
         if record.changeset:
             return MergeOutcome(batch, record.changeset, already=True)
         store = runtime.store

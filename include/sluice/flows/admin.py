@@ -1,0 +1,162 @@
+"""pause, resume, rollback, skip, seek: what a person does to a pipeline. Each has a plan that can be shown before it is done."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.binlog.connection import open_connection, server_info
+from sluice.binlog.positions import resolve_start
+from sluice.config.pipeline import StartPosition
+from sluice.errors import ConfigError, OutOfOrder
+from sluice.flows.inspect import manifest_of
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import Position
+from sluice.targets import open_target
+
+
+def who() -> str:
+    """``user@host``, for the audit."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be done, in sentences."""
+
+    what: str
+    steps: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "steps": list(self.steps)}
+
+
+def pause(runtime: Runtime, *, by: str, reason: str = "") -> Plan:
+    """No task starts or goes on; work under way stops at its next safe point. Nothing is lost."""
+    with runtime.state() as state:
+        state.set_permit(open_=False, by=by, reason=reason)
+        state.audit(by=by, what="pause", details={"reason": reason})
+    return Plan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
+
+
+def resume(runtime: Runtime, *, by: str) -> Plan:
+    """The opposite of :func:`pause`."""
+    with runtime.state() as state:
+        state.set_permit(open_=True, by=by, reason="")
+        state.audit(by=by, what="resume", details={})
+    return Plan("resume", (f"{runtime.name} goes on",))
+
+
+def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
+    """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same segments."""
+    with runtime.state() as state:
+        waiting = state.undelivered()
+        steps = [f"batch {n}: its changeset is forgotten and made anew" for n in waiting]
+        if not waiting:
+            steps = ["every batch is acknowledged: there is nothing to roll back"]
+        if not dry_run:
+            for number in waiting:
+                state.unmerge(number)
+            state.audit(by=by, what="rollback", details={"batches": waiting})
+    return Plan("rollback", tuple(steps))
+
+
+def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool) -> Plan:
+    """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store for ever.
+
+    Raises:
+        OutOfOrder: it is not the next batch of that target.
+    """
+    config = runtime.pipeline.target(target)
+    with runtime.state() as state:
+        record = state.require(batch)
+        process = state.process(target)
+        following = (process.batch if process else 0) + 1
+        if batch != following:
+            raise OutOfOrder(
+                f"the next batch of target {target} is {following}; batch {batch} cannot be skipped now",
+                where=f"pipeline {runtime.name}",
+            )
+        store = runtime.store
+        manifest = manifest_of(runtime, store, batch)
+        assert manifest is not None
+        folder = f"dead-letters/{target}/batch={batch:010d}"
+        plan = Plan(
+            "skip",
+            (
+                f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
+                f"its {len(manifest.files)} files are copied to {folder}, which retention never removes",
+                f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
+            ),
+        )
+        if dry_run:
+            return plan
+        for file in manifest.files:
+            store.write_bytes(f"{folder}/{file.path.split('/', 1)[1]}", store.read_bytes(file.path))
+        note = {
+            "batch": batch,
+            "target": target,
+            "by": by,
+            "reason": reason,
+            "manifest": json.loads(manifest.to_json()),
+        }
+        store.write_bytes(f"{folder}/skipped.json", json.dumps(note, ensure_ascii=False, indent=1).encode())
+        with state.consumer(target) as lease:
+            loader = open_target(config, runtime.resolver, runtime.name)
+            held = loader.begin_load(lease.epoch)
+            if held < batch:
+                loader.finish_load(lease.epoch, batch, record.last)
+            state.acknowledge(lease, target, record)
+        state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, "kept_in": folder})
+    return plan
+
+
+def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool) -> Plan:
+    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 moment.
+
+    Raises:
+        OutOfOrder: a batch is undelivered.
+        ConfigError: ``to`` is none of those, or the server has no such position.
+    """
+    with runtime.state() as state:
+        with open_connection(runtime.source) as connection:
+            info = server_info(connection)
+            position: Position = resolve_start(connection, info, parse_position(to))
+        cursor = state.cursor()
+        now = str(cursor.position) if cursor else "none"
+        direction = ""
+        if cursor and cursor.position.server_uuid == position.server_uuid:
+            back = cursor.position.order > position.order
+            direction = "changes between are read again" if back else "changes between are NOT delivered"
+        plan = Plan("seek", (f"captured position: {now} -> {position}", direction or "the next drain begins there"))
+        if dry_run:
+            return plan
+        with state.replicator() as lease:
+            cursor = state.cursor()
+            if cursor is None:
+                state.begin(lease, position)
+            else:
+                state.seek(lease, cursor, position)
+        state.audit(by=by, what="seek", details={"from": now, "to": str(position)})
+    return plan
+
+
+def parse_position(text: str) -> Any:
+    """What ``source.start`` takes, from one word."""
+    if text in {"latest", "earliest"}:
+        return text
+    file, colon, offset = text.rpartition(":")
+    try:
+        if colon and offset.isdigit() and "." in file and "-" not in offset and file.count("-") < 4:
+            return StartPosition(file=file, offset=int(offset))
+        if "T" in text and text[:4].isdigit():
+            return StartPosition(timestamp=text)
+        return StartPosition(gtid=text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is not a position",
+            hint="write latest, earliest, binlog.000042:1234, a GTID set or 2026-01-31T12:00:00Z",
+        ) from error
