@@ -1,0 +1,125 @@
+"""What a batch of captured changes consists of: ``manifest-e{epoch}.json``, written last. A stored contract, format version 1."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sluice.errors import SegmentError
+from sluice.model.positions import Position
+from sluice.model.tables import KEY_BUCKETS, TableId
+
+FORMAT_VERSION = 1
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PositionRecord(_Stored):
+    """A :class:`~sluice.model.positions.Position` as JSON."""
+
+    server_uuid: str
+    file: str
+    offset: int
+    gtid_set: str = ""
+    commit_time_us: int = 0
+
+    @classmethod
+    def of(cls, position: Position) -> PositionRecord:
+        """The record of a position."""
+        return cls(**position.to_json())
+
+    @property
+    def position(self) -> Position:
+        """The value object."""
+        return Position(self.server_uuid, self.file, self.offset, self.gtid_set, self.commit_time_us)
+
+
+class SegmentFile(_Stored):
+    """One immutable Parquet file: rows of one definition of one table, sorted by (``_bucket``, ``_seq``).
+
+    ``rows`` counts stored rows (with ``_op`` = ``k``), ``inserts + updates + deletes + reads`` counts changes.
+    """
+
+    path: str = Field(description="Relative to the pipeline's store folder.")
+    schema_: str = Field(alias="schema")
+    table: str
+    schema_version: str = Field(description="TableSchema.version; changes with the definition.")
+    primary_key: tuple[str, ...] = ()
+    rows: int
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    reads: int = Field(0, description="Rows read by a dump.")
+    size_bytes: int
+    crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
+    bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)
+    bucket_max: int = Field(ge=0, lt=KEY_BUCKETS)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @property
+    def table_id(self) -> TableId:
+        """Schema and table."""
+        return TableId(self.schema_, self.table)
+
+
+class DdlRecord(_Stored):
+    """A statement that changed a definition. ``seq`` is the sequence number of the first row change behind it."""
+
+    file: str
+    offset: int
+    gtid: str | None = None
+    commit_time_us: int = 0
+    schema_: str = Field(alias="schema", description="Default schema of the session that ran it.")
+    table: str | None = Field(None, description="schema.table it names, where one could be told.")
+    sql: str
+    seq: int
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class SegmentManifest(_Stored):
+    """All of a batch. ``first`` is the position before its first transaction, ``last`` the one behind its last."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    pipeline: str
+    batch: int = Field(ge=1)
+    epoch: int = Field(ge=0)
+    first: PositionRecord
+    last: PositionRecord
+    first_commit_time_us: int = 0
+    last_commit_time_us: int = 0
+    changes: int
+    transactions: int
+    log_bytes: int
+    files: tuple[SegmentFile, ...]
+    ddl: tuple[DdlRecord, ...] = ()
+    skipped: dict[str, int] = Field(default_factory=dict, description="Row events left out on purpose, by reason.")
+
+    @property
+    def size_bytes(self) -> int:
+        """Parquet bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def to_json(self) -> str:
+        """The stored text."""
+        return self.model_dump_json(by_alias=True, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: str | None = None) -> SegmentManifest:
+        """Parse a stored manifest. Raises SegmentError if it is damaged or of a newer format."""
+        try:
+            return cls.model_validate_json(text)
+        except ValueError as error:
+            raise SegmentError(
+                f"the segment manifest cannot be read: {_short(error)}",
+                where=where,
+                hint="was it written by a newer version?",
+            ) from error
+
+
+def _short(error: Any) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,190 @@
+"""Reads segments back: by bucket range for work units, or change by change in log order for streams."""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.errors import SegmentError
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, Op, TableId
+from sluice.model.temporal import to_python
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one row, as Python values. ``after`` is None for a delete, ``before`` for an insert.
+
+    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` the names of the primary key's columns.
+    """
+
+    table: TableId
+    op: str
+    seq: int
+    file: str
+    offset: int
+    row: int
+    commit_time_us: int
+    gtid: str | None
+    txn: int
+    origin: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    fields: tuple[pa.Field, ...]
+    key: tuple[str, ...]
+    last_in_txn: bool = False
+
+
+def verify_file(store: SegmentStore, file: SegmentFile) -> None:
+    """Compare size and CRC32 of the whole file with the manifest. Raises SegmentError."""
+    data = store.read_bytes(file.path)
+    if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
+        raise _damaged(file, "its size or CRC32 is not the one in the manifest")
+
+
+def read_file(
+    store: SegmentStore,
+    file: SegmentFile,
+    bucket_range: tuple[int, int] = (0, KEY_BUCKETS),
+    columns: Sequence[str] | None = None,
+    *,
+    verify: bool = True,
+) -> pa.Table:
+    """Rows of a segment file.
+
+    Args:
+        bucket_range: (lo, hi): rows with ``lo <= _bucket < hi``; row groups outside of it are not read.
+        columns: names to read (``_bucket`` is read anyway where rows have to be filtered); None: all.
+        verify: page checksums are checked on every read; the CRC32 of the whole file too when all buckets are read.
+
+    Returns:
+        A table in (``_bucket``, ``_seq``) order. Raises SegmentError on damage, StorageUnavailable.
+    """
+    lo, hi = bucket_range
+    whole = lo <= file.bucket_min and hi > file.bucket_max
+    try:
+        with store.open_input(file.path) as source:
+            if verify and whole:
+                data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
+                if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
+                    raise _damaged(file, "its size or CRC32 is not the one in the manifest")
+                source = pa.BufferReader(data)
+            reader = pq.ParquetFile(source, page_checksum_verification=verify)
+            wanted = None if columns is None else list(columns)
+            if wanted is not None and not whole and "_bucket" not in wanted:
+                wanted.append("_bucket")
+            groups = range(reader.num_row_groups) if whole else _groups(reader, lo, hi)
+            table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
+            if not whole:
+                bucket = table.column("_bucket")
+                keep = pc.and_(
+                    pc.greater_equal(bucket, pa.scalar(lo, pa.uint8())), pc.less(bucket, pa.scalar(hi, pa.uint8()))
+                )
+                table = table.filter(keep)
+            elif columns is None and table.num_rows != file.rows:
+                raise _damaged(file, f"it holds {table.num_rows} rows, and the manifest says {file.rows}")
+            return table
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise _damaged(file, str(error).splitlines()[0]) from error
+
+
+def iter_changes(store: SegmentStore, manifest: SegmentManifest) -> Iterator[Change]:
+    """Every change of a batch in log order, without the rows that only merge needs (``_op`` = ``k``)."""
+    streams = [_file_changes(store, file) for file in manifest.files]
+    pending: Change | None = None
+    for change in heapq.merge(*streams, key=lambda c: c.seq):
+        if pending is not None:
+            yield pending if pending.txn == change.txn else _last(pending)
+        pending = change
+    if pending is not None:
+        yield _last(pending)
+
+
+def _last(change: Change) -> Change:
+    values = {name: getattr(change, name) for name in Change.__slots__}
+    return Change(**{**values, "last_in_txn": True})
+
+
+def _file_changes(store: SegmentStore, file: SegmentFile) -> Iterator[Change]:
+    table = read_file(store, file)
+    table = table.filter(pc.not_equal(table.column("_op"), Op.KEY_MOVED.value)).sort_by("_seq")
+    for batch in table.to_batches(max_chunksize=4096):
+        yield from _batch_changes(file, batch)
+
+
+def _batch_changes(file: SegmentFile, batch: pa.RecordBatch) -> Iterator[Change]:
+    fields = tuple(field for field in batch.schema if field.name not in META_COLUMNS)
+    names = [_name(field) for field in fields]
+    rows = list(zip(*(_values(batch.column(field.name)) for field in fields), strict=True))
+    before = batch.column("_before")
+    before_valid = before.is_valid().to_pylist()
+    olds = list(zip(*(_values(child) for child in before.flatten()), strict=True))
+    meta = {
+        name: batch.column(name).to_pylist()
+        for name in ("_op", "_seq", "_file", "_offset", "_row", "_gtid", "_txn", "_origin")
+    }
+    commit = batch.column("_commit_ts").view(pa.int64()).to_pylist()
+    for i in range(batch.num_rows):
+        op = meta["_op"][i]
+        row = dict(zip(names, rows[i], strict=True))
+        old = dict(zip(names, olds[i], strict=True)) if before_valid[i] else None
+        yield Change(
+            table=file.table_id,
+            op=op,
+            seq=meta["_seq"][i],
+            file=meta["_file"][i],
+            offset=meta["_offset"][i],
+            row=meta["_row"][i],
+            commit_time_us=commit[i],
+            gtid=meta["_gtid"][i],
+            txn=meta["_txn"][i],
+            origin=meta["_origin"][i],
+            before=row if op == Op.DELETE else old,
+            after=None if op == Op.DELETE else row,
+            fields=fields,
+            key=file.primary_key,
+        )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        return to_python(column)
+    return list(column.to_pylist())
+
+
+def _name(field: pa.Field) -> str:
+    metadata = field.metadata or {}
+    return str(metadata.get(b"sluice.name", field.name.encode()).decode())
+
+
+def _groups(reader: pq.ParquetFile, lo: int, hi: int) -> list[int]:
+    metadata = reader.metadata
+    index = metadata.schema.to_arrow_schema().get_field_index("_bucket")
+    leaf = (
+        next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "_bucket")
+        if index >= 0
+        else -1
+    )
+    groups = []
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(leaf).statistics
+        if statistics is None or not statistics.has_min_max or (statistics.min < hi and statistics.max >= lo):
+            groups.append(group)
+    return groups
+
+
+def _damaged(file: SegmentFile, why: str) -> SegmentError:
+    return SegmentError(
+        f"the segment file is damaged: {why}",
+        where=file.path,
+        hint="the batch can be drained again from the log while the server still has it: sluice seek",
+    )

@@ -1,0 +1,269 @@
+"""The segment store: one pipeline's folder on any ``pyarrow.fs`` file system.
+
+Layout, relative to ``{uri}/{pipeline}/``::
+
+    batch=0000000042/{schema}.{table}/{schema version}-e{epoch}-{part}.parquet
+    batch=0000000042/manifest-e{epoch}.json                                     written last
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sluice.errors import ConfigError, SegmentError, StorageUnavailable
+from sluice.segments.manifest import SegmentManifest
+
+_BATCH = re.compile(r"batch=(\d{10,})$")
+MIN_FREE_BYTES = 64 * 2**20
+
+
+def quoted(name: str) -> str:
+    """A schema's or table's name as a part of a path; never contains a dot or a slash."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+class SegmentStore:
+    """Files of one pipeline. Paths given and returned are relative to the pipeline's folder. Safe to share between threads.
+
+    Raises:
+        ConfigError: the URI is not one that ``pyarrow.fs`` knows.
+        StorageUnavailable: any I/O error, a full disk among them. SegmentError: a file that must exist is missing.
+    """
+
+    def __init__(self, uri: str, pipeline: str, *, min_free_bytes: int = MIN_FREE_BYTES) -> None:
+        try:
+            self._fs, base = fs.FileSystem.from_uri(uri)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise ConfigError(
+                f"{uri!r} is not a store address: {error}", hint="write file:///var/lib/sluice or s3://bucket/path"
+            ) from error
+        self.uri = uri
+        self.pipeline = pipeline
+        self.min_free_bytes = min_free_bytes
+        self._base = posixpath.join(base, quoted(pipeline))
+        self._local = isinstance(self._fs, fs.LocalFileSystem)
+
+    # paths ---------------------------------------------------------------------------------------------------------
+    def batch_path(self, batch: int) -> str:
+        """Folder of a batch."""
+        return f"batch={batch:010d}"
+
+    def manifest_path(self, batch: int, epoch: int) -> str:
+        """Path of a batch's manifest."""
+        return f"{self.batch_path(batch)}/manifest-e{epoch:06d}.json"
+
+    def table_path(self, batch: int, schema: str, table: str) -> str:
+        """Folder of a table in a batch."""
+        return f"{self.batch_path(batch)}/{quoted(schema)}.{quoted(table)}"
+
+    def full_path(self, path: str) -> str:
+        """The path inside the file system."""
+        return posixpath.join(self._base, path)
+
+    @property
+    def filesystem(self) -> fs.FileSystem:
+        """The file system, for readers that take one."""
+        return self._fs
+
+    # reading -------------------------------------------------------------------------------------------------------
+    def read_bytes(self, path: str) -> bytes:
+        """The whole of a file."""
+        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
+            return bytes(stream.read())
+
+    @contextmanager
+    def open_input(self, path: str) -> Iterator[Any]:
+        """A random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
+        with self._errors(f"opening {path}"):
+            if self._local:
+                source = pa.memory_map(self.full_path(path))
+            else:
+                source = self._fs.open_input_file(self.full_path(path))
+        with source:
+            yield source
+
+    def exists(self, path: str) -> bool:
+        """True if the file or folder is there."""
+        with self._errors(f"looking for {path}"):
+            return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
+
+    def read_manifest(self, path: str) -> SegmentManifest:
+        """The manifest at ``path``. Raises SegmentError if it is missing or damaged."""
+        return SegmentManifest.from_json(self.read_bytes(path), where=path)
+
+    def batches(self) -> list[int]:
+        """Numbers of the batches that have a folder, ascending."""
+        with self._errors("listing batches"):
+            selector = fs.FileSelector(self._base, allow_not_found=True)
+            names = [info.base_name for info in self._fs.get_file_info(selector)]
+        return sorted(int(match[1]) for match in map(_BATCH.match, names) if match)
+
+    def files(self, batch: int) -> list[tuple[str, int]]:
+        """(path, size in bytes) of every file of a batch, orphans of older epochs too."""
+        with self._errors(f"listing batch {batch}"):
+            folder = self.full_path(self.batch_path(batch))
+            infos = self._fs.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        return [(posixpath.relpath(info.path, self._base), info.size) for info in infos if info.is_file]
+
+    # writing -------------------------------------------------------------------------------------------------------
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Write a file durably and all or nothing: a reader sees the old state or all of the new one."""
+        full = self.full_path(path)
+        with self._errors(f"writing {path}"):
+            self._fs.create_dir(posixpath.dirname(full), recursive=True)
+            if self._local:
+                temporary = f"{full}.tmp-{os.getpid()}"
+                with open(temporary, "wb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                os.replace(temporary, full)
+                self._sync_folders(posixpath.dirname(full))
+            else:
+                with self._fs.open_output_stream(full) as stream:
+                    stream.write(data)
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[ChecksumSink]:
+        """A file to write. It is durable when the block ends without an error, and removed when it ends with one."""
+        full = self.full_path(path)
+        with self._errors(f"writing {path}"):
+            self._fs.create_dir(posixpath.dirname(full), recursive=True)
+            raw: Any = open(full, "wb") if self._local else self._fs.open_output_stream(full)
+            sink = ChecksumSink(raw)
+            try:
+                yield sink
+                if self._local:
+                    raw.flush()
+                    os.fsync(raw.fileno())
+                raw.close()
+            except BaseException:
+                with suppress(OSError):
+                    raw.close()
+                with suppress(OSError):
+                    self._fs.delete_file(full)
+                raise
+
+    def sync_batch(self, batch: int) -> None:
+        """Make the names of a batch's files durable (data files are durable when they are closed)."""
+        if self._local:
+            with self._errors(f"syncing batch {batch}"):
+                folder = self.full_path(self.batch_path(batch))
+                if os.path.isdir(folder):
+                    for entry in os.scandir(folder):
+                        if entry.is_dir():
+                            _sync_folder(entry.path)
+                    self._sync_folders(folder)
+
+    def delete(self, path: str) -> None:
+        """Delete a file if it is there."""
+        with self._errors(f"deleting {path}"):
+            if self.exists(path):
+                self._fs.delete_file(self.full_path(path))
+
+    def delete_batch(self, batch: int) -> None:
+        """Delete all of a batch. The manifests go first, so that half a batch never looks whole."""
+        for path, _ in self.files(batch):
+            if posixpath.basename(path).startswith("manifest-"):
+                self.delete(path)
+        with self._errors(f"deleting batch {batch}"), suppress(FileNotFoundError):
+            self._fs.delete_dir(self.full_path(self.batch_path(batch)))
+
+    def free_bytes(self) -> int | None:
+        """Free bytes where the store is; None if the file system does not say."""
+        if not self._local:
+            return None
+        folder = self._base
+        while not os.path.isdir(folder) and folder not in {"/", ""}:
+            folder = posixpath.dirname(folder)
+        return shutil.disk_usage(folder or "/").free
+
+    def check_space(self, needed_bytes: int = 0) -> None:
+        """Raises StorageUnavailable if fewer than ``needed_bytes`` plus a reserve are free."""
+        free = self.free_bytes()
+        if free is not None and free < needed_bytes + self.min_free_bytes:
+            raise StorageUnavailable(
+                f"the segment store has {free / 2**20:.0f} MiB free, and {(needed_bytes + self.min_free_bytes) / 2**20:.0f} MiB are needed",
+                where=self.uri,
+                hint="free disk space or shorten capture.segments.retain; the drain goes on by itself then",
+            )
+
+    # -----------------------------------------------------------------------------------------------------------------
+    def _sync_folders(self, folder: str) -> None:
+        _sync_folder(folder)
+        parent = posixpath.dirname(folder)
+        if parent.startswith(self._base):
+            _sync_folder(parent)
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise SegmentError(
+                f"{doing}: the file is missing",
+                where=self.uri,
+                hint="was the batch removed by retention, or is the store another one?",
+            ) from error
+        except OSError as error:
+            raise StorageUnavailable(f"{doing}: {error.strerror or error}", where=self.uri) from error
+
+
+class ChecksumSink:
+    """A writable file object that counts and sums (CRC32) what goes through; for ``pyarrow.parquet.ParquetWriter``."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self.size_bytes = 0
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        """Write bytes or a buffer."""
+        view = memoryview(data).cast("B")
+        self._raw.write(view)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size_bytes += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The store closes the file."""
+        self.closed = True
+
+    def tell(self) -> int:
+        """Bytes written."""
+        return self.size_bytes
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def readable(self) -> bool:
+        """False."""
+        return False
+
+    def seekable(self) -> bool:
+        """False."""
+        return False
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

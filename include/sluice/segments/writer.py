@@ -1,0 +1,242 @@
+"""Writes a batch: Parquet parts by table, then the manifest. Bounded memory, no open files between parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.errors import SluiceError
+from sluice.model.positions import Position
+from sluice.model.tables import Op, TableId, TableSchema
+from sluice.segments.buckets import key_bucket
+from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+
+ROW_GROUP_ROWS = 50_000
+_DICTIONARY = ["_op", "_file", "_gtid", "_origin", "_commit_ts", "_txn"]
+
+
+@dataclass
+class _Pending:
+    schema: TableSchema
+    tables: list[pa.Table] = field(default_factory=list)
+    bytes: int = 0
+    sorted: bool = True
+
+
+class SegmentWriter:
+    """Collects a batch's rows and writes them.
+
+    ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
+    ``buffer_bytes`` the largest ones are written. A file is opened, written and closed in one go, so ten thousand tables don't need ten
+    thousand open files.
+
+    Raises (all methods): StorageUnavailable.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        batch: int,
+        epoch: int,
+        *,
+        part_bytes: int = 96 * 2**20,
+        buffer_bytes: int = 192 * 2**20,
+        compression_level: int = 1,
+    ) -> None:
+        self.store = store
+        self.batch = batch
+        self.epoch = epoch
+        self._part_bytes = part_bytes
+        self._buffer_bytes = buffer_bytes
+        self._level = compression_level
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[TableId, str], _Pending] = {}
+        self._buffered = 0
+        self._parts: dict[tuple[TableId, str], int] = {}
+        self._files: list[SegmentFile] = []
+        self._ddl: list[DdlRecord] = []
+        store.check_space()
+
+    def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
+        """Key bucket (uint8) of each of ``rows`` rows; ``keys`` are the primary key's columns in key order."""
+        return key_bucket(schema.table.schema, schema.table.table, keys, rows)
+
+    def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
+        """Take rows of ``schema.arrow_schema``. ``in_order``: they are already sorted by (``_bucket``, ``_seq``)."""
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if table.num_rows == 0:
+            return
+        size = table.nbytes
+        ready: list[tuple[tuple[TableId, str], _Pending]] = []
+        with self._lock:
+            key = (schema.table, schema.version)
+            pending = self._pending.setdefault(key, _Pending(schema))
+            pending.sorted = in_order and not pending.tables
+            pending.tables.append(table)
+            pending.bytes += size
+            self._buffered += size
+            if pending.bytes >= self._part_bytes:
+                ready.append(self._take(key))
+            while self._buffered > self._buffer_bytes:
+                ready.append(self._take(max(self._pending, key=lambda k: self._pending[k].bytes)))
+        for key, item in ready:
+            self._write(key, item)
+
+    def ddl(self, record: DdlRecord) -> None:
+        """Note a statement that changed a definition."""
+        with self._lock:
+            self._ddl.append(record)
+
+    def note_ddl(
+        self,
+        *,
+        position: Position,
+        schema: str,
+        table: TableId | None,
+        sql: str,
+        seq: int,
+        gtid: str | None,
+        commit_time_us: int,
+    ) -> None:
+        """As :meth:`ddl`, from values."""
+        self.ddl(
+            DdlRecord(
+                file=position.file,
+                offset=position.offset,
+                gtid=gtid,
+                commit_time_us=commit_time_us,
+                schema_=schema,
+                table=str(table) if table else None,
+                sql=sql,
+                seq=seq,
+            )
+        )
+
+    def finish(
+        self,
+        first: Position,
+        last: Position,
+        *,
+        changes: int | None = None,
+        transactions: int = 0,
+        log_bytes: int = 0,
+        first_commit_time_us: int = 0,
+        last_commit_time_us: int = 0,
+        skipped: dict[str, int] | None = None,
+    ) -> SegmentManifest:
+        """Write what is left, make all of it durable, then write the manifest (``store.manifest_path(batch, epoch)``)."""
+        with self._lock:
+            left = [self._take(key) for key in list(self._pending)]
+        for key, item in left:
+            self._write(key, item)
+        files = tuple(sorted(self._files, key=lambda f: f.path))
+        manifest = SegmentManifest(
+            pipeline=self.store.pipeline,
+            batch=self.batch,
+            epoch=self.epoch,
+            first=PositionRecord.of(first),
+            last=PositionRecord.of(last),
+            first_commit_time_us=first_commit_time_us,
+            last_commit_time_us=last_commit_time_us,
+            changes=sum(f.inserts + f.updates + f.deletes + f.reads for f in files) if changes is None else changes,
+            transactions=transactions,
+            log_bytes=log_bytes,
+            files=files,
+            ddl=tuple(sorted(self._ddl, key=lambda d: d.seq)),
+            skipped=skipped or {},
+        )
+        self.store.sync_batch(self.batch)
+        self.store.write_bytes(self.store.manifest_path(self.batch, self.epoch), manifest.to_json().encode())
+        return manifest
+
+    def abort(self) -> None:
+        """Delete what was written; what cannot be deleted stays as an orphan that retention removes."""
+        with self._lock:
+            self._pending.clear()
+            files, self._files = self._files, []
+        for file in files:
+            with suppress(SluiceError):
+                self.store.delete(file.path)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    def _take(self, key: tuple[TableId, str]) -> tuple[tuple[TableId, str], _Pending]:
+        item = self._pending.pop(key)
+        self._buffered -= item.bytes
+        return key, item
+
+    def _write(self, key: tuple[TableId, str], item: _Pending) -> None:
+        schema = item.schema
+        table = pa.concat_tables(item.tables) if len(item.tables) > 1 else item.tables[0]
+        buckets = table.column("_bucket").to_numpy()
+        if not item.sorted:
+            order = np.lexsort((table.column("_seq").to_numpy(), buckets))
+            table = table.combine_chunks().take(pa.array(order))
+            buckets = buckets[order]
+        with self._lock:
+            part = self._parts.get(key, 0)
+            self._parts[key] = part + 1
+        folder = self.store.table_path(self.batch, schema.table.schema, schema.table.table)
+        path = f"{folder}/{schema.version}-e{self.epoch:06d}-{part:04d}.parquet"
+        self.store.check_space(item.bytes)
+        with self.store.open_output(path) as sink:
+            options = parquet_options(schema, self._level)
+            with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), table.schema, **options) as writer:
+                for start, stop in row_groups(buckets, ROW_GROUP_ROWS):
+                    writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
+        ops = {row["values"]: row["counts"] for row in pc.value_counts(table.column("_op")).to_pylist()}
+        record = SegmentFile(
+            path=path,
+            schema_=schema.table.schema,
+            table=schema.table.table,
+            schema_version=schema.version,
+            primary_key=schema.primary_key,
+            rows=table.num_rows,
+            inserts=ops.get(Op.INSERT.value, 0),
+            updates=ops.get(Op.UPDATE.value, 0),
+            deletes=ops.get(Op.DELETE.value, 0),
+            reads=ops.get(Op.READ.value, 0),
+            size_bytes=sink.size_bytes,
+            crc32=f"{sink.crc32:08x}",
+            bucket_min=int(buckets[0]),
+            bucket_max=int(buckets[-1]),
+        )
+        with self._lock:
+            self._files.append(record)
+
+
+def parquet_options(schema: TableSchema, level: int = 1) -> dict[str, Any]:
+    """How segment files are written: zstd, page checksums, statistics only where a reader uses them."""
+    labelled = [c.name for c in schema.columns if c.labels]
+    return {
+        "compression": "zstd",
+        "compression_level": level,
+        "use_dictionary": [*_DICTIONARY, *labelled],
+        "write_statistics": ["_bucket", "_seq"],
+        "column_encoding": {"_seq": "DELTA_BINARY_PACKED", "_offset": "DELTA_BINARY_PACKED"},
+        "write_page_checksum": True,
+        "store_schema": True,
+    }
+
+
+def row_groups(buckets: np.ndarray[Any, Any], target: int) -> list[tuple[int, int]]:
+    """(start, stop) of each row group: cut at bucket borders, about ``target`` rows each; one group for a small part."""
+    total = len(buckets)
+    if total <= target:
+        return [(0, total)]
+    borders = np.flatnonzero(np.diff(buckets)) + 1
+    groups: list[tuple[int, int]] = []
+    start = 0
+    for border in [*borders.tolist(), total]:
+        if border - start >= target or border == total:
+            groups.append((start, border))
+            start = border
+    return groups
