@@ -1,12 +1,54 @@
-"""What Sluice adds to Airflow."""
+"""What Sluice adds to Airflow: the timetable of sync DAGs, a page in the menu, and a tab on every DAG."""
 
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from sluice.orchestration.timetable import SluiceTimetable
 
+_HERE = Path(__file__).resolve().parent
+_PIPELINES = Path(os.environ.get("SLUICE_PIPELINES") or _HERE.parent / "include" / "pipelines")
+_PREFIX = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+
+
+class _Page:
+    """The page's application, made at the first request: every Airflow process loads plugins, only one serves them."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is None:
+            from sluice.orchestration.page import create_app
+
+            self._app = create_app(_PIPELINES, _HERE / "static")
+        await self._app(scope, receive, send)
+
 
 class SluicePlugin(AirflowPlugin):
-    """The timetable of sync DAGs."""
+    """Timetable, page and tab."""
 
     name = "sluice"
-    timetables = [SluiceTimetable]
+    timetables: ClassVar = [SluiceTimetable]
+    fastapi_apps: ClassVar = [{"app": _Page(), "url_prefix": "/sluice", "name": "Sluice"}]
+    external_views: ClassVar = [
+        {
+            "name": "Sluice",
+            "href": f"{_PREFIX}/sluice/",
+            "destination": "nav",
+            "url_route": "sluice",
+            "category": "browse",
+            "nav_top_level": True,
+            "icon": f"{_PREFIX}/sluice/static/icon.svg",
+        },
+        {
+            "name": "Sluice",
+            "href": f"{_PREFIX}/sluice/?dag={{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "sluice_dag",
+        },
+    ]

@@ -76,7 +76,7 @@ class DrainOperator(SluiceOperator):
             return int(outcome.batch)
         if not self.waits:
             raise AirflowSkipException("there is nothing new in the source's log")
-        self._wait(_IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)], in_vain=in_vain + 1)
+        return self._wait(_IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)], in_vain=in_vain + 1)
 
     def _wait(self, not_before_s: float, *, in_vain: int) -> NoReturn:
         self.defer(

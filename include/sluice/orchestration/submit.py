@@ -42,7 +42,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     def execute(self, context: Context) -> None:
         with boundary():
-            self.env_vars = {**(self.env_vars or {}), **_environment(self.pipeline)}
+            self.env_vars: dict[str, str] = _environment(self.pipeline)
         try:
             super().execute(context)
         except AirflowException as error:

@@ -16,14 +16,14 @@ from sluice.errors import SluiceError
 log = structlog.get_logger()
 
 _LOOK_EVERY_S = (0.1, 0.25, 0.5, 1.0)
-_LOOKS_A_STEP = 20
+_LOOKS_A_STEP = 120
 _TROUBLE_FOR_S = 30.0
 
 
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires when there may be something to drain.
 
-    It looks every 0.1 s at first and every second after a minute of silence. It never decides anything: the drain that
+    It looks every 0.1 s at first and every second after two minutes of silence. It never decides anything: the drain that
     it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then wakes the
     drain too, so that the error shows where people look for it.
 

@@ -1,0 +1,141 @@
+"""The Sluice page inside the Airflow UI: a FastAPI sub-application, mounted at ``/sluice`` by the plugin.
+
+Airflow does not authenticate a plugin's sub-application, so every route here depends on a logged-in user (cookie or
+bearer token, else 401), and a pipeline is shown to those who may read its DAG.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
+from airflow.api_fastapi.core_api.security import get_user, requires_access_view
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import FileResponse, JSONResponse
+
+from sluice.config.loading import load_pipeline
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import SluiceError
+from sluice.orchestration.factory import dag_id_of, pipeline_files
+
+_FRESH_S = 1.0
+_FILES = {"sluice.css": "text/css", "sluice.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_PRIVATE = {"Cache-Control": "no-store"}
+
+User = Annotated[BaseUser, Depends(get_user)]
+
+
+class FreshFor:
+    """Remembers what ``ask`` returned for a second; callers that come meanwhile share one answer.
+
+    Args:
+        ask: key -> value; never raises.
+        seconds: how long an answer is fresh.
+    """
+
+    def __init__(self, ask: Callable[[str], Any], seconds: float = _FRESH_S) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        self._answers: dict[str, tuple[float, Any]] = {}
+
+    def __call__(self, key: str) -> Any:
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            at, answer = self._answers.get(key, (-1e9, None))
+            if time.monotonic() - at >= self._seconds:
+                answer = self._ask(key)
+                self._answers[key] = (time.monotonic(), answer)
+            return answer
+
+
+def ask_status(path: str) -> dict[str, Any]:
+    """What the page shows of one pipeline file; an error is part of the answer."""
+    now = {"asked_ms": int(time.time() * 1000), "file": Path(path).name}
+    try:
+        pipeline = load_pipeline(Path(path))
+    except SluiceError as error:
+        stem = Path(path).stem
+        return {
+            **now,
+            "pipeline": stem,
+            "dag_id": f"{dag_id_of(stem)}.invalid",
+            "state": "invalid",
+            "errors": [str(error)],
+        }
+    described = {**now, "pipeline": pipeline.pipeline, "dag_id": dag_id_of(pipeline.pipeline), **_described(pipeline)}
+    try:
+        from sluice.flows.status import status
+        from sluice.orchestration.running import open_runtime
+
+        return {**described, **status(open_runtime(path)).to_json()}
+    except SluiceError as error:
+        return {**described, "state": "unreachable", "errors": [str(error)]}
+
+
+def _described(pipeline: PipelineConfig) -> dict[str, Any]:
+    return {
+        "description": pipeline.description,
+        "source": pipeline.source.connection,
+        "window": pipeline.window,
+        "schedule": pipeline.schedule,
+    }
+
+
+def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, Any]] = ask_status) -> FastAPI:
+    """The sub-application.
+
+    Args:
+        pipelines: folder of the pipeline files.
+        static: folder of index.html and the files it names.
+        ask: pipeline file -> its status.
+    """
+    app = FastAPI(
+        title="Sluice",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(get_user), Depends(requires_access_view(AccessView.PLUGINS))],
+    )
+    fresh = FreshFor(ask)
+    pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="sluice-status")
+
+    def visible(user: BaseUser) -> list[dict[str, Any]]:
+        found = list(pool.map(fresh, [str(path) for path in pipeline_files(pipelines)]))
+        return [one for one in found if _may_read(one["dag_id"], user)]
+
+    @app.get("/")
+    def index() -> FileResponse:
+        return FileResponse(static / "index.html", media_type="text/html", headers=_PRIVATE)
+
+    @app.get("/static/{name}")
+    def file(name: str) -> FileResponse:
+        if name not in _FILES:
+            raise HTTPException(404, "no such file")
+        return FileResponse(static / name, media_type=_FILES[name], headers=_PRIVATE)
+
+    @app.get("/api/status")
+    def all_statuses(user: User) -> JSONResponse:
+        return JSONResponse({"pipelines": visible(user)}, headers=_PRIVATE)
+
+    @app.get("/api/status/{pipeline}")
+    def one_status(pipeline: str, user: User) -> JSONResponse:
+        for one in visible(user):
+            if pipeline in {one["pipeline"], one["dag_id"]}:
+                return JSONResponse(one, headers=_PRIVATE)
+        raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+
+    return app
+
+
+def _may_read(dag_id: str, user: BaseUser) -> bool:
+    return bool(get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user))

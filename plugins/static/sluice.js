@@ -1,0 +1,259 @@
+// The Sluice page: asks api/status every second, keeps ten minutes of lag in this tab, draws. No libraries.
+// Text from the server only ever becomes text nodes, never markup.
+
+const KEEP_MS = 10 * 60 * 1000;
+const STATES = {
+  idle: ["good", "● in step"],
+  running: ["busy", "▶ delivering"],
+  behind: ["busy", "▶ changes waiting"],
+  new: ["warn", "○ not started"],
+  unreachable: ["bad", "▲ unreachable"],
+  invalid: ["bad", "▲ invalid file"],
+};
+const onlyDag = new URLSearchParams(location.search).get("dag");
+const cards = new Map();
+const holds = new Map();
+
+function el(tag, attributes = {}, ...children) {
+  const node = tag === "svg" || el.svg.has(tag) ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== undefined) node.setAttribute(name, value);
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return node;
+}
+el.svg = new Set(["line", "path", "text", "circle", "g", "rect"]);
+
+const number = new Intl.NumberFormat("en");
+const seconds = (ms) => (ms === null || ms === undefined ? "—" : ms < 10_000 ? `${(ms / 1000).toFixed(1)} s` : ms < 120_000 ? `${Math.round(ms / 1000)} s` : ms < 7_200_000 ? `${Math.round(ms / 60_000)} min` : `${(ms / 3_600_000).toFixed(1)} h`);
+const bytes = (n) => {
+  if (n === null || n === undefined) return "—";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (n >= 1024 && i < units.length - 1) { n /= 1024; i += 1; }
+  return `${i && n < 10 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
+};
+const place = (p) => (p ? `${p.file}:${p.offset}` : "—");
+const clock = (us) => (us ? new Date(us / 1000).toLocaleTimeString([], { hour12: false }) : "—");
+const owner = (claim) => (claim ? claim.split(":")[0] === "airflow" ? "a run of this DAG" : claim : "nobody");
+
+// ---- lag samples, one list a pipeline, kept over reloads of this tab
+function samples(name) {
+  try { return JSON.parse(sessionStorage.getItem(`sluice.lag.${name}`) || "[]"); } catch { return []; }
+}
+function keep(card, atMs, lagMs) {
+  card.lag.push([atMs, lagMs]);
+  while (card.lag.length && card.lag[0][0] < atMs - KEEP_MS) card.lag.shift();
+  if (atMs - card.stored > 5000) {
+    card.stored = atMs;
+    try { sessionStorage.setItem(`sluice.lag.${card.name}`, JSON.stringify(card.lag)); } catch { /* a full store only loses history */ }
+  }
+}
+function percentile(values, p) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted.length ? sorted[Math.min(sorted.length - 1, Math.floor(p * sorted.length))] : null;
+}
+
+// ---- drawing
+function scaleMax(ms) {
+  const steps = [2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 86400, 604800];
+  return 1000 * (steps.find((s) => s * 1000 >= ms) || Math.ceil(ms / 1000));
+}
+
+function draw(card) {
+  const width = Math.max(card.figure.clientWidth, 200), height = 132, left = 46, right = 8, top = 8, bottom = 20;
+  const now = Date.now();
+  const first = card.lag.length ? card.lag[0][0] : now;
+  const span = Math.min(KEEP_MS, Math.max(60_000, now - first));
+  const known = card.lag.filter(([, lag]) => lag !== null);
+  const max = scaleMax(Math.max(0, ...known.map(([, lag]) => lag)));
+  const x = (at) => left + (1 - (now - at) / span) * (width - left - right);
+  const y = (lag) => top + (1 - lag / max) * (height - top - bottom);
+  const parts = [];
+  for (const part of [0, 0.5, 1]) {
+    parts.push(el("line", { class: part ? "grid" : "base", x1: left, x2: width - right, y1: y(max * part), y2: y(max * part) }));
+    parts.push(el("text", { x: left - 8, y: y(max * part) + 4, "text-anchor": "end" }, part ? seconds(max * part).replace(".0", "") : "0"));
+  }
+  for (const [part, anchor] of [[1, "start"], [0.5, "middle"], [0, "end"]]) {
+    parts.push(el("text", { x: x(now - span * part), y: height - 5, "text-anchor": anchor }, part ? `${seconds(span * part).replace(".0", "")} ago` : "now"));
+  }
+  let line = "", area = "", run = [];
+  const flush = () => {
+    if (run.length) {
+      const points = run.map(([at, lag]) => `${x(at).toFixed(1)},${y(lag).toFixed(1)}`).join("L");
+      line += `M${points}`;
+      area += `M${x(run[0][0]).toFixed(1)},${y(0)}L${points}L${x(run.at(-1)[0]).toFixed(1)},${y(0)}Z`;
+    }
+    run = [];
+  };
+  card.lag.forEach((sample, i) => {
+    if (sample[1] === null || (i && sample[0] - card.lag[i - 1][0] > 15_000)) flush();
+    if (sample[1] !== null) run.push(sample);
+  });
+  flush();
+  parts.push(el("path", { class: "area", d: area }), el("path", { class: "lagline", d: line }));
+  if (card.pointer !== null && known.length) {
+    const wanted = now - (1 - (card.pointer - left) / (width - left - right)) * span;
+    const [at, lag] = known.reduce((a, b) => (Math.abs(b[0] - wanted) < Math.abs(a[0] - wanted) ? b : a));
+    parts.push(el("line", { class: "cross", x1: x(at), x2: x(at), y1: top, y2: height - bottom }));
+    parts.push(el("circle", { class: "dot", cx: x(at), cy: y(lag), r: 4.5 }));
+    card.tip.hidden = false;
+    card.tip.textContent = `${clock(at * 1000)}  lag ${seconds(lag)}`;
+    card.tip.style.left = `${Math.min(Math.max(x(at), 70), width - 70)}px`;
+  } else card.tip.hidden = true;
+  card.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  card.svg.replaceChildren(...parts);
+  const p50 = percentile(known.map(([, lag]) => lag), 0.5), p95 = percentile(known.map(([, lag]) => lag), 0.95);
+  card.svg.setAttribute("aria-label", `Lag over the last ${seconds(span)}: median ${seconds(p50)}, 95th percentile ${seconds(p95)}`);
+  card.percentiles.textContent = known.length ? `p50 ${seconds(p50)} · p95 ${seconds(p95)}` : "";
+}
+
+function table(heads, rows, numeric = []) {
+  const cells = (tag, row) => row.map((cell, i) => el(tag, { class: numeric.includes(i) ? "n" : null, scope: tag === "th" ? "col" : null }, cell));
+  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...cells("th", heads))), el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells("td", row))))));
+}
+
+function newCard(name) {
+  const card = { name, lag: samples(name), stored: 0, pointer: null };
+  card.top = el("div");
+  card.svg = el("svg", { role: "img" });
+  card.tip = el("div", { class: "tip", hidden: "" });
+  card.percentiles = el("span");
+  card.figure = el("figure", {}, el("figcaption", {}, el("span", {}, "Lag: age of the oldest change that a target lacks"), card.percentiles), card.svg, card.tip);
+  card.bottom = el("div");
+  card.article = el("article", { "data-pipeline": name }, card.top, card.figure, card.bottom);
+  card.svg.addEventListener("pointermove", (event) => { card.pointer = event.clientX - card.svg.getBoundingClientRect().left; draw(card); });
+  card.svg.addEventListener("pointerleave", () => { card.pointer = null; draw(card); });
+  return card;
+}
+
+function render(card, status) {
+  const [tone, word] = STATES[status.state] || ["warn", status.state];
+  const held = holds.get(status.dag_id) || [];
+  const stuck = held.some((hold) => hold.state === "failed");
+  const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
+  const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
+  const notes = [
+    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : "Cannot read the state"), text)),
+    ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
+      el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
+      hold.message || "")),
+  ];
+  card.top.replaceChildren(
+    el("div", { class: "title" }, el("h2", {}, status.pipeline), el("span", { class: `pill ${stuck ? "bad" : tone}`, "data-state": stuck ? "holds" : status.state }, stuck ? "▲ holds" : word)),
+    el("p", { class: "route" }, status.source ? `${status.source} → ${targets.map((t) => t.name).join(", ") || "…"}${status.description ? ` · ${status.description}` : ""}` : status.file),
+    ...(status.state === "invalid" ? [] : [el("dl", { class: "figures" },
+      figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 ? "nothing is missing" : "", "lag"),
+      figure("Log still to deliver", bytes(status.lag_bytes)),
+      figure("Captured up to", place(status.captured), status.head ? `the source is at ${place(status.head)}` : "the source does not answer"),
+      figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `drained by ${owner(status.draining_by)}` : "nobody drains right now"),
+    )]),
+    notes.length ? el("ul", { class: "notes" }, ...notes) : "",
+  );
+  card.figure.hidden = status.state === "invalid";
+  const delivered = Math.min(...targets.map((t) => t.batch ?? 0), Infinity);
+  const rows = [...recent].sort((a, b) => b.number - a.number);
+  const flyingNumbers = new Set(flying.map((b) => b.number));
+  card.bottom.replaceChildren(
+    ...(targets.length ? [el("h3", {}, "Targets"), table(
+      ["Target", "Kind", "Acknowledged batch", "Acknowledged position", "Lag", "Log behind", "Loading now"],
+      targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : number.format(t.batch), el("code", {}, place(t.position)), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
+      [2, 4, 5],
+    )] : []),
+    ...(rows.length ? [el("h3", {}, "Last batches"), table(
+      ["Batch", "State", "Changes", "Size", "First commit", "Up to position"],
+      rows.map((b) => [
+        number.format(b.number),
+        flyingNumbers.has(b.number) || b.number > delivered ? { drained: "drained, to merge", merged: "merged, to load" }[b.state] || b.state : "delivered",
+        number.format(b.changes), bytes(b.size_bytes), clock(b.first_commit_time_us), el("code", {}, place(b.last)),
+      ]),
+      [0, 2, 3],
+    )] : []),
+  );
+}
+
+// ---- asking
+async function json(url) {
+  const answer = await fetch(url, { signal: AbortSignal.timeout(20_000), headers: { Accept: "application/json" } });
+  if (answer.status === 401) throw new Error("you are logged out; reload the page");
+  if (!answer.ok) throw new Error(`the Airflow API server answered ${answer.status}`);
+  return answer.json();
+}
+
+async function ask() {
+  const summary = document.getElementById("summary");
+  try {
+    const found = (await json("api/status")).pipelines.filter((p) => !onlyDag || p.dag_id === onlyDag);
+    const now = Date.now();
+    for (const status of found) {
+      if (!cards.has(status.pipeline)) cards.set(status.pipeline, newCard(status.pipeline));
+      const card = cards.get(status.pipeline);
+      card.dag = status.dag_id;
+      card.window = status.window || 1;
+      keep(card, now, status.lag_ms ?? null);
+      render(card, status);
+    }
+    for (const name of [...cards.keys()]) if (!found.some((p) => p.pipeline === name)) cards.delete(name);
+    const main = document.getElementById("pipelines");
+    const wanted = [...cards.values()].map((card) => card.article);
+    if (wanted.length !== main.children.length || wanted.some((node, i) => main.children[i] !== node)) main.replaceChildren(...wanted);
+    cards.forEach(draw);
+    if (!found.length) main.replaceChildren(el("p", { class: "empty" }, onlyDag ? "This DAG is not a Sluice pipeline." : "There are no pipelines yet. Put a YAML file into include/pipelines."));
+    const lags = found.map((p) => p.lag_ms).filter((lag) => lag !== null && lag !== undefined);
+    summary.textContent = found.length ? `${found.length} pipeline${found.length > 1 ? "s" : ""}${lags.length ? ` · largest lag ${seconds(Math.max(...lags))}` : ""}` : "";
+  } catch (error) {
+    summary.textContent = `No answer: ${error.message}. Trying again.`;
+    cards.forEach((card) => { keep(card, Date.now(), null); draw(card); });
+  }
+  setTimeout(ask, document.hidden ? 5000 : 1000);
+}
+
+// Tasks that failed and hold the pipeline, with the one message of their log. From Airflow's own API.
+const messages = new Map();
+async function message(dag, task) {
+  const tries = task.state === "up_for_retry" ? Math.max(task.try_number - 1, 1) : task.try_number;
+  const key = `${dag}/${task.dag_run_id}/${task.task_id}/${tries}`;
+  if (!messages.has(key)) {
+    let text = "";
+    try {
+      const log = await json(`../api/v2/dags/${encodeURIComponent(dag)}/dagRuns/${encodeURIComponent(task.dag_run_id)}/taskInstances/${encodeURIComponent(task.task_id)}/logs/${tries}?full_content=true`);
+      const failed = [...log.content].reverse().find((line) => line.error_detail?.length);
+      text = failed ? failed.error_detail[0].exc_value : "";
+    } catch { text = ""; }
+    if (messages.size > 200) messages.clear();
+    messages.set(key, text);
+  }
+  return { task: task.task_id, state: task.state, tries, message: messages.get(key) };
+}
+
+async function askHolds() {
+  for (const card of cards.values()) {
+    try {
+      const dag = encodeURIComponent(card.dag);
+      const runs = (await json(`../api/v2/dags/${dag}/dagRuns?order_by=-logical_date&limit=${card.window + 5}`)).dag_runs;
+      const done = runs.findIndex((run) => run.state === "success");
+      const open = new Set((done < 0 ? runs : runs.slice(0, done)).map((run) => run.dag_run_id));
+      const tasks = open.size ? (await json(`../api/v2/dags/${dag}/dagRuns/~/taskInstances?state=failed&state=up_for_retry&limit=50`)).task_instances : [];
+      holds.set(card.dag, await Promise.all(tasks.filter((task) => open.has(task.dag_run_id)).slice(0, 5).map((task) => message(card.dag, task))));
+    } catch { holds.delete(card.dag); }
+  }
+  setTimeout(askHolds, document.hidden ? 15_000 : 3000);
+}
+
+// ---- light and dark: as Airflow around this frame, else as the system
+function follow() {
+  let outer = null;
+  try { outer = window.parent !== window ? window.parent.document.documentElement : null; } catch { outer = null; }
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const set = () => {
+    const classes = outer?.classList;
+    const dark = classes?.contains("dark") || (classes?.contains("light") ? false : outer?.dataset.theme ? outer.dataset.theme === "dark" : system.matches);
+    document.documentElement.dataset.mode = dark ? "dark" : "light";
+  };
+  if (outer) new MutationObserver(set).observe(outer, { attributes: true, attributeFilter: ["class", "data-theme", "style"] });
+  system.addEventListener("change", set);
+  set();
+}
+
+follow();
+window.addEventListener("resize", () => cards.forEach(draw));
+ask();
+setTimeout(askHolds, 500);

@@ -1,0 +1,221 @@
+"""Stand-ins for the flows, for tests of the DAG alone: a log is a counter in a file, a batch is a range of it.
+
+``install()`` puts them where ``sluice.flows.*`` would be, in this process and (through an ``airflow_local_settings``
+module that calls it) in those of a real Airflow. They keep the promises that the DAG builds on: one batch a claim, a
+load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sluice.errors import OutOfOrder, SluiceError
+
+
+def folder() -> Path:
+    return Path(os.environ["STANDIN_DIR"])
+
+
+def _settings() -> dict[str, Any]:
+    path = folder() / "settings.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def trace(what: str, **fields: Any) -> None:
+    with (folder() / "trace.jsonl").open("a") as out:
+        out.write(json.dumps({"at": time.time(), "what": what, "pid": os.getpid(), **fields}) + "\n")
+
+
+def events(what: str | None = None) -> list[dict[str, Any]]:
+    path = folder() / "trace.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if what is None or line["what"] == what]
+
+
+def change(count: int = 1) -> None:
+    """Something is written at the source."""
+    with _state() as state:
+        state["head"] += count
+        state["moved_at"] = time.time()
+
+
+@contextmanager
+def _state() -> Iterator[dict[str, Any]]:
+    with (folder() / "state.json").open("a+") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        handle.seek(0)
+        text = handle.read()
+        state = (
+            json.loads(text) if text else {"head": 0, "cursor": 0, "next": 1, "claims": {}, "loaded": {}, "acked": {}}
+        )
+        yield state
+        handle.seek(0)
+        handle.truncate()
+        handle.write(json.dumps(state))
+
+
+@dataclass
+class Outcome:
+    batch: int | None
+    changes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"batch": self.batch, "changes": self.changes}
+
+
+def _trouble(stage: str) -> None:
+    """Raise what ``settings.json`` says this stage shall raise: ``{"fail": {stage: [class, message]}}``."""
+    kind = _settings().get("fail", {}).get(stage)
+    if kind:
+        import sluice.errors
+
+        error: type[SluiceError] = getattr(sluice.errors, kind[0])
+        raise error(kind[1], where="stand-in", hint="mend settings.json")
+
+
+def drain(runtime: Any, *, claim: str, idle_wait_s: float) -> Outcome:
+    trace("drain.start", claim=claim)
+    _trouble("drain")
+    until = time.monotonic() + idle_wait_s
+    while True:
+        with _state() as state:
+            if claim in state["claims"]:
+                return Outcome(state["claims"][claim])
+            if state["head"] > state["cursor"]:
+                number, changes = state["next"], state["head"] - state["cursor"]
+                state.update(next=number + 1, cursor=state["head"], claims={**state["claims"], claim: number})
+                trace("drain", batch=number, changes=changes, claim=claim, moved_at=state["moved_at"])
+                return Outcome(number, changes)
+        if time.monotonic() > until:
+            trace("drain.idle", claim=claim)
+            return Outcome(None)
+        time.sleep(0.02)
+
+
+def has_news(runtime: Any) -> bool:
+    _trouble("has_news")
+    with _state() as state:
+        return bool(state["head"] > state["cursor"])
+
+
+def merge(runtime: Any, batch: int) -> Outcome:
+    trace("merge.start", batch=batch)
+    _trouble("merge")
+    time.sleep(_settings().get("merge_s", 0.0))
+    trace("merge", batch=batch)
+    return Outcome(batch)
+
+
+def load(runtime: Any, target: str, batch: int) -> Outcome:
+    trace("load.start", batch=batch, target=target)
+    _trouble("load")
+    with _state() as state:
+        held = state["loaded"].get(target, 0)
+    if held < batch - 1:
+        raise OutOfOrder(f"target {target} holds batch {held}, not {batch - 1}")
+    time.sleep(_settings().get("load_s", 0.0))
+    with _state() as state:
+        if state["loaded"].get(target, 0) < batch:
+            state["loaded"][target] = batch
+            trace("load", batch=batch, target=target)
+    return Outcome(batch)
+
+
+def ack(runtime: Any, target: str, batch: int) -> Outcome:
+    _trouble("ack")
+    with _state() as state:
+        state["acked"][target] = max(batch, state["acked"].get(target, 0))
+        trace("ack", batch=batch, target=target, waited_s=time.time() - state["moved_at"])
+    return Outcome(batch)
+
+
+@dataclass
+class _Status:
+    fields: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.fields
+
+
+def _position(offset: int) -> dict[str, Any]:
+    return {"server_uuid": "stand-in", "file": "binlog.000001", "offset": offset, "gtid_set": "", "commit_time_us": 0}
+
+
+def status(runtime: Any) -> _Status:
+    """The shape of the real one's JSON."""
+    with _state() as state:
+        pass
+    targets = []
+    for target in runtime.pipeline.targets:
+        batch = state["acked"].get(target.name, 0)
+        behind = state["head"] > state["cursor"] or batch < state["next"] - 1
+        lag = int((time.time() - state.get("moved_at", time.time())) * 1000) if behind else 0
+        targets.append({
+            "name": target.name, "type": target.type, "batch": batch, "position": _position(batch), "lag_ms": lag,
+            "lag_bytes": state["head"] - batch, "loading_by": None,
+        })  # fmt: skip
+    done = min((t["batch"] for t in targets), default=0)
+    batches = [
+        {
+            "number": n,
+            "state": "drained",
+            "changes": 1,
+            "size_bytes": 2048,
+            "first_commit_time_us": int(time.time() * 1e6),
+            "last": _position(n),
+        }
+        for n in range(max(1, state["next"] - 10), state["next"])
+    ]
+    lag = max((t["lag_ms"] for t in targets), default=0)
+    return _Status({
+        "pipeline": runtime.pipeline.pipeline, "state": "running" if lag else "idle", "head": _position(state["head"]),
+        "captured": _position(state["cursor"]), "next_batch": state["next"], "lag_ms": lag, "lag_bytes": state["head"] - done,
+        "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done], "recent": batches, "errors": [],
+    })  # fmt: skip
+
+
+class Runtime:
+    """As the real one, for pipelines whose servers don't exist."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+
+    @classmethod
+    def build(cls, pipeline: Any, **_: Any) -> Runtime:
+        return cls(pipeline)
+
+    @contextmanager
+    def state(self) -> Iterator[None]:
+        yield None
+
+
+def modules() -> dict[str, ModuleType]:
+    """Module name -> stand-in."""
+    made = {}
+    for name, functions in {
+        "capture": (drain, has_news),
+        "merge": (merge,),
+        "load": (load,),
+        "ack": (ack,),
+        "status": (status,),
+        "runtime": (Runtime,),
+    }.items():
+        module = ModuleType(f"sluice.flows.{name}")
+        for function in functions:
+            setattr(module, function.__name__, function)
+        made[module.__name__] = module
+    return made
+
+
+def install() -> None:
+    sys.modules.update(modules())
