@@ -8,10 +8,12 @@ workers outlive their parent) is found by that session, by descent, and by a tok
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -97,16 +99,42 @@ def spawn(
     except psutil.NoSuchProcess:
         started = 0.0
     _log.debug("started", server=name, pid=child.pid)
-    return Handle(name, child.pid, started, token, str(log))
+    handle = Handle(name, child.pid, started, token, str(log))
+    if _reaper is not None and _reaper.stdin is not None:
+        _reaper.stdin.write(json.dumps(handle.to_json()).encode() + b"\n")
+        _reaper.stdin.flush()
+    return handle
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
+_reaper: subprocess.Popen[bytes] | None = None
 
 
-def _reap(pid: int) -> None:
+def tether() -> None:
+    """From now on, what this process starts ends with it, however it ends (a small watcher waits for that)."""
+    global _reaper
+    if _reaper is None:
+        path = os.pathsep.join([
+            str(Path(__file__).resolve().parents[2]),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ])
+        _reaper = subprocess.Popen(
+            [sys.executable, "-m", "sluice.stack.reaper"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+
+
+def _reap(pid: int, timeout_s: float = 0.0) -> None:
     child = _children.get(pid)
-    if child is not None and child.poll() is not None:
-        del _children[pid]
+    if child is None:
+        return
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(
+            timeout_s
+        )  # a JVM's first thread may be gone while others still end: then it is no zombie to reap yet
+        _children.pop(pid, None)
 
 
 def family(handle: Handle) -> list[psutil.Process]:
@@ -169,7 +197,7 @@ def stop(handles: Iterable[Handle], *, grace_s: float = 10.0) -> None:
             process.kill()
     _wait_gone(rest, 5.0)
     for handle in wanted:
-        _reap(handle.pid)
+        _reap(handle.pid, 5.0)
 
 
 def kill(handle: Handle) -> None:
@@ -179,7 +207,7 @@ def kill(handle: Handle) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     _wait_gone(members, 10.0)
-    _reap(handle.pid)
+    _reap(handle.pid, 5.0)
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
@@ -188,12 +216,13 @@ def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> None:
     while waiting and time.monotonic() < end:
         for process in waiting:
             _reap(process.pid)
-        waiting = [process for process in waiting if _lives(process)]
+        waiting = [process for process in waiting if lives(process)]
         if waiting:
             time.sleep(0.05)
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether it still runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

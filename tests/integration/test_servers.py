@@ -1,0 +1,145 @@
+"""The servers of the stack themselves: they start, they survive a crash, and nothing of them stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+
+from sluice.stack import debian, paths, processes
+from sluice.stack.mariadb import MariaDBServer
+from sluice.stack.mysql import MySQLServer, find_mysql
+from sluice.stack.processes import Handle, ServerFailed
+from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+
+def test_mysql_logs_what_capture_needs(mysql_source: MySQLServer) -> None:
+    rows = mysql_source.execute(
+        "SELECT @@binlog_format, @@binlog_row_image, @@binlog_row_metadata, @@gtid_mode, @@bind_address, @@server_id"
+    )
+    assert rows == [("ROW", "FULL", "FULL", "ON", "127.0.0.1", 101)]
+
+
+def test_servers_have_uuids_of_their_own(mysql_source: MySQLServer, mysql_target: MySQLServer) -> None:
+    query = "SELECT @@server_uuid"
+    assert mysql_source.execute(query) != mysql_target.execute(query)
+
+
+def test_a_killed_mysql_comes_back_with_its_rows_on_its_port(tmp_path: Path) -> None:
+    with MySQLServer(tmp_path / "s", root_password="s3cr't") as server:
+        port = server.port
+        server.execute("CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY)", "INSERT INTO d.t VALUES (1), (2)")
+        server.kill()
+        assert not server.running
+        server.start()
+        assert server.port == port
+        assert server.execute("SELECT COUNT(*) FROM d.t") == [(2,)]
+        assert "s3cr't" not in repr(server)
+
+
+def test_options_win_over_the_defaults(tmp_path: Path) -> None:
+    options = {"binlog_format": "STATEMENT", "gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
+    with MySQLServer(tmp_path / "s", options=options) as server:
+        assert server.execute("SELECT @@binlog_format, @@gtid_mode") == [("STATEMENT", "OFF")]
+
+
+def test_a_wrong_option_is_said_with_the_end_of_the_log(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match="no-such-variable"):
+        MySQLServer(tmp_path / "s", options={"no_such_variable": 1}).start()
+
+
+def test_mariadb_logs_what_capture_needs(mariadb: MariaDBServer, fresh_schema: Callable[..., str]) -> None:
+    name = fresh_schema(mariadb)
+    mariadb.execute(
+        f"CREATE TABLE `{name}`.t (id INT PRIMARY KEY, v VARCHAR(20))", f"INSERT INTO `{name}`.t VALUES (1, '🐟')"
+    )
+    assert mariadb.execute(f"SELECT v FROM `{name}`.t") == [("🐟",)]
+    assert mariadb.execute("SELECT @@binlog_format, @@binlog_row_metadata") == [("ROW", "FULL")]
+
+
+def test_zookeeper_keeps_its_nodes_over_a_crash(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path / "z") as server:
+        client = KazooClient(server.hosts)
+        client.start()
+        client.create("/kept", b"yes")
+        server.kill()
+        server.start()
+        assert client.retry(client.get, "/kept")[0] == b"yes"
+        client.stop()
+
+
+def test_an_ensemble_survives_its_leader(zookeeper_ensemble: ZooKeeperEnsemble) -> None:
+    client = KazooClient(zookeeper_ensemble.hosts)
+    client.start()
+    client.create("/kept", b"yes")
+    leader = zookeeper_ensemble.leader()
+    assert leader is not None
+    leader.kill()
+    assert client.retry(client.set, "/kept", b"still").version == 1
+    client.stop()
+
+
+def test_a_recycled_pid_is_never_stopped() -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        started = psutil.Process(stranger.pid).create_time()
+        processes.stop([Handle("ours", stranger.pid, started - 100, "0" * 16, "/dev/null")], grace_s=0.1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_stop_finds_children_that_left_the_session(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess, sys, time; subprocess.Popen(['sleep', '300'], start_new_session=True); time.sleep(300)"
+    )
+    handle = processes.spawn("parent", [sys.executable, "-c", script], log=tmp_path / "log")
+    for _ in range(100):
+        members = processes.family(handle)
+        if len(members) == 2:
+            break
+        time.sleep(0.05)
+    assert len(members) == 2
+    processes.stop([handle], grace_s=2.0)
+    assert not any(processes.lives(member) for member in members)
+
+
+def test_what_a_killed_test_run_started_ends_with_it(tmp_path: Path) -> None:
+    script = (
+        "import json, sys, time; from pathlib import Path; from sluice.stack import processes\n"
+        "processes.tether()\n"
+        f"handle = processes.spawn('s', ['sleep', '300'], log=Path({str(tmp_path / 'log')!r}))\n"
+        "print(json.dumps(handle.to_json()), flush=True); time.sleep(300)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(paths.repo_root() / "include")}
+    runner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env)
+    assert runner.stdout is not None
+    line = next(line for line in runner.stdout if line.startswith(b"{"))
+    handle = Handle.from_json(json.loads(line))
+    assert handle.alive
+    runner.send_signal(signal.SIGKILL)
+    runner.wait()
+    for _ in range(200):
+        if not handle.alive:
+            break
+        time.sleep(0.05)
+    assert not handle.alive
+
+
+def test_a_fetched_mysql_runs_by_its_own_loader() -> None:
+    distribution = find_mysql()
+    tree = debian.installed_tree(paths.home() / "mysql")
+    if tree is None:
+        pytest.skip("this machine has a MySQL installed; none was fetched")
+    assert distribution.origin == str(tree.root)
+    assert "ld-linux" in distribution.command[0]

@@ -1,0 +1,101 @@
+"""Real servers for the tests: started when a test first asks, shared by the session, stopped at its end.
+
+Each test that writes takes a fresh schema (``fresh_schema``), so tests may share a server without seeing each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.stack import processes
+from sluice.stack.mariadb import MariaDBServer
+from sluice.stack.mysql import MySQLServer
+from sluice.stack.spark import SparkConnectServer
+from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Iterator[Path]:
+    """A temporary folder for the session's servers; removed at the end."""
+    processes.tether()
+    folder = Path(tempfile.mkdtemp(prefix="sluice-tests-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mysql_source(server_folder: Path) -> Iterator[MySQLServer]:
+    """A MySQL with row log, full row image and metadata, GTIDs on; connection id ``test_source``."""
+    with MySQLServer(server_folder / "source", name="mysql-source", server_id=101) as server:
+        os.environ["AIRFLOW_CONN_TEST_SOURCE"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_target(server_folder: Path) -> Iterator[MySQLServer]:
+    """A second MySQL; connection id ``test_target``."""
+    with MySQLServer(server_folder / "target", name="mysql-target", server_id=102) as server:
+        os.environ["AIRFLOW_CONN_TEST_TARGET"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
+    """A MariaDB with row log and full metadata; connection id ``test_mariadb``."""
+    with MariaDBServer(server_folder / "mariadb", server_id=103) as server:
+        os.environ["AIRFLOW_CONN_TEST_MARIADB"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper(server_folder: Path) -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper node; connection id ``test_zookeeper``."""
+    with ZooKeeperServer(server_folder / "zookeeper") as server:
+        os.environ["AIRFLOW_CONN_TEST_ZOOKEEPER"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture
+def zookeeper_ensemble(server_folder: Path) -> Iterator[ZooKeeperEnsemble]:
+    """Three ZooKeeper nodes of the test's own, to be killed at will."""
+    with ZooKeeperEnsemble(server_folder / f"ensemble-{next(_numbers)}") as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="session")
+def spark_connect(
+    server_folder: Path, mysql_source: MySQLServer, mysql_target: MySQLServer
+) -> Iterator[SparkConnectServer]:
+    """A Spark Connect server whose workers know ``test_source`` and ``test_target``; connection id ``test_spark``."""
+    with SparkConnectServer(server_folder / "spark") as server:
+        os.environ["AIRFLOW_CONN_TEST_SPARK"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture
+def fresh_schema() -> Iterator[Callable[..., str]]:
+    """``fresh_schema(server, ...)`` makes an empty schema of the same new name on each server; dropped after the test."""
+    made: list[tuple[MySQLServer, str]] = []
+
+    def make(*servers: MySQLServer, prefix: str = "t", options: str = "") -> str:
+        name = f"{prefix}_{os.getpid()}_{next(_numbers)}"
+        for server in servers:
+            server.execute(f"CREATE DATABASE `{name}` {options}")
+            made.append((server, name))
+        return name
+
+    yield make
+    for server, name in made:
+        if server.running:
+            with contextlib.suppress(Exception):
+                server.execute(f"DROP DATABASE IF EXISTS `{name}`")
