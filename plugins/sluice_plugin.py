@@ -41,7 +41,6 @@ class SluicePlugin(AirflowPlugin):
             "href": f"{_PREFIX}/sluice/",
             "destination": "nav",
             "url_route": "sluice",
-            "category": "browse",
             "nav_top_level": True,
             "icon": f"{_PREFIX}/sluice/static/icon.svg",
         },

@@ -23,7 +23,7 @@ function el(tag, attributes = {}, ...children) {
 el.svg = new Set(["line", "path", "text", "circle", "g", "rect"]);
 
 const number = new Intl.NumberFormat("en");
-const seconds = (ms) => (ms === null || ms === undefined ? "—" : ms < 10_000 ? `${(ms / 1000).toFixed(1)} s` : ms < 120_000 ? `${Math.round(ms / 1000)} s` : ms < 7_200_000 ? `${Math.round(ms / 60_000)} min` : `${(ms / 3_600_000).toFixed(1)} h`);
+const seconds = (ms) => (ms === null || ms === undefined ? "—" : ms < 10_000 ? `${(ms / 1000).toFixed(1)} s` : ms < 120_000 ? `${Math.round(ms / 1000)} s` : ms < 7_200_000 ? `${(ms / 60_000).toFixed(1)} min` : `${(ms / 3_600_000).toFixed(1)} h`);
 const bytes = (n) => {
   if (n === null || n === undefined) return "—";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -127,7 +127,7 @@ function newCard(name) {
 
 function render(card, status) {
   const [tone, word] = STATES[status.state] || ["warn", status.state];
-  const held = holds.get(status.dag_id) || [];
+  const held = status.state === "invalid" ? [] : holds.get(status.dag_id) || [];
   const stuck = held.some((hold) => hold.state === "failed");
   const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
@@ -165,7 +165,7 @@ function render(card, status) {
         flyingNumbers.has(b.number) || b.number > delivered ? { drained: "drained, to merge", merged: "merged, to load" }[b.state] || b.state : "delivered",
         number.format(b.changes), bytes(b.size_bytes), clock(b.first_commit_time_us), el("code", {}, place(b.last)),
       ]),
-      [0, 2, 3],
+      [2, 3],
     )] : []),
   );
 }

@@ -134,6 +134,8 @@ def load(runtime: Any, target: str, batch: int) -> Outcome:
 def ack(runtime: Any, target: str, batch: int) -> Outcome:
     _trouble("ack")
     with _state() as state:
+        if state["loaded"].get(target, 0) < batch:
+            raise OutOfOrder(f"target {target} does not hold batch {batch} yet")
         state["acked"][target] = max(batch, state["acked"].get(target, 0))
         trace("ack", batch=batch, target=target, waited_s=time.time() - state["moved_at"])
     return Outcome(batch)

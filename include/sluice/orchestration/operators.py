@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import Fenced, LeaseHeld
-from sluice.orchestration.failures import boundary
+from sluice.errors import Fenced, LeaseHeld, OutOfOrder
+from sluice.orchestration.failures import TaskError, boundary
 from sluice.orchestration.running import claim, open_runtime
-from sluice.orchestration.triggers import LogMovedTrigger
+from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +26,9 @@ _STAND_BY_S = 3.0
 
 _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 """Pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
+
+_HOLD_S = (5.0, 10.0, 30.0, 60.0)
+"""How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
 
 
 class SluiceOperator(BaseOperator):  # type: ignore[misc]
@@ -139,12 +142,46 @@ class LoadOperator(TargetOperator):
 
 
 class AckOperator(TargetOperator):
-    """Moves one target's acknowledged position to the end of the batch: a compare-and-set in ZooKeeper."""
+    """Moves one target's acknowledged position to the end of the batch: a compare-and-set in ZooKeeper.
+
+    It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load
+    (``none_skipped``), and waits in the triggerer until the target holds the batch. A run that ended as failed could
+    never go on: Airflow queues a cleared run behind ``max_active_runs``, and the window is full of runs that wait for it.
+    """
 
     ui_color = "#e8daef"
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        with boundary():
-            from sluice.flows.ack import ack
+    def __init__(self, *, trigger_rule: str = TriggerRule.NONE_SKIPPED, **kwargs: Any) -> None:
+        super().__init__(trigger_rule=trigger_rule, **kwargs)
 
-            return self._done(ack(open_runtime(self.pipeline), self.target, int(self.batch)))
+    def execute(self, context: Context) -> dict[str, Any]:
+        if self.batch is None:
+            return self._hold("this run has no batch: its drain did not succeed", 0)
+        return self._ack(context, waited=0)
+
+    def woken(self, context: Context, event: Any = None, waited: int = 0) -> dict[str, Any]:
+        """A pause is over."""
+        if self.batch is None:
+            return self._hold("this run has no batch: its drain did not succeed", waited)
+        return self._ack(context, waited=waited)
+
+    def _ack(self, context: Context, *, waited: int) -> dict[str, Any]:
+        try:
+            with boundary():
+                from sluice.flows.ack import ack
+
+                return self._done(ack(open_runtime(self.pipeline), self.target, int(self.batch)))
+        except TaskError as error:
+            attempts_used_up = context["ti"].try_number > context["ti"].max_tries
+            if error.kind != OutOfOrder.__name__ and not attempts_used_up:
+                raise
+            return self._hold(str(error), waited)
+
+    def _hold(self, why: str, waited: int) -> NoReturn:
+        self.log.warning("the run holds: %s. Mend the red task above and press Clear on it", why)
+        self.defer(
+            trigger=PauseTrigger(_HOLD_S[min(waited, len(_HOLD_S) - 1)]),
+            method_name="woken",
+            kwargs={"waited": waited + 1},
+        )
+        raise AssertionError("defer() always raises")

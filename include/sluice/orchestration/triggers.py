@@ -89,3 +89,18 @@ class _Watch:
 
     def close(self) -> None:
         self._stack.close()
+
+
+class PauseTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires after a number of seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"seconds": self.seconds}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(self.seconds)
+        yield TriggerEvent("pause is over")
