@@ -1,0 +1,131 @@
+"""A pipeline for a test: fresh schemas on real servers, a YAML file in a temporary folder, connections in the environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.loading import load_pipeline
+from sluice.flows.run import Step, run
+from sluice.flows.runtime import Runtime
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass
+class Case:
+    """One pipeline from ``source`` to ``target`` (stack servers), with its own store and ZooKeeper root."""
+
+    folder: Path
+    source: Any
+    target: Any
+    zookeeper_hosts: str
+    schema: str
+    name: str = "case"
+    yaml: str = ""
+    connections: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.name}.yaml"
+
+    def resolver(self, connection_id: str) -> Endpoint:
+        return parse_connection(connection_id, self.connections[connection_id])
+
+    def runtime(self, mode: str = "local") -> Runtime:
+        made = Runtime.build(load_pipeline(self.path), resolver=self.resolver, runner=mode)
+        made.rules_folder = self.folder / "rules"
+        return made
+
+    def run_until_head(self, mode: str = "local") -> list[Step]:
+        return list(run(self.runtime(mode), until_head=True))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a command line in another process."""
+        return {
+            **os.environ,
+            **{f"AIRFLOW_CONN_{k.upper()}": v for k, v in self.connections.items()},
+            "SLUICE_RULES": str(self.folder / "rules"),
+            "SLUICE_PIPELINES": str(self.folder),
+            "PYTHONPATH": str(REPOSITORY / "include"),
+        }
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "sluice.cli", *arguments]
+
+    def cli(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def assert_equal(self, *tables: str) -> None:
+        """CHECKSUM TABLE of both sides, and the rows themselves where they differ."""
+        names = tables or tuple(
+            row[0]
+            for row in self.source.execute(f"SHOW FULL TABLES FROM `{self.schema}` WHERE Table_type = 'BASE TABLE'")
+        )
+        for table in names:
+            sums = [s.execute(f"CHECKSUM TABLE `{self.schema}`.`{table}`")[0][1] for s in (self.source, self.target)]
+            if sums[0] != sums[1]:
+                rows = [
+                    set(map(str, s.execute(f"SELECT * FROM `{self.schema}`.`{table}`")))
+                    for s in (self.source, self.target)
+                ]
+                missing, extra = sorted(rows[0] - rows[1])[:5], sorted(rows[1] - rows[0])[:5]
+                raise AssertionError(f"{table} differs: missing {missing}, extra {extra}")
+
+
+@contextmanager
+def case(
+    folder: Path,
+    source: Any,
+    target: Any,
+    zookeeper: Any,
+    schema: str,
+    *,
+    extra: str = "",
+    target_extra: str = "",
+    start: str = "latest",
+    source_connection: Mapping[str, Any] | None = None,
+) -> Iterator[Case]:
+    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target."""
+    (folder / "rules").mkdir(parents=True, exist_ok=True)
+    made = Case(folder, source, target, zookeeper.hosts, schema)
+    made.connections = {
+        "case_source": source.connection_json(),
+        "case_target": target.connection_json(schema),
+        "zookeeper_default": zookeeper.connection_json(),
+    }
+    made.yaml = f"""\
+version: 1
+pipeline: {made.name}
+source: {{connection: case_source, start: {start}}}
+capture:
+  include: ["{schema}\\\\..*"]
+  batch: {{max_wait: 200ms}}
+  segments: {{uri: "{(folder / "store").as_uri()}"}}
+coordination: {{root: "/test/{schema}", session_timeout: 4s}}
+spark: {{mode: local}}
+targets:
+  - name: copy
+    type: mysql
+    connection: case_target
+{target_extra}
+{extra}
+"""
+    made.path.write_text(made.yaml, encoding="utf-8")
+    yield made
