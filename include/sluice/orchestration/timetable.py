@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow._shared.timezones import timezone
+from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval
 from airflow.timetables.simple import ContinuousTimetable
 

@@ -1,0 +1,160 @@
+"""Operators and triggers over stand-in flows, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+
+from sluice.orchestration import operators, triggers
+from sluice.orchestration.failures import TaskError
+from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
+from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger
+from tests.dags.conftest import WritePipeline
+
+
+@pytest.fixture
+def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(operators, "_IDLE_WAIT_S", 0.0)
+    return str(write_pipeline())
+
+
+def context(run: str = "run-1", *, try_number: int = 1, max_tries: int = 5) -> Any:
+    return {
+        "ti": SimpleNamespace(dag_id="sync__shop", run_id=run, task_id="t", try_number=try_number, max_tries=max_tries)
+    }
+
+
+def fail(flows: ModuleType, stage: str, kind: str) -> None:
+    (flows.folder() / "settings.json").write_text(json.dumps({"fail": {stage: [kind, "it failed"]}}))
+
+
+def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleType) -> None:
+    flows.change()
+    drain = DrainOperator(task_id="drain", pipeline=path)
+    assert drain.execute(context()) == 1
+    flows.change()
+    assert drain.execute(context()) == 1
+    assert drain.execute(context("run-2")) == 2
+
+
+def test_an_idle_drain_waits_in_the_triggerer(path: str, flows: ModuleType) -> None:
+    drain = DrainOperator(task_id="drain", pipeline=path)
+    with pytest.raises(TaskDeferred) as deferred:
+        drain.execute(context())
+    assert isinstance(deferred.value.trigger, LogMovedTrigger)
+    assert deferred.value.method_name == "woken"
+    assert deferred.value.trigger.not_before_s == 0
+
+
+def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
+    drain, kwargs, pauses = DrainOperator(task_id="drain", pipeline=path), {"in_vain": 0}, []
+    for _ in range(8):
+        with pytest.raises(TaskDeferred) as deferred:
+            drain.woken(context(), "news", **kwargs)
+        kwargs = deferred.value.kwargs
+        pauses.append(deferred.value.trigger.not_before_s)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 5.0
+
+
+def test_by_the_clock_an_idle_run_is_skipped(path: str, flows: ModuleType) -> None:
+    with pytest.raises(AirflowSkipException):
+        DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())
+
+
+@pytest.mark.parametrize("kind", ["LeaseHeld", "Fenced"])
+def test_a_drain_stands_by_while_another_has_the_lease(path: str, flows: ModuleType, kind: str) -> None:
+    fail(flows, "drain", kind)
+    with pytest.raises(TaskDeferred) as deferred:
+        DrainOperator(task_id="drain", pipeline=path).execute(context())
+    assert deferred.value.trigger.not_before_s == 3.0
+    with pytest.raises(TaskError, match="it failed"):
+        DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())
+
+
+def test_merge_load_and_ack_return_small_summaries(path: str, flows: ModuleType) -> None:
+    flows.change()
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    assert MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())["batch"] == 1
+    assert LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
+    assert AckOperator(task_id="a", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
+
+
+def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType) -> None:
+    ack = AckOperator(task_id="a", pipeline=path, batch=1, target="reporting")
+    with pytest.raises(TaskDeferred) as deferred:
+        ack.execute(context())
+    assert isinstance(deferred.value.trigger, PauseTrigger)
+    with pytest.raises(TaskDeferred):
+        AckOperator(task_id="a", pipeline=path, batch=None, target="reporting").execute(context())
+    flows.change()
+    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.load(None, "reporting", 1)
+    assert ack.woken(context(), **deferred.value.kwargs)["batch"] == 1
+
+
+def test_an_ack_never_lets_its_run_end_red(path: str, flows: ModuleType) -> None:
+    fail(flows, "ack", "CoordinationUnavailable")
+    ack = AckOperator(task_id="a", pipeline=path, batch=1, target="reporting")
+    with pytest.raises(TaskError, match="it failed"):
+        ack.execute(context(try_number=5))
+    with pytest.raises(TaskDeferred):
+        ack.execute(context(try_number=6))
+
+
+def test_the_claim_names_installation_dag_and_run(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_INSTALLATION", "east")
+    flows.change()
+    DrainOperator(task_id="drain", pipeline=path).execute(context("run-7"))
+    assert flows.events("drain")[0]["claim"] == "airflow:east:sync__shop:run-7"
+    monkeypatch.delenv("SLUICE_INSTALLATION")
+    assert operators.claim("d", "r") == operators.claim("d", "r")
+
+
+def _first_event(trigger: Any) -> Any:
+    async def first() -> Any:
+        return (await anext(trigger.run())).payload
+
+    return asyncio.run(asyncio.wait_for(first(), 30))
+
+
+def test_the_trigger_fires_when_the_log_moves(path: str, flows: ModuleType) -> None:
+    async def go() -> Any:
+        waiting = asyncio.create_task(anext(LogMovedTrigger(path).run()))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        flows.change()
+        return (await asyncio.wait_for(waiting, 30)).payload
+
+    assert asyncio.run(go()) == "news"
+
+
+def test_the_trigger_wakes_the_drain_when_it_cannot_look(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(flows, "has_news", "ConfigError")
+    assert _first_event(LogMovedTrigger(path)) == "trouble"
+    fail(flows, "has_news", "SourceUnavailable")
+    monkeypatch.setattr(triggers, "_TROUBLE_FOR_S", 0.0)
+    assert _first_event(LogMovedTrigger(path)) == "trouble"
+
+
+def test_triggers_can_be_stored() -> None:
+    for trigger in (LogMovedTrigger("p.yaml", 2.0), PauseTrigger(5.0)):
+        name, kwargs = trigger.serialize()
+        assert name == f"sluice.orchestration.triggers.{type(trigger).__name__}"
+        assert type(trigger)(**kwargs).serialize() == (name, kwargs)
+
+
+def test_a_pipeline_file_that_broke_meanwhile_is_one_message(path: str, flows: ModuleType) -> None:
+    Path(path).write_text("version: 1\npipeline: shop\ncolour: red\n")
+    with pytest.raises(TaskError, match="there is no such key"):
+        MergeOperator(task_id="m", pipeline=path, batch=1).execute(context())

@@ -1,0 +1,110 @@
+"""The page's application: login, permissions, and one question a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.dags.conftest import WritePipeline
+
+STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
+ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/sluice.css", "/static/icon.svg"]
+
+
+@pytest.fixture
+def app(pipelines: Path) -> Any:
+    from sluice.orchestration.page import create_app
+
+    return create_app(
+        pipelines, STATIC, ask=lambda path: {"pipeline": Path(path).stem, "dag_id": f"sync__{Path(path).stem}"}
+    )
+
+
+@pytest.fixture
+def logged_in(app: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """A user who may see plugins and the DAG of ``shop`` only."""
+    from airflow.api_fastapi.core_api import security
+
+    from sluice.orchestration import page
+
+    manager = SimpleNamespace(
+        is_authorized_view=lambda **_: True,
+        is_authorized_dag=lambda *, method, details, user: method == "GET" and details.id == "sync__shop",
+    )
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(page, "get_auth_manager", lambda: manager)
+    app.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "reader")
+    return TestClient(app)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nothing_without_a_login(app: Any, write_pipeline: WritePipeline, route: str) -> None:
+    write_pipeline("shop")
+    assert TestClient(app).get(route).status_code == 401
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_everything_with_one(logged_in: TestClient, write_pipeline: WritePipeline, route: str) -> None:
+    write_pipeline("shop")
+    answer = logged_in.get(route)
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_a_pipeline_is_shown_to_those_who_may_read_its_dag(
+    logged_in: TestClient, write_pipeline: WritePipeline
+) -> None:
+    write_pipeline("shop")
+    write_pipeline("secret")
+    assert [p["pipeline"] for p in logged_in.get("/api/status").json()["pipelines"]] == ["shop"]
+    assert logged_in.get("/api/status/sync__shop").json()["pipeline"] == "shop"
+    assert logged_in.get("/api/status/secret").status_code == 404
+
+
+@pytest.mark.parametrize("route", ["/static/../sluice_plugin.py", "/static/index.html", "/docs", "/openapi.json"])
+def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
+    assert logged_in.get(route).status_code == 404
+
+
+def test_a_wrong_file_and_an_unreachable_server_are_answers(write_pipeline: WritePipeline, pipelines: Path) -> None:
+    from sluice.orchestration.page import ask_status
+
+    (pipelines / "bad.yaml").write_text("version: 1\npipeline: bad\ncolour: red\n")
+    assert ask_status(str(pipelines / "bad.yaml"))["state"] == "invalid"
+    unreachable = ask_status(str(write_pipeline("shop")))
+    assert unreachable["state"] == "unreachable"
+    assert unreachable["errors"]
+
+
+def test_askers_share_an_answer() -> None:
+    from sluice.orchestration.page import FreshFor
+
+    asked: list[str] = []
+
+    def ask(key: str) -> int:
+        asked.append(key)
+        time.sleep(0.1)
+        return len(asked)
+
+    fresh = FreshFor(ask, seconds=60)
+    threads = [threading.Thread(target=fresh, args=("a",)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert asked == ["a"]
+    assert fresh("b") == 2
+
+
+def test_the_page_asks_no_other_host() -> None:
+    for file in STATIC.iterdir():
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in text
+        assert "https:" not in text
+        assert "innerHTML" not in text

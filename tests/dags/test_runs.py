@@ -1,0 +1,35 @@
+"""Whole runs of the DAG by Airflow's own ``dag.test()``, over stand-in flows."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from sluice.config.loading import load_pipeline
+from sluice.orchestration import operators
+from sluice.orchestration.factory import build_sync_dag
+from tests.dags.conftest import WritePipeline
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+
+
+def test_a_run_delivers_a_batch_to_every_target(
+    write_pipeline: WritePipeline, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_pipeline()
+    dag = build_sync_dag(load_pipeline(path), path)
+    flows.change(3)
+    run = dag.test()
+    assert run.state == "success"
+    assert {e["target"] for e in flows.events("ack")} == {"reporting", "archive"}
+
+
+def test_an_idle_run_by_the_clock_is_all_skipped(
+    write_pipeline: WritePipeline, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "_IDLE_WAIT_S", 0.0)
+    path = write_pipeline("by_clock", schedule="30s")
+    run = build_sync_dag(load_pipeline(path), path).test()
+    assert {ti.state for ti in run.get_task_instances()} == {"skipped"}
+    assert flows.events("ack") == []

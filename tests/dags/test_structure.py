@@ -1,0 +1,175 @@
+"""What a DAG looks like, by what its pipeline file says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, TriggerRule
+from airflow.serialization.serialized_objects import DagSerialization
+
+from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError
+from sluice.orchestration.factory import build_all, build_sync_dag, schedule_of
+from sluice.orchestration.failures import TaskError
+from sluice.orchestration.timetable import SluiceTimetable
+from tests.dags.conftest import WritePipeline
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def dag(write_pipeline: WritePipeline) -> DAG:
+    path = write_pipeline()
+    return build_sync_dag(load_pipeline(path), path)
+
+
+def test_the_dag_folder_has_no_import_errors(write_pipeline: WritePipeline) -> None:
+    write_pipeline("shop")
+    write_pipeline("stock", schedule='"*/5 * * * *"')
+    bag = DagBag(dag_folder=str(REPOSITORY / "dags"))
+    assert bag.import_errors == {}
+    assert {"sync__shop", "sync__stock"} <= set(bag.dags)
+
+
+def test_the_pipelines_of_the_repository_are_valid() -> None:
+    assert [dag_id for dag_id in build_all(REPOSITORY / "include" / "pipelines") if dag_id.endswith(".invalid")] == []
+
+
+def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
+    edges = {task.task_id: set(task.downstream_task_ids) for task in dag.tasks}
+    assert edges["merge"] == {"load.reporting", "load.archive"}
+    assert edges["load.reporting"] == {"ack.reporting"}
+    assert edges["load.archive"] == {"ack.archive"}
+    assert edges["ack.reporting"] == set()
+    assert edges["drain"] >= {"merge"}
+
+
+def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DAG) -> None:
+    own_past = {task.task_id: task.depends_on_past for task in dag.tasks}
+    assert own_past == {
+        "drain": True,
+        "merge": False,
+        "load.reporting": True,
+        "ack.reporting": True,
+        "load.archive": True,
+        "ack.archive": True,
+    }
+    assert dag.max_active_runs == 3
+    assert dag.catchup is False
+    assert isinstance(dag.timetable, SluiceTimetable)
+
+
+def test_an_ack_keeps_a_run_open_whose_load_is_red(dag: DAG) -> None:
+    assert dag.get_task("ack.reporting").trigger_rule == TriggerRule.NONE_SKIPPED
+    assert dag.get_task("load.reporting").trigger_rule == TriggerRule.ALL_SUCCESS
+
+
+def test_retries_come_from_the_pipeline_file(dag: DAG) -> None:
+    for task in dag.tasks:
+        assert task.retries == 5
+        assert task.retry_delay == timedelta(seconds=2)
+        assert task.retry_policy.max_delay == timedelta(seconds=30)
+
+
+def test_people_read_what_goes_where(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example:8080/")
+    path = write_pipeline()
+    dag = build_sync_dag(load_pipeline(path), path)
+    assert "| `shop.orders` | reporting | `reporting.orders` (without internal_note; ts as created_at) |" in dag.doc_md
+    assert all(task.doc_md for task in dag.tasks)
+    assert dag.owner_links == {"sluice": "http://airflow.example:8080/plugin/sluice"}
+
+
+def test_the_dag_survives_airflows_serialization(dag: DAG) -> None:
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert again.task_ids == dag.task_ids
+    assert isinstance(again.timetable, SluiceTimetable)
+    assert again.timetable.active_runs_limit is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("*/5 * * * *", "CronTriggerTimetable"), ("30s", "DeltaTriggerTimetable"), ("continuous", "SluiceTimetable")],
+)
+def test_schedules(text: str, kind: str) -> None:
+    assert type(schedule_of(text)).__name__ == kind
+
+
+def test_a_clock_skips_an_idle_run_and_only_continuous_waits(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline(schedule="30s")
+    assert build_sync_dag(load_pipeline(path), path).get_task("drain").waits is False
+    path = write_pipeline()
+    assert build_sync_dag(load_pipeline(path), path).get_task("drain").waits is True
+
+
+def test_submit_mode_uses_spark_submit(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline(mode="submit")
+    dag = build_sync_dag(load_pipeline(path), path)
+    merge, load = dag.get_task("merge"), dag.get_task("load.reporting")
+    assert Path(merge.application).name == "merge.py"
+    assert Path(load.application).name == "load.py"
+    assert merge.application_args[0] == str(path)
+    assert load.application_args[:2] == [str(path), "reporting"]
+    assert "xcom_pull(task_ids='drain'" in load.application_args[2]
+    assert load.depends_on_past is True
+
+
+def test_a_wrong_file_hides_no_other_and_says_what_is_wrong(write_pipeline: WritePipeline, pipelines: Path) -> None:
+    write_pipeline("shop")
+    (pipelines / "bad.yaml").write_text(
+        "version: 1\npipeline: bad\nsource: {connection: a, colour: red}\ntargets: []\n"
+    )
+    dags = build_all(pipelines)
+    assert set(dags) == {"sync__shop", "sync__bad.invalid"}
+    bad = dags["sync__bad.invalid"]
+    assert "invalid" in bad.tags
+    assert "bad.yaml:3" in bad.doc_md
+    assert "source.colour" in bad.doc_md
+    with pytest.raises(TaskError, match=r"source\.colour"):
+        bad.get_task("read_pipeline_file").execute({})
+
+
+def test_two_files_of_one_name_never_become_one_dag(write_pipeline: WritePipeline, pipelines: Path) -> None:
+    write_pipeline("shop", file="a")
+    write_pipeline("shop", file="b")
+    dags = build_all(pipelines)
+    assert set(dags) == {"sync__shop", "sync__b.invalid"}
+    assert "a.yaml and b.yaml" in dags["sync__b.invalid"].doc_md
+    with pytest.raises(TaskError):
+        raise TaskError.of(ConfigError("x"))
+
+
+def test_a_task_builds_only_its_own_dag(write_pipeline: WritePipeline, pipelines: Path) -> None:
+    write_pipeline("shop")
+    write_pipeline("stock")
+    write_pipeline("odd", file="another_name")
+    assert set(build_all(pipelines, only="sync__shop")) == {"sync__shop"}
+    assert "sync__odd" in build_all(pipelines, only="sync__odd")
+
+
+def test_parsing_imports_nothing_heavy(write_pipeline: WritePipeline) -> None:
+    write_pipeline()
+    heavy = [
+        "pyarrow",
+        "pyspark",
+        "kazoo",
+        "numba",
+        "pandas",
+        "pymysql",
+        "sluice.flows.capture",
+        "sluice.flows.merge",
+        "fastapi",
+    ]
+    script = (
+        f"import sys, runpy; import airflow.sdk; before = set(sys.modules); runpy.run_path({str(REPOSITORY / 'dags/sync.py')!r});"
+        f"print([m for m in {heavy!r} if m in sys.modules and m not in before])"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'include'}"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
