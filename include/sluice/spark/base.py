@@ -1,0 +1,42 @@
+"""Where work units run. A unit is a small picklable value: paths, bucket ranges, contents of rules; never rows."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+U = TypeVar("U")
+R = TypeVar("R")
+
+
+class UnitRunner(Protocol):
+    """Runs one function over many units, in one job.
+
+    Raises:
+        SluiceError: the first one that a unit raised, same type and message.
+        SparkUnavailable: there is no server, or it lost the work; the same call may succeed later.
+    """
+
+    def run(
+        self,
+        function: Callable[[Any], Any],
+        units: Sequence[Any],
+        *,
+        parallelism: int = 4,
+        description: str = "",
+        slot: int = 0,
+    ) -> list[Any]:
+        """Results in the order of ``units``. ``parallelism``: at most so many at a time; ``slot``: which warm session to use."""
+
+
+def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:
+    """Indices of ``units`` in at most ``bins`` groups of about equal ``unit.cost`` (1 if it has none), heaviest first."""
+    count = max(1, min(bins, len(units)))
+    heap: list[tuple[float, int, list[int]]] = [(0.0, i, []) for i in range(count)]
+    costs = [float(getattr(unit, "cost", 1) or 1) for unit in units]
+    for index in sorted(range(len(units)), key=lambda i: -costs[i]):
+        load, tie, members = heapq.heappop(heap)
+        members.append(index)
+        heapq.heappush(heap, (load + costs[index], tie, members))
+    return [members for _, _, members in sorted(heap, key=lambda item: item[1]) if members]

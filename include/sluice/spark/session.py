@@ -1,0 +1,29 @@
+"""Units on a classic Spark session: inside spark-submit, on any cluster manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sluice.spark.work import run_on
+
+
+class SessionRunner:
+    """See :class:`sluice.spark.base.UnitRunner`. Uses the session that spark-submit configured."""
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session or SparkSession.builder.appName("sluice").getOrCreate()
+
+    def run(
+        self,
+        function: Callable[[Any], Any],
+        units: Sequence[Any],
+        *,
+        parallelism: int = 4,
+        description: str = "",
+        slot: int = 0,
+    ) -> list[Any]:
+        del slot
+        return run_on(self._session, function, units, parallelism=parallelism, description=description)

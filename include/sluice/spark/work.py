@@ -1,0 +1,72 @@
+"""One Spark job over any number of units: a partition takes a group of them, and errors come back as values.
+
+``spark.range`` with one row a partition carries no data; the groups travel in the function's closure, each pickled on its own, so a
+partition reads only its own. A SluiceError raised by a unit returns as a row, because an exception that crosses Spark loses its type
+behind a JVM trace.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+
+from sluice.errors import SluiceError
+from sluice.spark.base import balanced
+
+_SCHEMA = "number int, ok boolean, payload binary"
+_ARROW = pa.schema([("number", pa.int32()), ("ok", pa.bool_()), ("payload", pa.binary())])
+
+
+class UnitFailed(Exception):
+    """A unit raised something that is no SluiceError: a fault in the program. The message is its traceback."""
+
+
+def run_on(
+    session: Any, function: Callable[[Any], Any], units: Sequence[Any], *, parallelism: int, description: str
+) -> list[Any]:
+    """Run on a Spark session, classic or Connect. Raises what the first failing unit raised."""
+    if not units:
+        return []
+    groups = balanced(units, parallelism)
+    payloads = [cloudpickle.dumps((function, [(i, units[i]) for i in group])) for group in groups]
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield _work(payloads[number])
+
+    frame = session.range(0, len(groups), 1, len(groups)).mapInArrow(work, _SCHEMA)
+    try:
+        session.addTag("sluice")
+        table = frame.toArrow()
+    finally:
+        session.removeTag("sluice")
+    del description
+    results: list[Any] = [None] * len(units)
+    for number, ok, payload in zip(*(table.column(i).to_pylist() for i in range(3)), strict=True):
+        value = pickle.loads(payload)  # noqa: S301 - written by our own workers a moment ago
+        if not ok:
+            raise value
+        results[number] = value
+    return results
+
+
+def _work(payload: bytes) -> pa.RecordBatch:
+    function, members = cloudpickle.loads(payload)
+    rows: list[tuple[int, bool, bytes]] = []
+    for number, unit in members:
+        try:
+            rows.append((number, True, cloudpickle.dumps(function(unit))))
+        except SluiceError as error:
+            rows.append((number, False, pickle.dumps(error)))
+            break
+        except Exception:
+            rows.append((number, False, pickle.dumps(UnitFailed(traceback.format_exc(limit=-6)))))
+            break
+    columns = list(zip(*rows, strict=True))
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW)
