@@ -47,14 +47,18 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target."""
+    """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
+
+    ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
+    """
 
     batch: BatchNumber
     position: Position
+    began: BatchNumber
     version: int = -1
 
     def encoded(self) -> bytes:
-        return _encode({"batch": self.batch, "position": self.position.to_json()})
+        return _encode({"batch": self.batch, "position": self.position.to_json(), "began": self.began})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,8 @@ class PipelineState:
         if node is None or not node.data:
             return None
         data = json.loads(node.data)
-        return Process(BatchNumber(data["batch"]), Position.from_json(data["position"]), node.version)
+        began = BatchNumber(data["began"])
+        return Process(BatchNumber(data["batch"]), Position.from_json(data["position"]), began, node.version)
 
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Process:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
@@ -232,7 +237,7 @@ class PipelineState:
         assert node is not None
         if not node.data:
             with suppress(Conflict):  # another process wrote it first; its value is as good
-                self._z.transact([Put(path, Process(batch, position).encoded(), node.version)])
+                self._z.transact([Put(path, Process(batch, position, batch).encoded(), node.version)])
         process = self.process(target)
         assert process is not None
         return process
@@ -249,7 +254,7 @@ class PipelineState:
                 f"target {target} has acknowledged batch {process.batch}; batch {batch.number} cannot come next",
                 where=self._process_path(target),
             )
-        moved = Process(batch.number, batch.last)
+        moved = Process(batch.number, batch.last, process.began)
         self._transact(
             lease,
             f"acknowledging batch {batch.number} of target {target}",

@@ -1,0 +1,106 @@
+"""load: deliver batches to a target, strictly in order, each exactly once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import PipelineState
+from sluice.errors import CoordinationUnavailable, LoadError
+from sluice.flows.merge import merge
+from sluice.flows.runtime import Runtime
+from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
+from sluice.targets import Target, open_target
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What a load did: ``batches`` delivered (earlier ones that were missing among them), rows written, seconds."""
+
+    target: str
+    batch: int
+    batches: int = 0
+    upserts: int = 0
+    deletes: int = 0
+    seconds: float = 0.0
+    already: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "batch": self.batch,
+            "batches": self.batches,
+            "upserts": self.upserts,
+            "deletes": self.deletes,
+            "seconds": round(self.seconds, 3),
+            "already": self.already,
+        }
+
+
+def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
+    """Bring ``target`` up to ``batch``. Batches before it that the target lacks are delivered first; one it holds is not repeated.
+
+    The target itself says which batch it holds; its answer and its data move together, under the epoch of this process's lease.
+
+    Raises:
+        MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
+        Fenced: another process took over.
+    """
+    started = time.monotonic()
+    with runtime.state() as state:
+        state.require_permit()
+        process = state.process(target)
+        if process is not None and process.batch >= batch:
+            return LoadOutcome(target, batch, already=True)
+        with state.consumer(target) as lease:
+            loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
+            process = state.process(target)
+            began = process.began if process else 0
+            held = loader.begin_load(lease.epoch, began)
+            if process is not None and held < process.batch:
+                raise LoadError(
+                    f"target {target} says it holds batch {held}, but batch {process.batch} was acknowledged: it was restored or replaced",
+                    where=f"pipeline {runtime.name}",
+                    hint=f"`sluice redeliver {runtime.name} {target}` loads the missing batches again from the segments",
+                )
+            done = upserts = deletes = 0
+            for number in range(held + 1, batch + 1):
+                results = _deliver(runtime, state, lease, loader, target, number)
+                upserts += sum(r.upserts for r in results)
+                deletes += sum(r.deletes for r in results)
+                done += 1
+    outcome = LoadOutcome(target, batch, done, upserts, deletes, time.monotonic() - started, already=done == 0)
+    _log.info("loaded", pipeline=runtime.name, **outcome.to_json())
+    return outcome
+
+
+def _deliver(
+    runtime: Runtime, state: PipelineState, lease: Lease, loader: Target, target: str, number: int
+) -> list[LoadResult]:
+    record = state.require(number)
+    changeset_path = record.changeset or merge(runtime, number).changeset
+    config = runtime.pipeline.target(target)
+    changeset = read_changeset(runtime.store, changeset_path)
+    phases = plan_load(runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver)
+    results: list[LoadResult] = []
+    for phase in phases:
+        if not state.alive:
+            raise CoordinationUnavailable(
+                f"loading batch {number} into {target}: the ZooKeeper session, and with it the lease, is gone"
+            )
+        state.require_permit()
+        results += runtime.runner.run(
+            run_load_unit,
+            phase,
+            parallelism=config.parallelism,
+            description=f"{runtime.name}: load batch {number} into {target}",
+            slot=number,
+        )
+    loader.finish_load(lease.epoch, number, record.last)
+    return results
