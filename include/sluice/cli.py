@@ -355,6 +355,29 @@ def skip(
 
 
 @app.command()
+def redeliver(
+    pipeline: Pipeline,
+    target: Annotated[str, typer.Argument(help="Name of the target.")],
+    from_batch: Annotated[
+        int | None, typer.Option("--from-batch", help="Default: behind what the target says it holds.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Load acknowledged batches again, after a target was restored or replaced."""
+    from sluice.flows import admin
+
+    runtime = _runtime(pipeline)
+    _planned(
+        lambda dry: admin.redeliver(runtime, target, by=admin.who(), dry_run=dry, from_batch=from_batch),
+        dry_run,
+        yes,
+        as_json,
+    )
+
+
+@app.command()
 def seek(
     pipeline: Pipeline,
     to: Annotated[

@@ -262,6 +262,22 @@ class PipelineState:
         )
         return replace(moved, version=process.version + 1)
 
+    def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Process:
+        """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once more."""
+        process = self.process(target)
+        assert process is not None
+        for batch in batches:
+            if self.batch(batch.number) is None:
+                with suppress(Conflict):
+                    self._z.transact([Create(self._batch_path(batch.number), _encode(batch.to_json()))])
+        back = Process(BatchNumber(batches[0].number - 1), position, process.began)
+        self._transact(
+            lease,
+            f"taking back the acknowledgements of target {target}",
+            [lease.fence, Put(self._process_path(target), back.encoded(), process.version)],
+        )
+        return replace(back, version=process.version + 1)
+
     def delivered(self) -> int:
         """The last batch that every target has acknowledged; 0 if none."""
         done = [p.batch for p in map(self.process, self.targets) if p is not None]

@@ -11,10 +11,12 @@ from typing import Any
 from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.positions import resolve_start
 from sluice.config.pipeline import StartPosition
-from sluice.errors import ConfigError, OutOfOrder
+from sluice.errors import ConfigError, OutOfOrder, SegmentError
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import Position
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.segments.store import SegmentStore
 from sluice.targets import open_target
 
 
@@ -112,6 +114,64 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             state.acknowledge(lease, target, record)
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, "kept_in": folder})
     return plan
+
+
+def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> Plan:
+    """Load acknowledged batches again from their segments: after a target was restored from a backup or replaced.
+
+    ``from_batch`` None: from the batch behind the one the target says it holds.
+
+    Raises:
+        SegmentError: a batch is no longer stored.
+    """
+    config = runtime.pipeline.target(target)
+    with runtime.state() as state:
+        process = state.process(target)
+        if process is None:
+            raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
+        held = open_target(config, runtime.resolver, runtime.name).acked_batch()
+        first = from_batch or held + 1
+        store = runtime.store
+        batches = [_known_again(runtime, store, number) for number in range(first, process.batch + 1)]
+        if not batches:
+            return Plan("redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",))
+        plan = Plan(
+            "redeliver",
+            (f"batches {first} to {process.batch} are loaded into {target} again, in order, from the segments",),
+        )
+        if dry_run:
+            return plan
+        with state.consumer(target) as lease:
+            loader = open_target(config, runtime.resolver, runtime.name)
+            loader.reset_ack(lease.epoch, first - 1, batches[0].first)
+            state.redeliver(lease, target, batches[0].first, batches)
+        state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
+    return plan
+
+
+def _known_again(runtime: Runtime, store: SegmentStore, number: int) -> Batch:
+    with runtime.state() as state:
+        batch = state.batch(number)
+    if batch:
+        return batch
+    manifest = manifest_of(runtime, store, number)
+    if manifest is None:
+        raise SegmentError(
+            f"batch {number} is no longer stored",
+            where=store.uri,
+            hint="the target needs a new copy of the source's tables, or a backup that is not older than the retained segments",
+        )
+    return Batch(
+        number=BatchNumber(number),
+        epoch=Epoch(manifest.epoch),
+        claim="redelivered",
+        manifest=store.manifest_path(number, manifest.epoch),
+        first=manifest.first.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        first_commit_time_us=manifest.first_commit_time_us,
+    )
 
 
 def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool) -> Plan:
