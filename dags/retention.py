@@ -1,0 +1,12 @@
+"""The ``retention`` DAG: hourly, removes what nobody needs any more."""
+
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from sluice.orchestration.retention import build_retention_dag
+
+_FOLDER = Path(os.environ.get("SLUICE_PIPELINES") or Path(__file__).resolve().parents[1] / "include" / "pipelines")
+
+dag: DAG = build_retention_dag(_FOLDER)

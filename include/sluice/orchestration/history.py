@@ -1,0 +1,113 @@
+"""Removing old runs of sync DAGs from Airflow's database, through its public REST API.
+
+A busy pipeline opens a run a second or two: some 50,000 a day, each with a handful of task rows. A task has no access
+to Airflow's database (since Airflow 3, by design) and ``airflow db clean`` needs it, so runs are removed in bulk by the
+API, with a login that the operator gives as a connection.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, RetryableError
+
+_AT_ONCE = 100
+"""Runs a request; the API's own limit for a page."""
+
+
+@dataclass
+class AirflowApi:
+    """As much of Airflow's REST API as removing runs needs. ``endpoint``: host, port, login, password, schema (http)."""
+
+    endpoint: Endpoint
+    timeout_s: float = 60.0
+    _token: str = field(default="", repr=False)
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """JSON of the answer. Raises ConfigError for a refused login, RetryableError for all else that fails."""
+        if not self._token:
+            login = {"username": self.endpoint.user, "password": self.endpoint.password}
+            self._token = self._send("POST", "/auth/token", login)["access_token"]
+        return self._send(method, f"/api/v2{path}", body)
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        host = (
+            self.endpoint.host
+            if "://" in self.endpoint.host
+            else f"{self.endpoint.schema or 'http'}://{self.endpoint.host}"
+        )
+        url = f"{host}:{self.endpoint.port}{path}" if self.endpoint.port else f"{host}{path}"
+        headers = {
+            "Content-Type": "application/json",
+            **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
+        }
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            with urllib.request.urlopen(  # noqa: S310 - the address is the operator's own connection
+                urllib.request.Request(url, data=data, headers=headers, method=method),  # noqa: S310
+                timeout=self.timeout_s,
+            ) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code in {401, 403}:
+                raise ConfigError(
+                    f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} ({error.code})",
+                    where=self.endpoint.address,
+                    hint="the connection needs a user who may delete DAG runs",
+                ) from None
+            raise RetryableError(f"Airflow's API answered {error.code} to {method} {path}") from None
+        except (OSError, ValueError) as error:
+            raise RetryableError(f"Airflow's API does not answer: {error}", where=self.endpoint.address) from None
+
+
+def sync_dags(api: AirflowApi) -> list[str]:
+    """Ids of the DAGs tagged ``sync``."""
+    return [dag["dag_id"] for dag in api.call("GET", f"/dags?{urlencode({'tags': 'sync', 'limit': _AT_ONCE})}")["dags"]]
+
+
+def remove_runs(
+    api: AirflowApi,
+    dag_id: str,
+    *,
+    before: datetime,
+    seconds: float = 600.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Remove the ended runs of ``dag_id`` that ended before that moment; returns how many.
+
+    Open runs stay, whatever their age. Stops after ``seconds``; the next call goes on.
+    """
+    until, removed = clock() + seconds, 0
+    for ids in _ended(api, dag_id, before):
+        action = {"action": "delete", "entities": ids, "action_on_non_existence": "skip"}
+        answer = api.call("PATCH", f"/dags/{quote(dag_id, safe='')}/dagRuns", {"actions": [action]})
+        done = len((answer.get("delete") or {}).get("success", []))
+        removed += done
+        if done < len(ids) or clock() > until:
+            break
+    return removed
+
+
+def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
+    """Pages of run ids; each page is asked for when those before it are gone."""
+    asked = urlencode([
+        ("state", "success"),
+        ("state", "failed"),
+        ("end_date_lte", before.isoformat()),
+        ("order_by", "id"),
+        ("limit", _AT_ONCE),
+    ])
+    while True:
+        runs = api.call("GET", f"/dags/{quote(dag_id, safe='')}/dagRuns?{asked}")["dag_runs"]
+        if not runs:
+            return
+        yield [run["dag_run_id"] for run in runs]
