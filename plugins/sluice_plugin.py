@@ -43,6 +43,7 @@ class SluicePlugin(AirflowPlugin):
             "url_route": "sluice",
             "nav_top_level": True,
             "icon": f"{_PREFIX}/sluice/static/icon.svg",
+            "icon_dark_mode": f"{_PREFIX}/sluice/static/icon-dark.svg",
         },
         {
             "name": "Sluice",

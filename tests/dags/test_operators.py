@@ -92,7 +92,9 @@ def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType
         ack.execute(context())
     assert isinstance(deferred.value.trigger, PauseTrigger)
     with pytest.raises(TaskDeferred):
-        AckOperator(task_id="a", pipeline=path, batch=None, target="reporting").execute(context())
+        AckOperator(task_id="a", pipeline=path, batch="None", target="reporting").execute(context())
+    with pytest.raises(TaskError, match="no batch number"):
+        LoadOperator(task_id="l", pipeline=path, batch="None", target="reporting").execute(context())
     flows.change()
     flows.drain(None, claim="c", idle_wait_s=0)
     flows.load(None, "reporting", 1)

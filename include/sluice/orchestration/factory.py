@@ -97,15 +97,13 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         drain = DrainOperator(
             task_id="drain", pipeline=file, waits=continuous, depends_on_past=True, doc_md=describe.DRAIN
         )
-        batch = drain.output
-        merge = _stage(pipeline, "merge", file, batch, task_id="merge", doc_md=describe.MERGE)
+        merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=describe.MERGE)
         drain >> merge
         for target in pipeline.targets:
             load = _stage(
                 pipeline,
                 "load",
                 file,
-                batch,
                 target=target.name,
                 task_id=f"load.{target.name}",
                 depends_on_past=True,
@@ -114,7 +112,6 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
             ack = AckOperator(
                 task_id=f"ack.{target.name}",
                 pipeline=file,
-                batch=batch,
                 target=target.name,
                 depends_on_past=True,
                 doc_md=describe.ack_doc(target),
@@ -169,16 +166,16 @@ def schedule_of(text: str) -> Any:
 
 
 def _stage(
-    pipeline: PipelineConfig, stage: str, file: str, batch: Any, *, target: str | None = None, **kwargs: Any
+    pipeline: PipelineConfig, stage: str, file: str, *, target: str | None = None, **kwargs: Any
 ) -> BaseOperator:
     """The task of a stage that runs on Spark, in the way the pipeline says."""
     if pipeline.spark.mode == "submit":
         from sluice.orchestration.submit import submit
 
-        return submit(stage, pipeline=pipeline, path=file, batch=batch, target=target, **kwargs)
+        return submit(stage, pipeline=pipeline, path=file, target=target, **kwargs)
     if target is None:
-        return MergeOperator(pipeline=file, batch=batch, **kwargs)
-    return LoadOperator(pipeline=file, batch=batch, target=target, **kwargs)
+        return MergeOperator(pipeline=file, **kwargs)
+    return LoadOperator(pipeline=file, target=target, **kwargs)
 
 
 def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:

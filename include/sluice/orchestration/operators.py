@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import Fenced, LeaseHeld, OutOfOrder
+from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder
 from sluice.orchestration.failures import TaskError, boundary
 from sluice.orchestration.running import claim, open_runtime
 from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger
@@ -88,14 +88,32 @@ class DrainOperator(SluiceOperator):
         raise AssertionError("defer() always raises")
 
 
+BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"
+"""The number that this run's drain returned. As a template it is seen among a task's rendered fields, and draws no edge
+from drain to every task in the graph."""
+
+
 class BatchOperator(SluiceOperator):
-    """A task on one batch. ``batch`` is the number that ``drain`` returned."""
+    """A task on one batch; ``batch``: its number, rendered from :data:`BATCH`."""
 
     template_fields: Sequence[str] = ("batch",)
 
-    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+    def __init__(self, *, batch: str | int = BATCH, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batch = batch
+
+    @property
+    def number(self) -> int | None:
+        """None: this run has no batch."""
+        return int(self.batch) if str(self.batch).isdecimal() else None
+
+    def require_number(self) -> int:
+        """The batch's number. Raises ConfigError if this run has none."""
+        if self.number is None:
+            raise ConfigError(
+                "this run has no batch number", hint="press Clear on its task drain, with downstream tasks"
+            )
+        return self.number
 
     def _done(self, outcome: Any) -> dict[str, Any]:
         summary: dict[str, Any] = outcome.to_json()
@@ -115,7 +133,7 @@ class MergeOperator(BatchOperator):
         with boundary():
             from sluice.flows.merge import merge
 
-            return self._done(merge(open_runtime(self.pipeline), int(self.batch)))
+            return self._done(merge(open_runtime(self.pipeline), self.require_number()))
 
 
 class TargetOperator(BatchOperator):
@@ -138,7 +156,7 @@ class LoadOperator(TargetOperator):
         with boundary():
             from sluice.flows.load import load
 
-            return self._done(load(open_runtime(self.pipeline), self.target, int(self.batch)))
+            return self._done(load(open_runtime(self.pipeline), self.target, self.require_number()))
 
 
 class AckOperator(TargetOperator):
@@ -155,22 +173,21 @@ class AckOperator(TargetOperator):
         super().__init__(trigger_rule=trigger_rule, **kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        if self.batch is None:
-            return self._hold("this run has no batch: its drain did not succeed", 0)
         return self._ack(context, waited=0)
 
     def woken(self, context: Context, event: Any = None, waited: int = 0) -> dict[str, Any]:
         """A pause is over."""
-        if self.batch is None:
-            return self._hold("this run has no batch: its drain did not succeed", waited)
         return self._ack(context, waited=waited)
 
     def _ack(self, context: Context, *, waited: int) -> dict[str, Any]:
+        number = self.number
+        if number is None:
+            return self._hold("this run has no batch: its drain did not succeed", waited)
         try:
             with boundary():
                 from sluice.flows.ack import ack
 
-                return self._done(ack(open_runtime(self.pipeline), self.target, int(self.batch)))
+                return self._done(ack(open_runtime(self.pipeline), self.target, number))
         except TaskError as error:
             attempts_used_up = context["ti"].try_number > context["ti"].max_tries
             if error.kind != OutOfOrder.__name__ and not attempts_used_up:

@@ -26,7 +26,12 @@ from sluice.errors import SluiceError
 from sluice.orchestration.factory import dag_id_of, pipeline_files
 
 _FRESH_S = 1.0
-_FILES = {"sluice.css": "text/css", "sluice.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_FILES = {
+    "sluice.css": "text/css",
+    "sluice.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "icon-dark.svg": "image/svg+xml",
+}
 _PRIVATE = {"Cache-Control": "no-store"}
 
 User = Annotated[BaseUser, Depends(get_user)]

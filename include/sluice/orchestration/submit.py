@@ -11,6 +11,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from sluice.orchestration.failures import TaskError, boundary
+from sluice.orchestration.operators import BATCH
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,8 +29,8 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     knows. The job's log holds the error, in one message; this task only says that it is there.
     """
 
-    def __init__(self, *, stage: str, pipeline: str, batch: Any, target: str | None = None, **kwargs: Any) -> None:
-        arguments = [pipeline, *([target] if target else []), str(batch)]
+    def __init__(self, *, stage: str, pipeline: str, target: str | None = None, **kwargs: Any) -> None:
+        arguments = [pipeline, *([target] if target else []), BATCH]
         super().__init__(
             application=str(JOBS / f"{stage}.py"),
             application_args=arguments,
@@ -56,13 +57,12 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
 
 def submit(
-    stage: str, *, pipeline: PipelineConfig, path: str, batch: Any, target: str | None = None, **kwargs: Any
+    stage: str, *, pipeline: PipelineConfig, path: str, target: str | None = None, **kwargs: Any
 ) -> SubmitOperator:
     """The spark-submit task of one stage (``merge`` or ``load``)."""
     return SubmitOperator(
         stage=stage,
         pipeline=path,
-        batch=batch,
         target=target,
         conn_id=pipeline.spark.connection,
         execution_timeout=timedelta(hours=2),
