@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from sluice.errors import OutOfOrder, SluiceError
+from sluice.errors import OutOfOrder, Paused, SluiceError
 
 
 def folder() -> Path:
@@ -75,6 +75,8 @@ class Outcome:
 
 def _trouble(stage: str) -> None:
     """Raise what ``settings.json`` says this stage shall raise: ``{"fail": {stage: [class, message]}}``."""
+    if _settings().get("paused") and stage != "has_news":
+        raise Paused("a person paused it")
     kind = _settings().get("fail", {}).get(stage)
     if kind:
         import sluice.errors
@@ -197,8 +199,8 @@ class Runtime:
         return cls(pipeline)
 
     @contextmanager
-    def state(self) -> Iterator[None]:
-        yield None
+    def state(self) -> Iterator[Any]:
+        yield SimpleNamespace(permit=lambda: SimpleNamespace(open=not _settings().get("paused", False)))
 
 
 def modules() -> dict[str, ModuleType]:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.failures import TaskError
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
-from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger
+from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger, PermitTrigger
 from tests.dags.conftest import WritePipeline
 
 
@@ -149,8 +149,33 @@ def test_the_trigger_wakes_the_drain_when_it_cannot_look(
     assert _first_event(LogMovedTrigger(path)) == "trouble"
 
 
+@pytest.mark.parametrize("kind", [DrainOperator, MergeOperator, LoadOperator, AckOperator])
+def test_a_paused_pipeline_waits_in_the_triggerer(path: str, flows: ModuleType, kind: type[Any]) -> None:
+    """No attempt is used up by a pause, however long."""
+    (flows.folder() / "settings.json").write_text(json.dumps({"paused": True}))
+    target = {"target": "reporting"} if kind in {LoadOperator, AckOperator} else {}
+    number = {} if kind is DrainOperator else {"batch": 1}
+    with pytest.raises(TaskDeferred) as deferred:
+        kind(task_id="t", pipeline=path, **target, **number).execute(context(try_number=6))
+    assert isinstance(deferred.value.trigger, PermitTrigger)
+
+
+def test_a_resumed_pipeline_goes_on(path: str, flows: ModuleType) -> None:
+    settings = flows.folder() / "settings.json"
+    settings.write_text(json.dumps({"paused": True}))
+
+    async def go() -> Any:
+        waiting = asyncio.create_task(anext(PermitTrigger(path).run()))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        settings.write_text("{}")
+        return (await asyncio.wait_for(waiting, 30)).payload
+
+    assert asyncio.run(go()) == "news"
+
+
 def test_triggers_can_be_stored() -> None:
-    for trigger in (LogMovedTrigger("p.yaml", 2.0), PauseTrigger(5.0)):
+    for trigger in (LogMovedTrigger("p.yaml", 2.0), PauseTrigger(5.0), PermitTrigger("p.yaml")):
         name, kwargs = trigger.serialize()
         assert name == f"sluice.orchestration.triggers.{type(trigger).__name__}"
         assert type(trigger)(**kwargs).serialize() == (name, kwargs)

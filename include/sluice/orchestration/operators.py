@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder
-from sluice.orchestration.failures import TaskError, boundary
+from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, SluiceError
+from sluice.orchestration.failures import boundary
 from sluice.orchestration.running import claim, open_runtime
-from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger
+from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger, PermitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
 
 _IDLE_WAIT_S = 2.0
 """How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
@@ -32,7 +33,10 @@ _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 
 
 class SluiceOperator(BaseOperator):  # type: ignore[misc]
-    """What all tasks share: the pipeline file, read anew by each attempt."""
+    """What all tasks share: the pipeline file, read anew by each attempt; errors as one message; a pause is waited out.
+
+    Subclasses write :meth:`work`.
+    """
 
     ui_color = "#e8f1f8"
     ui_fgcolor = "#12344d"
@@ -40,6 +44,30 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
     def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
+
+    def execute(self, context: Context) -> Any:
+        return self._attempt(context)
+
+    def woken(self, context: Context, event: Any = None, **memory: Any) -> Any:
+        """The trigger fired; ``memory`` is what :meth:`wait` was given."""
+        return self._attempt(context, **memory)
+
+    def _attempt(self, context: Context, **memory: Any) -> Any:
+        with boundary():
+            try:
+                return self.work(context, **memory)
+            except Paused as pause:
+                self.log.info("waiting: %s", pause)
+                return self.wait(PermitTrigger(self.pipeline))
+
+    def work(self, context: Context, **memory: Any) -> Any:
+        """One attempt. Raises SluiceError."""
+        raise NotImplementedError
+
+    def wait(self, trigger: BaseTrigger, **memory: Any) -> NoReturn:
+        """Give the worker back until ``trigger`` fires."""
+        self.defer(trigger=trigger, method_name="woken", kwargs=memory)
+        raise AssertionError("defer() always raises")
 
 
 class DrainOperator(SluiceOperator):
@@ -55,37 +83,25 @@ class DrainOperator(SluiceOperator):
         super().__init__(**kwargs)
         self.waits = waits
 
-    def execute(self, context: Context) -> int:
-        return self._drain(context, in_vain=0)
+    def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
+        """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+        from sluice.flows.capture import drain
 
-    def woken(self, context: Context, event: Any = None, in_vain: int = 0) -> int:
-        """The trigger fired, or a stand-by is over."""
-        return self._drain(context, in_vain=in_vain)
-
-    def _drain(self, context: Context, *, in_vain: int) -> int:
-        with boundary():
-            from sluice.flows.capture import drain
-
-            mine = claim(context["ti"].dag_id, context["ti"].run_id)
-            try:
-                outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S)
-            except (LeaseHeld, Fenced) as error:
-                if not self.waits:
-                    raise
-                self.log.info("standing by: %s", error)
-                self._wait(_STAND_BY_S, in_vain=0)
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        try:
+            outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S)
+        except (LeaseHeld, Fenced) as error:
+            if not self.waits:
+                raise
+            self.log.info("standing by: %s", error)
+            return self.wait(LogMovedTrigger(self.pipeline, _STAND_BY_S))
         self.log.info("drained %s", outcome.to_json())
         if outcome.batch is not None:
             return int(outcome.batch)
         if not self.waits:
             raise AirflowSkipException("there is nothing new in the source's log")
-        return self._wait(_IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)], in_vain=in_vain + 1)
-
-    def _wait(self, not_before_s: float, *, in_vain: int) -> NoReturn:
-        self.defer(
-            trigger=LogMovedTrigger(self.pipeline, not_before_s), method_name="woken", kwargs={"in_vain": in_vain}
-        )
-        raise AssertionError("defer() always raises")
+        pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
+        return self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
 
 BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"
@@ -129,11 +145,10 @@ class MergeOperator(BatchOperator):
     def __init__(self, *, execution_timeout: timedelta | None = timedelta(minutes=30), **kwargs: Any) -> None:
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        with boundary():
-            from sluice.flows.merge import merge
+    def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.flows.merge import merge
 
-            return self._done(merge(open_runtime(self.pipeline), self.require_number()))
+        return self._done(merge(open_runtime(self.pipeline), self.require_number()))
 
 
 class TargetOperator(BatchOperator):
@@ -152,11 +167,10 @@ class LoadOperator(TargetOperator):
     def __init__(self, *, execution_timeout: timedelta | None = timedelta(hours=2), **kwargs: Any) -> None:
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        with boundary():
-            from sluice.flows.load import load
+    def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.flows.load import load
 
-            return self._done(load(open_runtime(self.pipeline), self.target, self.require_number()))
+        return self._done(load(open_runtime(self.pipeline), self.target, self.require_number()))
 
 
 class AckOperator(TargetOperator):
@@ -172,33 +186,22 @@ class AckOperator(TargetOperator):
     def __init__(self, *, trigger_rule: str = TriggerRule.NONE_SKIPPED, **kwargs: Any) -> None:
         super().__init__(trigger_rule=trigger_rule, **kwargs)
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        return self._ack(context, waited=0)
+    def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
+        """``waited``: pauses so far."""
+        from sluice.flows.ack import ack
 
-    def woken(self, context: Context, event: Any = None, waited: int = 0) -> dict[str, Any]:
-        """A pause is over."""
-        return self._ack(context, waited=waited)
-
-    def _ack(self, context: Context, *, waited: int) -> dict[str, Any]:
         number = self.number
         if number is None:
             return self._hold("this run has no batch: its drain did not succeed", waited)
         try:
-            with boundary():
-                from sluice.flows.ack import ack
-
-                return self._done(ack(open_runtime(self.pipeline), self.target, number))
-        except TaskError as error:
-            attempts_used_up = context["ti"].try_number > context["ti"].max_tries
-            if error.kind != OutOfOrder.__name__ and not attempts_used_up:
+            return self._done(ack(open_runtime(self.pipeline), self.target, number))
+        except OutOfOrder as error:
+            return self._hold(str(error), waited)
+        except SluiceError as error:
+            if isinstance(error, Paused) or context["ti"].try_number <= context["ti"].max_tries:
                 raise
             return self._hold(str(error), waited)
 
     def _hold(self, why: str, waited: int) -> NoReturn:
         self.log.warning("the run holds: %s. Mend the red task above and press Clear on it", why)
-        self.defer(
-            trigger=PauseTrigger(_HOLD_S[min(waited, len(_HOLD_S) - 1)]),
-            method_name="woken",
-            kwargs={"waited": waited + 1},
-        )
-        raise AssertionError("defer() always raises")
+        self.wait(PauseTrigger(_HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
 
 log = structlog.get_logger()
 
@@ -45,50 +48,25 @@ class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(self.not_before_s)
-        yield TriggerEvent(await self._wait())
-
-    async def _wait(self) -> str:
-        looks = 0
-        trouble_since: float | None = None
-        while True:
-            watch = _Watch(self.pipeline)
-            try:
-                while not await asyncio.to_thread(watch.has_news):
-                    trouble_since = None
-                    await asyncio.sleep(_LOOK_EVERY_S[min(looks // _LOOKS_A_STEP, len(_LOOK_EVERY_S) - 1)])
-                    looks += 1
-                return "news"
-            except SluiceError as error:
-                now = time.monotonic()
-                trouble_since = now if trouble_since is None else trouble_since
-                log.warning("cannot_look_for_changes", pipeline=self.pipeline, error=str(error))
-                if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
-                    return "trouble"
-            finally:
-                await asyncio.to_thread(watch.close)
-            await asyncio.sleep(_LOOK_EVERY_S[-1])
+        yield TriggerEvent(await _until(self.pipeline, _has_news))
 
 
-class _Watch:
-    """Asks for news over one runtime and one ZooKeeper session, opened by the thread that first asks."""
+class PermitTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires when the pipeline is no longer paused.
+
+    Args:
+        pipeline: path of the pipeline file.
+    """
 
     def __init__(self, pipeline: str) -> None:
-        self._pipeline = pipeline
-        self._stack = ExitStack()
-        self._runtime: Any = None
+        super().__init__()
+        self.pipeline = pipeline
 
-    def has_news(self) -> bool:
-        from sluice.flows.capture import has_news
-        from sluice.orchestration.running import open_runtime
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"pipeline": self.pipeline}
 
-        if self._runtime is None:
-            opened = open_runtime(self._pipeline)
-            self._stack.enter_context(opened.state())
-            self._runtime = opened
-        return has_news(self._runtime)
-
-    def close(self) -> None:
-        self._stack.close()
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(await _until(self.pipeline, _permitted))
 
 
 class PauseTrigger(BaseTrigger):  # type: ignore[misc]
@@ -104,3 +82,59 @@ class PauseTrigger(BaseTrigger):  # type: ignore[misc]
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(self.seconds)
         yield TriggerEvent("pause is over")
+
+
+def _has_news(opened: Runtime) -> bool:
+    from sluice.flows.capture import has_news
+
+    return has_news(opened)
+
+
+def _permitted(opened: Runtime) -> bool:
+    with opened.state() as state:
+        return bool(state.permit().open)
+
+
+async def _until(pipeline: str, condition: Callable[[Runtime], bool]) -> str:
+    """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute."""
+    looks = 0
+    trouble_since: float | None = None
+    while True:
+        watch = _Watch(pipeline, condition)
+        try:
+            while not await asyncio.to_thread(watch.look):
+                trouble_since = None
+                await asyncio.sleep(_LOOK_EVERY_S[min(looks // _LOOKS_A_STEP, len(_LOOK_EVERY_S) - 1)])
+                looks += 1
+            return "news"
+        except SluiceError as error:
+            now = time.monotonic()
+            trouble_since = now if trouble_since is None else trouble_since
+            log.warning("cannot_look_for_changes", pipeline=pipeline, error=str(error))
+            if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
+                return "trouble"
+        finally:
+            await asyncio.to_thread(watch.close)
+        await asyncio.sleep(_LOOK_EVERY_S[-1])
+
+
+class _Watch:
+    """Asks a question over one runtime and one ZooKeeper session, opened by the thread that first asks."""
+
+    def __init__(self, pipeline: str, condition: Callable[[Runtime], bool]) -> None:
+        self._pipeline = pipeline
+        self._condition = condition
+        self._stack = ExitStack()
+        self._runtime: Runtime | None = None
+
+    def look(self) -> bool:
+        from sluice.orchestration.running import open_runtime
+
+        if self._runtime is None:
+            opened = open_runtime(self._pipeline)
+            self._stack.enter_context(opened.state())
+            self._runtime = opened
+        return self._condition(self._runtime)
+
+    def close(self) -> None:
+        self._stack.close()
