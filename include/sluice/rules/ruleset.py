@@ -63,6 +63,9 @@ class RuleSet:
             rules.append(Rule(config, str(path), text))
         return cls(tuple(rules))
 
+    def __len__(self) -> int:
+        return len(self.rules)
+
     def validate(self) -> None:
         """Load every rule. Raises RuleError with file and line for the first that is broken."""
         for rule in self.rules:

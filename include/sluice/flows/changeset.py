@@ -1,0 +1,200 @@
+"""A batch after merge and rules: ``changeset-{attempt}/manifest.json``. A stored contract, format version 1."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field
+
+from sluice.errors import SegmentError
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.segments.manifest import PositionRecord
+from sluice.segments.store import SegmentStore, quoted
+from sluice.targets.base import PlannedColumn, PlannedTable
+
+ROW_GROUP_ROWS = 65_536
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ChangesetFile(_Stored):
+    """One immutable Parquet file: merged rows of one target table, one row a key."""
+
+    path: str = Field(description="Relative to the pipeline's store folder.")
+    rows: int
+    inserts: int
+    updates: int
+    deletes: int
+    size_bytes: int
+    crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
+    bucket_min: int
+    bucket_max: int
+
+
+class ChangesetColumn(_Stored):
+    """A column that goes to the target; ``type`` is the SQL type at the source, empty if a rule made it."""
+
+    name: str
+    type: str = ""
+    key: int = 0
+    generated: bool = False
+    charset: str = ""
+    collation: str = ""
+    arrow_type: str = ""
+
+
+class ChangesetTable(_Stored):
+    """All files of one source table on its way to one target table."""
+
+    schema_: str = Field(alias="schema", description="At the target.")
+    table: str
+    source_schema: str
+    source_table: str
+    weight: int = 0
+    columns: tuple[ChangesetColumn, ...]
+    files: tuple[ChangesetFile, ...]
+
+    @property
+    def target(self) -> TableId:
+        return TableId(self.schema_, self.table)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def plan(self) -> PlannedTable:
+        """What a target's check wants to know."""
+        columns = tuple(
+            PlannedColumn(c.name, c.type, c.key, c.generated, c.charset, c.collation, c.arrow_type)
+            for c in self.columns
+        )
+        return PlannedTable(self.target, TableId(self.source_schema, self.source_table), columns)
+
+
+class RuleTotal(_Stored):
+    """What a rule did in the whole batch."""
+
+    name: str
+    rows_in: int
+    rows_out: int
+    seconds: float
+    errors: int = 0
+
+
+class ChangesetManifest(_Stored):
+    """The stored file."""
+
+    format_version: Literal[1] = 1
+    batch: int = Field(ge=1)
+    attempt: str
+    last: PositionRecord = Field(description="Position behind the batch's last transaction.")
+    tables: tuple[ChangesetTable, ...]
+    rules: tuple[RuleTotal, ...] = ()
+    counts: dict[str, int] = Field(
+        default_factory=dict, description="changes: merged from; rows, inserts, updates, deletes: merged to."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Changeset:
+    """A changeset manifest and where it is."""
+
+    path: str
+    manifest: ChangesetManifest
+
+    @property
+    def rows(self) -> int:
+        """Merged rows of all tables."""
+        return self.manifest.counts.get("rows", 0)
+
+
+def changeset_folder(store: SegmentStore, batch: int, attempt: str) -> str:
+    """Folder of one attempt."""
+    return f"{store.batch_path(batch)}/changeset-{attempt}"
+
+
+def changeset_file_path(store: SegmentStore, batch: int, attempt: str, target: TableId, unit: str) -> str:
+    """Path of one unit's file of one table."""
+    return f"{changeset_folder(store, batch, attempt)}/{quoted(target.schema)}.{quoted(target.table)}/{unit}.parquet"
+
+
+def read_changeset(store: SegmentStore, path: str) -> Changeset:
+    """Read a manifest. Raises SegmentError if it is missing, damaged or of a newer format."""
+    try:
+        return Changeset(path, ChangesetManifest.model_validate_json(store.read_bytes(path)))
+    except ValueError as error:
+        raise SegmentError(
+            f"the changeset manifest cannot be read: {str(error).splitlines()[0]}",
+            where=path,
+            hint="clear the task merge of this run: it is made anew",
+        ) from error
+
+
+def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int]) -> ChangesetFile:
+    """Write merged rows. ``buckets``: first and last key bucket they may come from."""
+    with store.open_output(path) as sink:
+        with pq.ParquetWriter(
+            sink,
+            rows.schema,
+            compression="zstd",
+            compression_level=1,
+            write_page_checksum=True,
+            use_dictionary=False,
+            write_statistics=False,
+        ) as writer:
+            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        size, crc = sink.size_bytes, sink.crc32
+    counted = {entry["values"]: entry["counts"] for entry in rows["_op"].value_counts().to_pylist()}
+    return ChangesetFile(
+        path=path,
+        rows=rows.num_rows,
+        inserts=counted.get("i", 0),
+        updates=counted.get("u", 0),
+        deletes=counted.get("d", 0),
+        size_bytes=size,
+        crc32=f"{crc:08x}",
+        bucket_min=buckets[0],
+        bucket_max=buckets[1],
+    )
+
+
+def read_changeset_file(store: SegmentStore, file: ChangesetFile) -> pa.Table:
+    """Read one file whole. Raises SegmentError if its size, CRC32 or a page checksum is wrong."""
+    data = store.read_bytes(file.path)
+    damaged = SegmentError(
+        "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
+    )
+    if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
+        raise damaged
+    try:
+        return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise damaged from error
+
+
+def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:
+    """The user's columns of a changeset file, as the manifest lists them."""
+    columns = []
+    for field in schema:
+        if field.name in META_COLUMNS:
+            continue
+        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        columns.append(
+            ChangesetColumn(
+                name=metadata.get("sluice.name", field.name),
+                type=metadata.get("sluice.type", ""),
+                key=int(metadata.get("sluice.key", 0)),
+                generated="sluice.generated" in metadata,
+                charset=metadata.get("sluice.charset", ""),
+                collation=metadata.get("sluice.collation", ""),
+                arrow_type=str(field.type),
+            )
+        )
+    return tuple(columns)

@@ -1,0 +1,467 @@
+"""What runs in a work unit, and how a batch is cut into units.
+
+A unit holds paths, bucket ranges, rule contents and routes, never rows. The number of units follows the rows, not the tables: small tables
+share a unit, large ones are cut by key bucket, so a batch of 1,000 tables is as many Spark tasks as one of five.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.pipeline import PipelineConfig, TargetConfig
+from sluice.errors import ConfigError, SegmentError
+from sluice.flows.changeset import (
+    Changeset,
+    ChangesetColumn,
+    ChangesetFile,
+    ChangesetManifest,
+    ChangesetTable,
+    RuleTotal,
+    changeset_file_path,
+    changeset_folder,
+    columns_of,
+    read_changeset,
+    read_changeset_file,
+    write_changeset_file,
+)
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.merge.compact import compact, user_columns
+from sluice.model.positions import Position
+from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.rules import RuleCount, RuleSet
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+from sluice.targets import Fence, TableChanges, Target, TargetTable, open_target
+
+UNIT_ROWS = 25_000
+"""Rows below which cutting a table costs more than it gains."""
+
+MAX_UNIT_ROWS = 250_000
+"""Bounds the memory of a unit."""
+
+TABLE_COST = 300
+"""What one more table costs a unit, in rows."""
+
+ROW_BYTES = 200
+"""Parquet bytes that count as one row."""
+
+__all__ = [
+    "Endpoints", "LoadPart", "LoadResult", "LoadUnit", "MergePart", "MergeResult", "MergeUnit", "MergedPart", "plan_load", "plan_merge",
+    "read_changeset", "run_load_unit", "run_merge_unit", "write_changeset_manifest",
+]  # fmt: skip
+
+_Part = TypeVar("_Part")
+_READ = ("_op", "_seq", "_commit_ts", "_before")
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """A resolver that travels with the units: the endpoints themselves. Its repr names ids only."""
+
+    endpoints: Mapping[str, Endpoint] = field(repr=False)
+
+    @classmethod
+    def of(cls, resolver: ConnectionResolver, ids: Iterable[str]) -> Endpoints:
+        """Resolve ``ids`` now, here."""
+        return cls({name: resolver(name) for name in ids})
+
+    def __call__(self, connection_id: str) -> Endpoint:
+        try:
+            return self.endpoints[connection_id]
+        except KeyError:
+            raise ConfigError(f"there is no connection {connection_id!r} in this work unit") from None
+
+
+# merge -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MergePart:
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded."""
+
+    source: TableId
+    files: tuple[SegmentFile, ...]
+    buckets: tuple[int, int]
+    route: TableRoute
+    rules: RuleSet
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        share = (self.buckets[1] - self.buckets[0]) / KEY_BUCKETS
+        return int(sum(max(f.rows, f.size_bytes // ROW_BYTES) for f in self.files) * share) + TABLE_COST
+
+
+@dataclass(frozen=True, slots=True)
+class MergeUnit:
+    """Parts that one worker merges one after the other."""
+
+    store_uri: str
+    pipeline: str
+    batch: int
+    attempt: str
+    number: int
+    parts: tuple[MergePart, ...]
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPart:
+    """What came of a part; ``file`` is None if nothing did."""
+
+    source: TableId
+    route: TableRoute
+    columns: tuple[ChangesetColumn, ...]
+    file: ChangesetFile | None
+    rows_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What came of a unit."""
+
+    parts: tuple[MergedPart, ...]
+    rules: tuple[RuleCount, ...]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        """Merged rows."""
+        return sum(part.file.rows for part in self.parts if part.file)
+
+
+def plan_merge(
+    store: SegmentStore,
+    manifest: SegmentManifest,
+    pipeline: PipelineConfig,
+    rules_path: Path | None,
+    attempt: str,
+    *,
+    parallelism: int | None = None,
+) -> list[MergeUnit]:
+    """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+
+    Raises:
+        RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
+    """
+    rules = RuleSet.load(rules_path) if rules_path else RuleSet()
+    rules.validate()
+    routes = Routes.compile(pipeline.mapping)
+    parts = [
+        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source), rules.matching(source))
+        for source, files in _by_table(manifest).items()
+    ]
+    workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
+    total = sum(part.cost for part in parts)
+    size = min(max(UNIT_ROWS, total // (workers * 2) + 1), MAX_UNIT_ROWS)
+    pieces = [piece for part in parts for piece in _cut(part, size)]
+    return [
+        MergeUnit(store.uri, store.pipeline, manifest.batch, attempt, number, tuple(group))
+        for number, group in enumerate(_pack([(piece, piece.cost) for piece in pieces], size))
+    ]
+
+
+def _by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
+    tables: dict[TableId, list[SegmentFile]] = {}
+    for file in manifest.files:
+        tables.setdefault(file.table_id, []).append(file)
+    return tables
+
+
+def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
+    """By key bucket. A table without a key is one piece: its rows are counted as a whole."""
+    pieces = min(-(-part.cost // size), KEY_BUCKETS)
+    if pieces <= 1 or not all(file.primary_key for file in part.files):
+        yield part
+        return
+    borders = [round(i * KEY_BUCKETS / pieces) for i in range(pieces + 1)]
+    for lo, hi in pairwise(borders):
+        files = tuple(f for f in part.files if f.bucket_min < hi and f.bucket_max >= lo)
+        if files:
+            yield MergePart(part.source, files, (lo, hi), part.route, part.rules)
+
+
+def _pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
+    """Groups of about ``size`` (cost) each: the dearest first, each to the group that has least."""
+    count = max(1, min(len(items), -(-sum(cost for _, cost in items) // size)))
+    heap: list[tuple[int, int, list[_Part]]] = [(0, number, []) for number in range(count)]
+    for item, cost in sorted(items, key=lambda entry: -entry[1]):
+        load, number, group = heapq.heappop(heap)
+        group.append(item)
+        heapq.heappush(heap, (load + cost, number, group))
+    return [group for _, _, group in sorted(heap, key=lambda entry: entry[1]) if group]
+
+
+def run_merge_unit(unit: MergeUnit) -> MergeResult:
+    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    started = time.perf_counter()
+    store = SegmentStore(unit.store_uri, unit.pipeline)
+    done: list[MergedPart] = []
+    counts: list[RuleCount] = []
+    for number, part in enumerate(unit.parts):
+        changes, key = _read(store, part)
+        merged = compact(changes, key)
+        ruled, counted = part.rules.apply(merged, part.source)
+        counts += counted
+        mapped = part.route.apply(ruled)
+        file = None
+        if mapped.num_rows:
+            path = changeset_file_path(
+                store, unit.batch, unit.attempt, part.route.target, f"{unit.number:05d}-{number:04d}"
+            )
+            file = write_changeset_file(store, path, mapped, (part.buckets[0], part.buckets[1] - 1))
+        done.append(MergedPart(part.source, part.route, columns_of(mapped.schema), file, changes.num_rows))
+    return MergeResult(tuple(done), tuple(counts), time.perf_counter() - started)
+
+
+def _read(store: SegmentStore, part: MergePart) -> tuple[pa.Table, list[str]]:
+    """All rows of a part in the newest definition of its table, and the key's stored names."""
+    tables = []
+    for file in part.files:
+        with store.open_input(file.path) as source:
+            try:
+                schema = pq.read_schema(source)
+            except (pa.ArrowException, OSError) as error:
+                raise SegmentError("the segment file is damaged", where=file.path) from error
+        wanted = [*user_columns(schema), *_READ]
+        table = read_file(store, file, part.buckets, wanted)
+        tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
+    newest = max(tables, key=lambda t: _last_seq(t)).schema
+    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in newest if f.metadata and b"sluice.key" in f.metadata]
+    return pa.concat_tables([_as(table, newest) for table in tables]), [name for _, name in sorted(key)]
+
+
+def _last_seq(table: pa.Table) -> int:
+    return int(pc.max(table["_seq"]).as_py() or 0)
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` in a newer definition: new columns are null, dropped ones go, types are converted."""
+    if table.schema.equals(schema, check_metadata=True):
+        return table
+    columns = []
+    for field_ in schema:
+        if field_.name not in table.schema.names:
+            columns.append(pa.nulls(table.num_rows, field_.type))
+        elif field_.name == "_before":
+            struct = table["_before"].combine_chunks()
+            present = {child.name for child in struct.type}
+            children = [
+                pc.struct_field(struct, child.name).cast(child.type)
+                if child.name in present
+                else pa.nulls(table.num_rows, child.type)
+                for child in field_.type
+            ]
+            columns.append(pa.StructArray.from_arrays(children, fields=list(field_.type), mask=pc.is_null(struct)))
+        else:
+            columns.append(table[field_.name].cast(field_.type))
+    return pa.table(columns, schema=schema)
+
+
+def write_changeset_manifest(
+    store: SegmentStore, manifest: SegmentManifest, attempt: str, results: Sequence[MergeResult]
+) -> Changeset:
+    """Write what all units of an attempt made; the changeset exists from here on."""
+    tables: dict[tuple[TableId, TableId], list[MergedPart]] = {}
+    for result in results:
+        for part in result.parts:
+            tables.setdefault((part.source, part.route.target), []).append(part)
+    entries = []
+    for (source, target), parts in sorted(tables.items()):
+        files = tuple(part.file for part in parts if part.file)
+        if files:
+            columns = {c.name: c for part in parts if part.file for c in part.columns}
+            entries.append(
+                ChangesetTable(
+                    schema_=target.schema,
+                    table=target.table,
+                    source_schema=source.schema,
+                    source_table=source.table,
+                    weight=parts[0].route.weight,
+                    columns=tuple(columns.values()),
+                    files=files,
+                )
+            )
+    every = [file for entry in entries for file in entry.files]
+    changeset = ChangesetManifest(
+        batch=manifest.batch,
+        attempt=attempt,
+        last=manifest.last,
+        tables=tuple(entries),
+        rules=_rule_totals(results),
+        counts={
+            "changes": manifest.changes,
+            "rows": sum(f.rows for f in every),
+            "inserts": sum(f.inserts for f in every),
+            "updates": sum(f.updates for f in every),
+            "deletes": sum(f.deletes for f in every),
+        },
+    )
+    path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
+    store.write_bytes(path, (changeset.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+    return Changeset(path, changeset)
+
+
+def _rule_totals(results: Sequence[MergeResult]) -> tuple[RuleTotal, ...]:
+    totals: dict[str, RuleCount] = {}
+    for count in (count for result in results for count in result.rules):
+        known = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
+        totals[count.name] = RuleCount(
+            count.name,
+            known.rows_in + count.rows_in,
+            known.rows_out + count.rows_out,
+            known.seconds + count.seconds,
+        )
+    return tuple(
+        RuleTotal(name=c.name, rows_in=c.rows_in, rows_out=c.rows_out, seconds=round(c.seconds, 6))
+        for c in totals.values()
+    )
+
+
+# load ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPart:
+    """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes."""
+
+    table: TargetTable
+    files: tuple[ChangesetFile, ...]
+    deletes: bool = True
+    upserts: bool = True
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(max(f.rows, f.size_bytes // ROW_BYTES) for f in self.files) + TABLE_COST
+
+
+@dataclass(frozen=True, slots=True)
+class LoadUnit:
+    """Parts that one worker writes over one connection.
+
+    ``one_transaction``: all parts together; ``acknowledge``: and the batch's acknowledgement (consistency batch).
+    """
+
+    store_uri: str
+    pipeline: str
+    target: TargetConfig
+    endpoints: Endpoints
+    fence: Fence
+    parts: tuple[LoadPart, ...]
+    one_transaction: bool = False
+    acknowledge: Position | None = None
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a unit wrote: rows upserted and deleted, statements, transactions tried again, seconds."""
+
+    upserts: int
+    deletes: int
+    statements: int
+    retries: int
+    seconds: float
+
+
+def plan_load(
+    store: SegmentStore,
+    changeset: Changeset,
+    config: TargetConfig,
+    target: Target,
+    pipeline: str,
+    epoch: int,
+    resolver: ConnectionResolver,
+) -> list[list[LoadUnit]]:
+    """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
+
+    Compares with the target's tables first: nothing is written if one does not fit (MappingError).
+
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes
+      (and rows that leave a unique value), then upserts.
+    * table: a table is one transaction. batch: everything and the acknowledgement are one transaction.
+    """
+    tables = changeset.manifest.tables
+    if not tables:
+        return []
+    known = target.check([table.plan for table in tables])
+    number = changeset.manifest.batch
+    fence = Fence(epoch, number - 1, number)
+    endpoints = Endpoints.of(resolver, [config.connection])
+    unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence)
+    if config.consistency == "batch":
+        parts = tuple(LoadPart(info, files) for files, info in _per_target(_lighter_first(tables), known))
+        return [[unit(parts, True, changeset.manifest.last.position)]]
+    phases: list[list[LoadUnit]] = []
+    for weight in sorted({table.weight for table in tables}):
+        first: list[LoadPart] = []
+        second: list[LoadPart] = []
+        group = [table for table in tables if table.weight == weight]
+        total = sum(file.rows for table in group for file in table.files)
+        size = min(max(UNIT_ROWS, total // config.parallelism + 1), MAX_UNIT_ROWS)
+        for files, info in _per_target(group, known):
+            whole = LoadPart(info, files)
+            if config.consistency == "table" or not info.key or whole.cost <= size or len(files) == 1:
+                (first if whole.cost <= size else second).append(whole)
+                continue
+            if any(f.deletes for f in files) or (info.unique_keys and any(f.updates or f.inserts for f in files)):
+                first += [LoadPart(info, (file,), upserts=False) for file in files]
+            second += [LoadPart(info, (file,), deletes=False) for file in files]
+        together = config.consistency == "row"
+        for parts_ in (first, second):
+            packed = _pack([(part, part.cost) for part in parts_], size)
+            if packed:
+                phases.append([unit(tuple(parts), together) for parts in packed])
+    return phases
+
+
+def _lighter_first(tables: Sequence[ChangesetTable]) -> list[ChangesetTable]:
+    return sorted(tables, key=lambda table: table.weight)
+
+
+def _per_target(
+    tables: Sequence[ChangesetTable], known: Mapping[TableId, TargetTable]
+) -> list[tuple[tuple[ChangesetFile, ...], TargetTable]]:
+    """Files by target table: several sources may share one."""
+    files: dict[TableId, tuple[ChangesetFile, ...]] = {}
+    for table in tables:
+        files[table.target] = files.get(table.target, ()) + table.files
+    return [(found, known[target]) for target, found in files.items()]
+
+
+def run_load_unit(unit: LoadUnit) -> LoadResult:
+    """Read files and write them to the target, under the fence. Raises SegmentError, TargetUnavailable, LoadError, Fenced."""
+    started = time.perf_counter()
+    store = SegmentStore(unit.store_uri, unit.pipeline)
+    target = open_target(unit.target, unit.endpoints, unit.pipeline)
+    changes = [TableChanges(part.table, _rows(store, part), part.deletes, part.upserts) for part in unit.parts]
+    count = target.load(unit.fence, changes, one_transaction=unit.one_transaction, acknowledge=unit.acknowledge)
+    return LoadResult(count.upserted, count.deleted, count.statements, count.retries, time.perf_counter() - started)
+
+
+def _rows(store: SegmentStore, part: LoadPart) -> pa.Table:
+    tables = [read_changeset_file(store, file) for file in part.files]
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")

@@ -1,0 +1,154 @@
+"""What every target is: a port with a few verbs, and its capabilities as data.
+
+A target is one folder here and one line in the registry (``targets/__init__.py``). It passes ``tests/contract``.
+
+Exactly once, the rule all targets keep: the target itself holds a row (epoch, batch) a pipeline and target. ``begin_load`` raises the epoch
+under a lease; every write happens under a check that the row still says (epoch, the batch before); ``finish_load`` moves the batch.
+A process that was paused and comes back finds a higher epoch and stops (Fenced).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of target can do.
+
+    Attributes:
+        consistency: the settings it offers (row, table, batch).
+        transactional: writes and the acknowledgement commit together.
+        keyless: rows of tables without a key can be deleted.
+        all_changes: takes every change in order (``changes: all``), not only merged rows.
+    """
+
+    consistency: frozenset[str]
+    transactional: bool
+    keyless: bool
+    all_changes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0."""
+
+    name: str
+    sql_type: str = ""
+    key: int = 0
+    generated: bool = False
+    charset: str = ""
+    collation: str = ""
+    arrow_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table that will be written, and where it comes from."""
+
+    target: TableId
+    source: TableId
+    columns: tuple[PlannedColumn, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names of the key columns in key order; empty for a table without a key."""
+        return tuple(c.name for c in sorted(self.columns, key=lambda c: c.key) if c.key)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTable:
+    """A table as the target has it. Picklable: planned once, used by every work unit.
+
+    Attributes:
+        columns: names the target accepts a value for, in its own spelling, without generated columns.
+        unique_keys: the columns of each unique key except the one rows are identified by.
+        key: the planned key, in the target's spelling; empty for a table without a key.
+    """
+
+    table: TableId
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Under which a unit writes: the epoch of the lease, and the batch the target held when the load began."""
+
+    epoch: int
+    held: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
+
+    ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases.
+    """
+
+    table: TargetTable
+    rows: pa.Table
+    deletes: bool = True
+    upserts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCount:
+    """What was written."""
+
+    upserted: int = 0
+    deleted: int = 0
+    statements: int = 0
+    retries: int = 0
+
+    def __add__(self, other: LoadCount) -> LoadCount:
+        return LoadCount(
+            self.upserted + other.upserted,
+            self.deleted + other.deleted,
+            self.statements + other.statements,
+            self.retries + other.retries,
+        )
+
+
+@runtime_checkable
+class Target(Protocol):
+    """One target of one pipeline. Raises TargetUnavailable, ConfigError, MappingError, LoadError, Fenced."""
+
+    capabilities: Capabilities
+
+    def acked_batch(self) -> int:
+        """The batch the target holds, 0 if none; takes nothing over."""
+
+    def begin_load(self, epoch: int, began: int = 0) -> int:
+        """Take over with ``epoch`` and return the batch the target holds. Raises Fenced if a higher epoch was here.
+
+        ``began``: the batch before the first that this target is to get; what it holds when it meets Sluice for the first time.
+        """
+
+    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
+        """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
+
+    def load(
+        self,
+        fence: Fence,
+        changes: Sequence[TableChanges],
+        *,
+        one_transaction: bool = False,
+        acknowledge: Position | None = None,
+    ) -> LoadCount:
+        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's acknowledgement."""
+
+    def finish_load(self, epoch: int, batch: int, position: Position) -> None:
+        """All of ``batch`` is written. A repeat is harmless. Raises Fenced."""
+
+    def reset_ack(self, epoch: int, batch: int, position: Position) -> None:
+        """Say that the target holds ``batch``, an earlier one than it says too: what follows is delivered again. Raises Fenced."""

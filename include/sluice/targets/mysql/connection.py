@@ -1,0 +1,115 @@
+"""A session on the target, set up as a replica's applier is, and its errors as Sluice's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+from pymysql.constants import CR, ER
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+
+STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+"""Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
+
+LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
+"""For rows whose ENUM holds the error value (index 0), which a strict session refuses."""
+
+CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
+"""Errors after which the same transaction may succeed at once."""
+
+_GONE = {
+    CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
+    ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.OPTION_PREVENTS_STATEMENT, ER.NORMAL_SHUTDOWN, ER.NEW_ABORTING_CONNECTION, 3168, 1836, 1927, 1021,
+    ER.TOO_MANY_USER_CONNECTIONS, 0,
+}  # fmt: skip
+_DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
+
+_CONNECT_TIMEOUT_S = 8
+_READ_TIMEOUT_S = 600
+
+
+def connect(endpoint: Endpoint) -> pymysql.connections.Connection[Any]:
+    """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
+
+    Raises:
+        TargetUnavailable: no answer. ConfigError: wrong user or password, or TLS is set up wrongly.
+    """
+    extra = endpoint.extra
+    tls = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key") if extra.get(key)}
+    with errors(endpoint, "connecting"):
+        connection = pymysql.connect(
+            host=endpoint.host or "127.0.0.1",
+            port=endpoint.port or 3306,
+            user=endpoint.user,
+            password=endpoint.password,
+            charset="utf8mb4",
+            unix_socket=extra.get("unix_socket"),
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            write_timeout=_READ_TIMEOUT_S,
+            autocommit=True,
+            local_infile=True,
+            max_allowed_packet=1 << 30,
+            **tls,
+        )
+    try:
+        with errors(endpoint, "setting the session up"), connection.cursor() as cursor:
+            cursor.execute(
+                f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
+                "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
+                "innodb_lock_wait_timeout = 20"
+            )
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def code_of(error: BaseException) -> int:
+    """MySQL's error number, 0 if there is none."""
+    first = error.args[0] if error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+@contextmanager
+def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator[None]:
+    """Turn the driver's exceptions into ours. Deadlocks and lock waits become :class:`Contention`."""
+    try:
+        yield
+    except SluiceError:
+        raise
+    except pymysql.err.Error as error:
+        code, text = code_of(error), _text(error)
+        place = where or f"{endpoint.connection_id} ({endpoint.address})"
+        if code in CONTENTION:
+            raise Contention(f"the target was busy while {doing}: {text}", where=place) from error
+        if code in _DENIED:
+            raise ConfigError(
+                f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
+                where=place,
+                hint=f"check login and password of connection {endpoint.connection_id}, and its grants",
+            ) from error
+        if code in _GONE or isinstance(error, pymysql.err.InterfaceError):
+            raise TargetUnavailable(
+                f"the target does not answer while {doing}: {text or 'the connection was lost'}",
+                where=place,
+                hint="is the server up? the same batch is tried again",
+            ) from error
+        raise LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place) from error
+    except (OSError, RuntimeError) as error:
+        raise TargetUnavailable(
+            f"the target does not answer while {doing}: {error}", where=where or endpoint.address
+        ) from error
+
+
+class Contention(TargetUnavailable):
+    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
+
+
+def _text(error: BaseException) -> str:
+    return str(error.args[1]).splitlines()[0][:300] if len(error.args) > 1 and error.args[1] else str(error)[:300]

@@ -1,0 +1,146 @@
+"""What the target has, from its information_schema, compared with what will be sent."""
+
+# ruff: noqa: S608 - identifiers are quoted, values are parameters
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import MappingError
+from sluice.model.tables import TableId
+from sluice.targets.base import PlannedColumn, PlannedTable, TargetTable
+from sluice.targets.mysql.statements import quoted, quoted_table
+
+_BY_ARROW = {
+    "string": "longtext", "binary": "longblob",
+    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "uint8": "tinyint unsigned",
+    "uint16": "smallint unsigned", "uint32": "int unsigned", "uint64": "bigint unsigned", "float": "float", "double": "double", "date32[day]": "date",
+    "timestamp[us]": "datetime(6)", "timestamp[us, tz=UTC]": "timestamp(6)", "duration[us]": "time(6)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """A column as information_schema has it; ``required``: an insert has to give it a value."""
+
+    name: str
+    required: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """Columns in order, and unique keys (primary first) of a table at the target."""
+
+    columns: tuple[ColumnInfo, ...]
+    unique_keys: tuple[tuple[str, ...], ...]
+
+
+def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
+    """The tables that exist, by the ids asked for; two queries however many there are."""
+    if not tables:
+        return {}
+    cursor.execute("SELECT @@lower_case_table_names")
+    fold = bool(cursor.fetchone()[0])
+
+    def key(schema: str, table: str) -> tuple[str, str]:
+        return (schema.casefold(), table.casefold()) if fold else (schema, table)
+
+    schemas = sorted({table.schema for table in tables})
+    places = ", ".join(["%s"] * len(schemas))
+    columns: dict[tuple[str, str], list[ColumnInfo]] = defaultdict(list)
+    cursor.execute(
+        "SELECT table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra FROM information_schema.columns "
+        f"WHERE table_schema IN ({places}) ORDER BY table_schema, table_name, ordinal_position",
+        schemas,
+    )
+    for schema, table, name, nullable, no_default, extra in cursor.fetchall():
+        extra = (extra or "").lower()
+        generated = "generated" in extra.replace("default_generated", "") or extra in {
+            "virtual",
+            "persistent",
+            "stored",
+        }
+        required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
+        columns[key(schema, table)].append(ColumnInfo(name, required, generated))
+    uniques: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    cursor.execute(
+        "SELECT table_schema, table_name, index_name, column_name FROM information_schema.statistics "
+        f"WHERE table_schema IN ({places}) AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index",
+        schemas,
+    )
+    for schema, table, index, column in cursor.fetchall():
+        uniques[key(schema, table)][index].append(column or "")
+    found = {}
+    for table in tables:
+        place = key(table.schema, table.table)
+        if place in columns:
+            found[table] = TableInfo(tuple(columns[place]), tuple(tuple(c) for c in uniques[place].values()))
+    return found
+
+
+def compare(plan: PlannedTable, info: TableInfo | None) -> TargetTable:
+    """Check one table. Raises MappingError with the statement that would mend it."""
+    if info is None:
+        raise MappingError(
+            f"the target has no table {plan.target} for {plan.source}",
+            where=str(plan.target),
+            hint=f"create it: {create_table(plan)};",
+        )
+    there = {column.name.casefold(): column for column in info.columns}
+    for column in plan.columns:
+        if column.name.casefold() not in there and not column.generated:
+            raise MappingError(
+                f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
+                where=f"{plan.target}.{column.name}",
+                hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}; "
+                "or leave it out: mapping.columns.exclude",
+            )
+    sent = {column.name.casefold() for column in plan.columns}
+    for info_column in info.columns:
+        if info_column.required and info_column.name.casefold() not in sent:
+            raise MappingError(
+                f"column {info_column.name!r} of table {plan.target} at the target needs a value, and {plan.source} has no such column",
+                where=f"{plan.target}.{info_column.name}",
+                hint=f"give it a default: ALTER TABLE {quoted_table(plan.target)} ALTER COLUMN {quoted(info_column.name)} SET DEFAULT …;",
+            )
+    key = tuple(there[name.casefold()].name for name in plan.key)
+    identity = {name.casefold() for name in key}
+    keys = [unique for unique in info.unique_keys if {c.casefold() for c in unique} == identity]
+    if key and not keys:
+        raise MappingError(
+            f"rows of {plan.source} are told apart by ({', '.join(key)}), and table {plan.target} at the target has no such key",
+            where=str(plan.target),
+            hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD PRIMARY KEY ({', '.join(map(quoted, key))});",
+        )
+    others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != identity)
+    columns = tuple(c.name for c in info.columns if not c.generated)
+    return TargetTable(plan.target, columns, key, others)
+
+
+def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
+    """All tables; several sources may go to one target table. Raises MappingError for the first that does not fit."""
+    return {plan.target: compare(plan, infos.get(plan.target)) for plan in plans}
+
+
+def column_type(column: PlannedColumn) -> str:
+    """The type for a column definition."""
+    kind = column.sql_type or _BY_ARROW.get(column.arrow_type, column.arrow_type.replace("decimal128", "decimal"))
+    if column.charset and column.collation:
+        kind += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
+    return kind
+
+
+def create_table(plan: PlannedTable) -> str:
+    """A CREATE TABLE that the planned rows fit into."""
+    lines = [
+        f"{quoted(column.name)} {column_type(column)}{' NOT NULL' if column.key else ''}"
+        for column in plan.columns
+        if not column.generated
+    ]
+    if plan.key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, plan.key))})")
+    return f"CREATE TABLE {quoted_table(plan.target)} ({', '.join(lines)})"

@@ -1,0 +1,232 @@
+"""MySQL and MariaDB as a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import pyarrow.compute as pc
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.base import Capabilities, Fence, LoadCount, PlannedTable, TableChanges, TargetTable
+from sluice.targets.mysql import statements
+from sluice.targets.mysql.connection import LAX, STRICT, Contention, connect, errors
+from sluice.targets.mysql.fence import AckTable
+from sluice.targets.mysql.tables import compare_all, read_tables
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+CONTENTION_ATTEMPTS = 8
+
+
+class MySQLOptions(BaseModel):
+    """``options:`` of a target of type mysql."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ack_schema: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+        None, description="Schema of the table _sluice_ack. Default: the connection's schema, else sluice."
+    )
+
+
+class MySQLTarget:
+    """One MySQL or MariaDB server. A connection lives as long as one verb."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        consistency=frozenset({"row", "table", "batch"}), transactional=True, keyless=True
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        try:
+            self.options = MySQLOptions.model_validate(config.options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"target {config.name!r}: options.{field}: {first['msg']}") from error
+        self.config = config
+        self.endpoint = endpoint
+        self.acks = AckTable(self.options.ack_schema or endpoint.schema or "sluice", pipeline, config.name)
+
+    def acked_batch(self) -> int:
+        """The batch the target holds, 0 if none."""
+        with self._session("reading the acknowledged batch") as session:
+            return self.acks.read(session.cursor)[1]
+
+    def begin_load(self, epoch: int, began: int = 0) -> int:
+        """Take over with ``epoch``; returns the batch held (``began`` at first). Waits for older transactions. Raises Fenced."""
+        with self._session("taking the target over") as session:
+            self.acks.create(session.cursor)
+            return self._transaction(
+                session, lambda: self.acks.take_over(session.cursor, epoch, began), "taking the target over"
+            )[0]
+
+    def finish_load(self, epoch: int, batch: int, position: Position) -> None:
+        """All of ``batch`` is written. Raises Fenced."""
+        with self._session("acknowledging") as session:
+            self._transaction(
+                session, lambda: self.acks.acknowledge(session.cursor, epoch, batch, position), "acknowledging"
+            )
+
+    def reset_ack(self, epoch: int, batch: int, position: Position) -> None:
+        """Say that the target holds ``batch``, an earlier one than it says too. Raises Fenced."""
+        with self._session("moving the acknowledgement") as session:
+            self.acks.create(session.cursor)
+            work = partial(self.acks.reset, session.cursor, epoch, batch, position)
+            self._transaction(session, work, "moving the acknowledgement")
+
+    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
+        """Compare with the target's information_schema. Raises MappingError."""
+        with self._session("reading the target's tables") as session:
+            return compare_all(tables, read_tables(session.cursor, [plan.target for plan in tables]))
+
+    def load(
+        self,
+        fence: Fence,
+        changes: Sequence[TableChanges],
+        *,
+        one_transaction: bool = False,
+        acknowledge: Position | None = None,
+    ) -> LoadCount:
+        """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
+        with self._session("loading") as session:
+            groups = [list(changes)] if one_transaction or acknowledge is not None else [[item] for item in changes]
+            total = LoadCount()
+            for group in groups:
+                write = partial(self._write, session, fence, group, acknowledge)
+                done, retries = self._transaction(session, write, _names(group))
+                total += done + LoadCount(retries=retries)
+            return total
+
+    def _write(
+        self, session: _Session, fence: Fence, group: Sequence[TableChanges], acknowledge: Position | None
+    ) -> LoadCount:
+        self.acks.guard(session.cursor, fence, exclusive=acknowledge is not None)
+        total = LoadCount()
+        for item in group:
+            total += self._write_keyed(session, item) if item.table.key else self._write_keyless(session, fence, item)
+        if acknowledge is not None:
+            self.acks.acknowledge(session.cursor, fence.epoch, fence.batch, acknowledge)
+        return total
+
+    def _write_keyed(self, session: _Session, item: TableChanges) -> LoadCount:
+        gone = pc.equal(item.rows["_op"], "d")
+        live = item.rows.filter(pc.invert(gone))
+        deleted = upserted = sent = 0
+        if item.deletes:
+            leaving = statements.leaving_unique_values(item.table, live)
+            removed = item.rows.filter(gone)
+            for rows in (removed, leaving):
+                sent += session.run(statements.deletes(item.table, rows, session.dialect))
+            deleted = removed.num_rows
+        if item.upserts:
+            sent += session.run(statements.upserts(item.table, live, session.dialect))
+            upserted = live.num_rows
+        return LoadCount(upserted, deleted, sent)
+
+    def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+        """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
+        scope = str(item.table.table)
+        if self.acks.table_done(session.cursor, scope, fence.batch):
+            return LoadCount()
+        gone = pc.equal(item.rows["_op"], "d")
+        live, removed = item.rows.filter(pc.invert(gone)), item.rows.filter(gone)
+        sent = session.run(statements.keyless_deletes(item.table, removed, session.dialect)) if removed.num_rows else 0
+        sent += session.run(statements.upserts(item.table, live, session.dialect))
+        self.acks.table_holds(session.cursor, scope, fence)
+        return LoadCount(live.num_rows, removed.num_rows, sent)
+
+    @contextmanager
+    def _session(self, doing: str) -> Iterator[_Session]:
+        connection = connect(self.endpoint)
+        try:
+            with errors(self.endpoint, doing):
+                yield _Session(connection)
+        finally:
+            connection.close()
+
+    def _transaction(self, session: _Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
+        """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
+
+        def tried_again(state: RetryCallState) -> None:
+            _log.info("target_contention", target=self.config.name, doing=doing, attempt=state.attempt_number)
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(Contention),
+            stop=stop_after_attempt(CONTENTION_ATTEMPTS),
+            wait=wait_random_exponential(0.02, 2),
+            before_sleep=tried_again,
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt, errors(self.endpoint, doing, where=doing):
+                session.begin()
+                try:
+                    result = work()
+                    session.commit()
+                except BaseException:
+                    session.rollback()
+                    raise
+        return result, attempt.retry_state.attempt_number - 1
+
+
+class _Session:
+    """A connection with its cursor and what its server understands."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.cursor = connection.cursor()
+        self.cursor.execute("SELECT VERSION(), @@max_allowed_packet")
+        version, packet = self.cursor.fetchone()
+        self.mariadb = "mariadb" in version.lower()
+        numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:3])
+        self.dialect = statements.Dialect(
+            row_alias=not self.mariadb and numbers >= (8, 0, 19),
+            row_constructors=not self.mariadb,
+            max_bytes=min(statements.MAX_BYTES, int(packet) - 1024),
+            exact_collation="utf8mb4_nopad_bin"
+            if self.mariadb
+            else "utf8mb4_0900_bin"
+            if numbers >= (8, 0, 17)
+            else "utf8mb4_bin",
+        )
+        self._lax = False
+
+    def begin(self) -> None:
+        self._connection.begin()
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        try:
+            self._connection.rollback()
+        except (
+            Exception
+        ) as error:  # the connection is gone, and the server rolls back by itself; the first error is the one to show
+            _log.debug("rollback_failed", error=str(error))
+
+    def run(self, todo: Iterator[statements.Statement]) -> int:
+        """Execute; returns the number of statements."""
+        count = 0
+        for statement in todo:
+            if statement.lax != self._lax:
+                self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
+                self._lax = statement.lax
+            self._connection.query(statement.sql)
+            count += 1
+        return count
+
+
+def _names(group: Sequence[TableChanges]) -> str:
+    names = [str(item.table.table) for item in group]
+    return f"loading {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
