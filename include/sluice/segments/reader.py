@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
-from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, Op, TableId
+from sluice.model.batches import Op
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
 from sluice.model.temporal import to_python
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore

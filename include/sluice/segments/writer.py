@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.errors import SluiceError
+from sluice.model.batches import Op
 from sluice.model.positions import Position
-from sluice.model.tables import Op, TableId, TableSchema
+from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
