@@ -1,0 +1,154 @@
+"""Batches made by hand, without a log: tables of changes go through the real store, merge, rules, mapping and target."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.pipeline import PipelineConfig
+from sluice.flows.changeset import Changeset
+from sluice.flows.units import (
+    LoadResult,
+    plan_load,
+    plan_merge,
+    run_load_unit,
+    run_merge_unit,
+    write_changeset_manifest,
+)
+from sluice.model.positions import Position
+from sluice.model.tables import TableSchema
+from sluice.segments.buckets import key_bucket
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.segments.writer import SegmentWriter
+from sluice.spark.local import LocalRunner
+from sluice.targets import Target, open_target
+
+COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+Row = dict[str, Any]
+
+
+class Delivery:
+    """One pipeline with one target: writes batches, merges them, loads them."""
+
+    def __init__(
+        self, folder: Path, server: Any, *, rules: Path | None = None, runner: Any = None, **pipeline: Any
+    ) -> None:
+        target = {"name": "copy", "type": "mysql", "connection": "target", **pipeline.pop("target", {})}
+        self.config = PipelineConfig.model_validate({
+            "pipeline": pipeline.pop("name", "p"),
+            "source": {"connection": "source"},
+            "targets": [target],
+            **pipeline,
+        })
+        self.folder, self.rules, self.runner = folder, rules, runner or LocalRunner()
+        self.server = server
+        self.store = SegmentStore(folder.as_uri(), self.config.pipeline)
+        self.batch = 0
+        self.attempt = 0
+        self.epoch = 1
+
+    def resolver(self, connection_id: str) -> Endpoint:
+        return parse_connection(connection_id, self.server.connection_json())
+
+    @property
+    def target(self) -> Target:
+        return open_target(self.config.targets[0], self.resolver, self.config.pipeline)
+
+    def write(self, tables: Mapping[TableSchema, Sequence[Row] | pa.Table]) -> SegmentManifest:
+        """The next batch. Rows are dicts of column values with ``_op`` and, for updates, ``_before``; a key change makes its ``k`` row."""
+        self.batch += 1
+        writer = SegmentWriter(self.store, self.batch, 1)
+        changes = 0
+        for schema, rows in tables.items():
+            table = rows if isinstance(rows, pa.Table) else segment_rows(schema, rows)
+            writer.add(schema, table)
+            changes += table.num_rows
+        position = Position("uuid", "binlog.000001", 4 + self.batch)
+        return writer.finish(
+            first=position.at(offset=3 + self.batch),
+            last=position,
+            first_commit_time_us=0,
+            last_commit_time_us=0,
+            changes=changes,
+            transactions=1,
+            log_bytes=changes * 100,
+        )
+
+    def merge(self, manifest: SegmentManifest) -> Changeset:
+        self.attempt += 1
+        attempt = f"a{self.attempt}"
+        units = plan_merge(self.store, manifest, self.config, self.rules, attempt)
+        return write_changeset_manifest(self.store, manifest, attempt, self.runner.run(run_merge_unit, units))
+
+    def plan(self, changeset: Changeset, epoch: int | None = None) -> Any:
+        return plan_load(
+            self.store,
+            changeset,
+            self.config.targets[0],
+            self.target,
+            self.config.pipeline,
+            epoch or self.epoch,
+            self.resolver,
+        )
+
+    def load(self, changeset: Changeset, *, phases: int | None = None, finish: bool = True) -> list[LoadResult]:
+        """Begin, load (only the first ``phases``), finish."""
+        target = self.target
+        target.begin_load(self.epoch)
+        results: list[LoadResult] = []
+        for phase in self.plan(changeset)[:phases]:
+            results += self.runner.run(run_load_unit, phase, parallelism=self.config.targets[0].parallelism)
+        if finish and phases is None:
+            target.finish_load(self.epoch, changeset.manifest.batch, changeset.manifest.last.position)
+        return results
+
+    def deliver(self, tables: Mapping[TableSchema, Sequence[Row] | pa.Table]) -> Changeset:
+        changeset = self.merge(self.write(tables))
+        self.load(changeset)
+        return changeset
+
+
+def segment_rows(schema: TableSchema, rows: Sequence[Row]) -> pa.Table:
+    """Rows as capture writes them."""
+    stored: list[Row] = []
+    for seq, row in enumerate(rows):
+        before = row.get("_before")
+        full = {**before, **row} if before else dict(row)
+        if before is not None:
+            full["_before"] = {c.name: before.get(c.name) for c in schema.columns}
+        meta = {
+            "_seq": seq,
+            "_file": "binlog.000001",
+            "_offset": seq,
+            "_row": 0,
+            "_commit_ts": COMMIT,
+            "_txn": 0,
+            "_origin": 1,
+            "_bucket": 0,
+        }
+        stored.append({**full, **meta})
+        if full["_op"] == "u" and any(full["_before"][k] != full[k] for k in schema.primary_key):
+            stored.append({**full["_before"], **meta, "_op": "k"})
+    return with_buckets(schema, pa.Table.from_pylist(stored, schema=schema.arrow_schema))
+
+
+def with_buckets(schema: TableSchema, table: pa.Table) -> pa.Table:
+    """``_bucket`` filled in."""
+    keys = [table[name].combine_chunks() for name in schema.primary_key]
+    buckets = key_bucket(schema.table.schema, schema.table.table, keys, table.num_rows)
+    index = table.schema.get_field_index("_bucket")
+    return table.set_column(index, table.schema.field(index), pa.array(buckets))
+
+
+def checksum(server: Any, table: str) -> int:
+    """``CHECKSUM TABLE``."""
+    return int(server.execute(f"CHECKSUM TABLE {table}")[0][1])
+
+
+Maker = Callable[..., Delivery]
