@@ -1,0 +1,34 @@
+"""What both entry points share: arguments, and one line for an error instead of a trace."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sluice.config.loading import load_pipeline
+from sluice.errors import SluiceError
+from sluice.flows.runtime import Runtime
+
+RETRYABLE, TERMINAL = 75, 65
+"""Exit codes (EX_TEMPFAIL, EX_DATAERR): whether the same call may succeed later."""
+
+
+def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *, target: bool = False) -> None:
+    """Parse the command line, run ``work`` on a classic Spark session, print its outcome as JSON."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--pipeline", type=Path, required=True, help="the pipeline file")
+    parser.add_argument("--batch", type=int, required=True, help="number of the batch")
+    if target:
+        parser.add_argument("--target", required=True, help="name of the target within the pipeline")
+    arguments = parser.parse_args()
+    try:
+        runtime = Runtime.build(load_pipeline(arguments.pipeline), runner="submit")
+        outcome = work(runtime, arguments)
+    except SluiceError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(RETRYABLE if error.retryable else TERMINAL)
+    print(json.dumps(outcome.to_json()))

@@ -1,0 +1,14 @@
+"""spark-submit spark_jobs/load.py --pipeline FILE --batch N --target T: a changeset goes to a target."""
+
+from __future__ import annotations
+
+from _run import run
+
+from sluice.flows.load import load
+
+if __name__ == "__main__":
+    run(
+        "Load one batch into one target.",
+        lambda runtime, arguments: load(runtime, arguments.target, arguments.batch),
+        target=True,
+    )

@@ -1,0 +1,10 @@
+"""spark-submit spark_jobs/merge.py --pipeline FILE --batch N: a batch becomes a changeset."""
+
+from __future__ import annotations
+
+from _run import run
+
+from sluice.flows.merge import merge
+
+if __name__ == "__main__":
+    run("Merge one batch.", lambda runtime, arguments: merge(runtime, arguments.batch))
