@@ -29,6 +29,6 @@ def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *,
         runtime = Runtime.build(load_pipeline(arguments.pipeline), runner="submit")
         outcome = work(runtime, arguments)
     except SluiceError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(RETRYABLE if error.retryable else TERMINAL)
-    print(json.dumps(outcome.to_json()))
+    sys.stdout.write(json.dumps(outcome.to_json()) + "\n")
