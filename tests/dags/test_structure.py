@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -114,10 +115,35 @@ def test_submit_mode_uses_spark_submit(write_pipeline: WritePipeline) -> None:
     merge, load = dag.get_task("merge"), dag.get_task("load.reporting")
     assert Path(merge.application).name == "merge.py"
     assert Path(load.application).name == "load.py"
-    assert merge.application_args[0] == str(path)
-    assert load.application_args[:2] == [str(path), "reporting"]
-    assert "xcom_pull(task_ids='drain'" in load.application_args[2]
+    number = "{{ ti.xcom_pull(task_ids='drain') }}"
+    assert merge.application_args == ["--pipeline", str(path), "--batch", number]
+    assert load.application_args == ["--pipeline", str(path), "--batch", number, "--target", "reporting"]
+    assert Path(merge.application).is_file()
+    assert Path(load.application).is_file()
     assert load.depends_on_past is True
+
+
+@pytest.mark.parametrize(
+    ("message", "may_pass"),
+    [("Cannot execute: x. Error code is: 65.", False), ("Error code is: 75.", True), ("killed", True)],
+)
+def test_a_failed_spark_submit_says_whether_to_wait(
+    write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, message: str, may_pass: bool
+) -> None:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.sdk.exceptions import AirflowException
+
+    def execute(self: SparkSubmitOperator, context: object) -> None:
+        assert json.loads(self.env_vars["AIRFLOW_CONN_SHOP_MYSQL"])["host"] == "db"
+        raise AirflowException(message)
+
+    for name in ("SHOP_MYSQL", "REPORTING_MYSQL", "ARCHIVE_MYSQL", "ZOOKEEPER_DEFAULT"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", "mysql://me:secret@db:3306")
+    monkeypatch.setattr(SparkSubmitOperator, "execute", execute)
+    path = write_pipeline(mode="submit")
+    with pytest.raises(TaskError, match="the cause is in the log above") as caught:
+        build_sync_dag(load_pipeline(path), path).get_task("merge").execute({})
+    assert caught.value.may_pass is may_pass
 
 
 def test_a_wrong_file_hides_no_other_and_says_what_is_wrong(write_pipeline: WritePipeline, pipelines: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
+_TERMINAL = 65
+"""Exit code of a job that a person has to mend something for (EX_DATAERR)."""
+
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     """Runs ``spark_jobs/{stage}.py`` with the pipeline file, the target if there is one, and the batch number.
@@ -30,7 +34,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     """
 
     def __init__(self, *, stage: str, pipeline: str, target: str | None = None, **kwargs: Any) -> None:
-        arguments = [pipeline, *([target] if target else []), BATCH]
+        arguments = ["--pipeline", pipeline, "--batch", BATCH, *(["--target", target] if target else [])]
         super().__init__(
             application=str(JOBS / f"{stage}.py"),
             application_args=arguments,
@@ -48,11 +52,11 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             super().execute(context)
         except AirflowException as error:
             self.log.debug("trace", exc_info=True)
-            status = "".join(part for part in str(error).rsplit("Error code is:", 1)[1:]).strip(" .")
+            code = _exit_code(str(error))
             raise TaskError(
-                f"spark-submit of {self.stage} failed{f' with code {status}' if status else ''}; the cause is in the log above",
+                f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in the log above",
                 kind="SparkSubmit",
-                may_pass=True,
+                may_pass=code != _TERMINAL,
             ) from None
 
 
@@ -68,6 +72,11 @@ def submit(
         execution_timeout=timedelta(hours=2),
         **kwargs,
     )
+
+
+def _exit_code(message: str) -> int | None:
+    found = re.search(r"Error code is: (\d+)", message)
+    return int(found[1]) if found else None
 
 
 def _environment(path: str) -> dict[str, str]:
