@@ -57,8 +57,12 @@ def run_on(
 
 
 def _work(payload: bytes) -> pa.RecordBatch:
-    function, members = cloudpickle.loads(payload)
     rows: list[tuple[int, bool, bytes]] = []
+    members: list[tuple[int, Any]] = []
+    try:
+        function, members = cloudpickle.loads(payload)
+    except Exception:  # a worker with other code than ours: its path or its version is wrong
+        rows.append((0, False, pickle.dumps(UnitFailed(traceback.format_exc(limit=-3)))))
     for number, unit in members:
         try:
             rows.append((number, True, cloudpickle.dumps(function(unit))))

@@ -1,0 +1,21 @@
+"""Functions that Spark's workers import by name."""
+
+from __future__ import annotations
+
+import os
+
+from sluice.errors import RuleError
+
+
+def square(number: int) -> tuple[int, int]:
+    return number * number, os.getpid()
+
+
+def picky(number: int) -> int:
+    if number == 3:
+        raise RuleError("rule 'x' failed", where="x.py:7", hint="mend it")
+    return number
+
+
+def faulty(number: int) -> int:
+    return number // 0

@@ -1,0 +1,125 @@
+"""Work units over Spark Connect: results in order, errors as themselves, no server said soon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.errors import Fenced, RuleError, SparkUnavailable
+from sluice.spark.connect import ConnectRunner
+from tests.integration.batches import Delivery, checksum
+from tests.integration.spark_functions import faulty, picky, square
+from tests.integration.test_target_mysql import DDL, insert, people, rows, update
+
+
+@pytest.fixture(scope="module")
+def runner(spark_connect: Any) -> ConnectRunner:
+    return ConnectRunner(parse_connection("spark", spark_connect.connection_json()), slots=2)
+
+
+def test_results_come_in_order_from_other_processes(runner: ConnectRunner) -> None:
+    results = runner.run(square, list(range(20)), parallelism=4, description="squares")
+    assert [value for value, _ in results] == [n * n for n in range(20)]
+    assert os.getpid() not in {pid for _, pid in results}
+
+
+def test_an_error_in_a_unit_comes_back_as_itself(runner: ConnectRunner) -> None:
+    with pytest.raises(RuleError) as caught:
+        runner.run(picky, list(range(6)), parallelism=2, description="picky")
+    error = caught.value
+    assert (error.message, error.where, error.hint) == ("rule 'x' failed", "x.py:7", "mend it")
+
+
+def test_a_fault_in_the_program_shows_its_own_trace(runner: ConnectRunner) -> None:
+    with pytest.raises(Exception, match="ZeroDivisionError") as caught:
+        runner.run(faulty, [1], description="faulty")
+    assert "org.apache.spark" not in str(caught.value)
+
+
+def test_code_that_a_worker_lacks_is_named(runner: ConnectRunner) -> None:
+    def only_here() -> None: ...
+
+    only_here.__module__ = "no_such_module"
+    only_here.__qualname__ = "only_here"
+    module = type(os)("no_such_module")
+    module.only_here = only_here  # type: ignore[attr-defined]
+    import sys
+
+    sys.modules["no_such_module"] = module
+    try:
+        with pytest.raises(Exception, match="No module named 'no_such_module'"):
+            runner.run(only_here, [1], description="elsewhere")
+    finally:
+        del sys.modules["no_such_module"]
+
+
+def test_no_units(runner: ConnectRunner) -> None:
+    assert runner.run(square, [], description="nothing") == []
+
+
+def test_no_server_is_said_soon() -> None:
+    nowhere = ConnectRunner(Endpoint("spark", "spark_connect", "127.0.0.1", 1))
+    with pytest.raises(SparkUnavailable, match="no Spark Connect server answers"):
+        nowhere.run(square, [1])
+
+
+def test_a_batch_goes_through(
+    runner: ConnectRunner, tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 500)
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(DDL.format(db, "people"), f"CREATE TABLE {db}.expected LIKE {db}.people")
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}}, runner=runner)
+    schema, n = people(db), 2000
+    pipe.deliver({schema: [insert(i, f"u{i}") for i in range(n)]})
+    changeset = pipe.deliver({
+        schema: [update(insert(i, f"u{i}"), email=f"u{(i + 1) % n}", points=i) for i in range(n)]
+    })
+    assert len(changeset.manifest.tables[0].files) > 2
+    values = ", ".join(f"({i}, 'u{(i + 1) % n}', {i})" for i in range(n))
+    mysql_target.execute(f"INSERT INTO {db}.expected VALUES {values}")
+    assert checksum(mysql_target, f"{db}.people") == checksum(mysql_target, f"{db}.expected")
+
+
+def test_rules_and_fences_fail_as_themselves_in_workers(
+    runner: ConnectRunner, tmp_path: Path, mysql_target: Any, fresh_schema: Any
+) -> None:
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(DDL.format(db, "people"))
+    (tmp_path / "rule.py").write_text("def transform(row, context):\n    return row['nope']\n")
+    (tmp_path / "engine.yaml").write_text("rules: [{name: mine, path: rule.py}]\n")
+    options = {"target": {"options": {"ack_schema": db}}, "runner": runner}
+    pipe = Delivery(tmp_path, mysql_target, rules=tmp_path / "engine.yaml", **options)
+    manifest = pipe.write({people(db): [insert(1, "a")]})
+    with pytest.raises(RuleError, match=f"'mine' failed on insert of {db}.people id=1: KeyError: 'nope'") as caught:
+        pipe.merge(manifest)
+    assert str(caught.value.where).endswith("rule.py:2")
+    (tmp_path / "rule.py").write_text(
+        "def transform(row, context):\n    return row\n"
+    )  # mended: the same batch goes on
+    changeset = pipe.merge(manifest)
+    pipe.target.begin_load(1)
+    [phase] = pipe.plan(changeset)
+    pipe.target.begin_load(2)
+    from sluice.flows.units import run_load_unit
+
+    with pytest.raises(Fenced, match="epoch 2"):
+        runner.run(run_load_unit, phase)
+    pipe.epoch = 3
+    pipe.load(changeset)
+    assert rows(mysql_target, db) == [(1, "a", None)]
+
+
+def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_schema: Any) -> None:
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(DDL.format(db, "people"))
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
+    pipe.target.begin_load(1)
+    [[unit]] = pipe.plan(pipe.merge(pipe.write({people(db): [insert(1, "a")]})))
+    assert mysql_target.host in repr(unit.endpoints("target"))
+    assert repr(unit.endpoints) == "Endpoints()"
+    assert repr(unit.endpoints) in repr(unit)
