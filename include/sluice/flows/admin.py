@@ -12,6 +12,7 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.positions import resolve_start
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, OutOfOrder, SegmentError
+from sluice.flows.capture import server_id_of
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
@@ -184,7 +185,9 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool) -> Plan:
     with runtime.state() as state:
         with open_connection(runtime.source) as connection:
             info = server_info(connection)
-            position: Position = resolve_start(connection, info, parse_position(to))
+            position: Position = resolve_start(
+                runtime.source, connection, info, parse_position(to), server_id_of(runtime.pipeline)
+            )
         cursor = state.cursor()
         now = str(cursor.position) if cursor else "none"
         direction = ""

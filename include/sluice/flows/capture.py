@@ -93,7 +93,16 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 require_ready(connection, info, runtime.pipeline, cursor.position if cursor else None)
                 if cursor is None:
                     cursor = begin(
-                        runtime, state, lease, resolve_start(connection, info, runtime.pipeline.source.start)
+                        runtime,
+                        state,
+                        lease,
+                        resolve_start(
+                            runtime.source,
+                            connection,
+                            info,
+                            runtime.pipeline.source.start,
+                            server_id_of(runtime.pipeline),
+                        ),
                     )
             outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info)
             if outcome.batch is None:

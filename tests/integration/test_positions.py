@@ -1,0 +1,138 @@
+"""Where a pipeline may start, and what the pre-flight finds, on both kinds of server."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluice.binlog.connection import open_connection, server_info
+from sluice.binlog.positions import resolve_start
+from sluice.binlog.preflight import preflight, require_ready
+from sluice.config.connections import parse_connection
+from sluice.config.pipeline import PipelineConfig, StartPosition
+from sluice.errors import ConfigError, LostPosition, PreflightError, WrongServer
+from sluice.model.positions import Position
+from sluice.stack.mariadb import MariaDBServer
+from sluice.stack.mysql import MySQLServer
+
+PIPELINE = PipelineConfig.model_validate({
+    "pipeline": "p",
+    "source": {"connection": "c"},
+    "targets": [{"name": "t", "type": "mysql", "connection": "c"}],
+})
+
+
+@pytest.fixture(scope="module", params=[MySQLServer, MariaDBServer], ids=["mysql", "mariadb"])
+def server(request, tmp_path_factory):
+    with request.param(tmp_path_factory.mktemp("source") / "s", server_id=5) as made:
+        made.execute(
+            "CREATE DATABASE d",
+            "CREATE TABLE d.t (id INT PRIMARY KEY)",
+            "INSERT INTO d.t VALUES (1)",
+            "FLUSH BINARY LOGS",
+        )
+        made.execute("INSERT INTO d.t VALUES (2)")
+        time.sleep(1.1)
+        made.moment = datetime.now(UTC).isoformat()
+        made.middle = head(made)
+        time.sleep(1.1)
+        made.execute("INSERT INTO d.t VALUES (3)", "FLUSH BINARY LOGS", "INSERT INTO d.t VALUES (4)")
+        settled = None
+        while head(made) != settled:  # MariaDB writes a checkpoint event a moment after it rotated
+            settled = head(made)
+            time.sleep(0.5)
+        yield made
+
+
+def head(server) -> Position:
+    with open_connection(endpoint(server)) as connection:
+        return server_info(connection).head
+
+
+def endpoint(server):
+    return parse_connection("c", server.connection_json())
+
+
+def resolve(server, start) -> Position:
+    with open_connection(endpoint(server)) as connection:
+        return resolve_start(endpoint(server), connection, server_info(connection), start, 4711)
+
+
+def test_every_way_to_say_where(server) -> None:
+    end = head(server)
+    assert resolve(server, "latest").order == end.order
+    assert resolve(server, "earliest").order == (1, 4)
+    assert resolve(server, StartPosition(timestamp=server.moment)).order == server.middle.order
+    assert resolve(server, StartPosition(gtid=server.middle.gtid_set)).order == server.middle.order
+    assert resolve(server, StartPosition(gtid=end.gtid_set)).order == end.order
+    assert resolve(server, StartPosition(timestamp="2999-01-01T00:00:00Z")).order == end.order
+    assert resolve(server, StartPosition(file=end.file, offset=end.offset)).order == end.order
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        (StartPosition(timestamp="2020-01-01T00:00:00Z"), LostPosition),
+        (StartPosition(timestamp="yesterday"), ConfigError),
+        (StartPosition(gtid="no such thing"), ConfigError),
+        (StartPosition(file="binlog.009999"), LostPosition),
+        (StartPosition(file="binlog.000001", offset=10**9), LostPosition),
+    ],
+)
+def test_a_start_that_is_not_there(server, start, kind) -> None:
+    with pytest.raises(kind):
+        resolve(server, start)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "says"),
+    [
+        ({"file": "binlog.000999"}, LostPosition, "numbering was reset"),
+        ({"offset": 10**9}, LostPosition, "lost the end of its log"),
+        ({"server_uuid": "another"}, WrongServer, "another server answers"),
+        ({"file": "other-bin.000001"}, WrongServer, "files called other-bin"),
+    ],
+)
+def test_a_position_that_is_not_good_stops(server, changed, kind, says) -> None:
+    end = head(server)
+    data = {**end.to_json(), **changed}
+    with open_connection(endpoint(server)) as connection, pytest.raises(kind, match=says):
+        require_ready(connection, server_info(connection), PIPELINE, Position.from_json(data))
+
+
+def test_a_good_source_has_no_findings(server) -> None:
+    with open_connection(endpoint(server)) as connection:
+        assert preflight(connection, server_info(connection), PIPELINE, head(server)) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad", "good"),
+    [
+        ("binlog_format", "STATEMENT", "ROW"),
+        ("binlog_row_image", "MINIMAL", "FULL"),
+        ("binlog_row_metadata", "MINIMAL", "FULL"),
+    ],
+)
+def test_a_setting_that_loses_changes_stops_with_its_remedy(server, setting, bad, good) -> None:
+    server.execute(f"SET GLOBAL {setting} = '{bad}'")
+    try:
+        with open_connection(endpoint(server)) as connection, pytest.raises(PreflightError) as caught:
+            require_ready(connection, server_info(connection), PIPELINE, None)
+    finally:
+        server.execute(f"SET GLOBAL {setting} = '{good}'")
+    assert setting in caught.value.message
+    assert bad in caught.value.message
+    assert setting in (caught.value.hint or "")
+
+
+def test_missing_privileges_are_named(server, tmp_path: Path) -> None:
+    server.execute("CREATE USER limited@'127.0.0.1' IDENTIFIED BY 'x'", "GRANT SELECT ON d.* TO limited@'127.0.0.1'")
+    login = endpoint(server)
+    from dataclasses import replace
+
+    weak = replace(login, user="limited", password="x")
+    with pytest.raises(PreflightError, match="REPLICATION"), open_connection(weak) as connection:
+        require_ready(connection, server_info(connection), PIPELINE, None)
