@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,16 @@ if TYPE_CHECKING:
 
 
 def open_runtime(path: str) -> Runtime:
-    """The runtime of the pipeline file at ``path``, read now; its connections are resolved by Airflow."""
+    """The runtime of the pipeline file at ``path``, read now.
+
+    Its connections are resolved by Airflow, each once: in the triggerer a question to Airflow's database takes a second,
+    and a trigger asks for its source several times a second.
+    """
     from sluice.config.loading import load_pipeline
     from sluice.flows.runtime import Runtime
     from sluice.orchestration.connections import from_airflow
 
-    return Runtime.build(load_pipeline(Path(path)), resolver=from_airflow)
+    return Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow))
 
 
 def installation() -> str:
