@@ -307,11 +307,17 @@ def _environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(("MYSQL", "MARIADB"))} | {"TZ": "UTC"}
 
 
-def run_setup(argv: list[str], what: str, stdin: str | None = None, timeout_s: float = 180.0) -> None:
+def run_setup(
+    argv: list[str],
+    what: str,
+    stdin: str | None = None,
+    timeout_s: float = 180.0,
+    env: Mapping[str, str] | None = None,
+) -> None:
     """Run a program that prepares a data directory to its end. Raises ServerFailed with the end of its output."""
     try:
         done = subprocess.run(
-            argv, input=stdin or "", capture_output=True, text=True, errors="replace", env=_environment(),
+            argv, input=stdin or "", capture_output=True, text=True, errors="replace", env=dict(_environment() if env is None else env),
             timeout=timeout_s, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
