@@ -57,10 +57,10 @@ OP_INSERT, OP_UPDATE, OP_DELETE = 0, 1, 2
 
 _HEADER = 19
 
-# event types that say nothing a reader needs: intvar, rand, user var, rows query, ignorable, previous GTIDs, GTID list,
-# annotate, checkpoint, begin load, append block, view change
+# event types that say nothing a reader needs: intvar, rand, user var, rows query, ignorable, GTID list,
+# annotate, checkpoint
 QUIET = np.zeros(256, np.uint8)
-for _kind in (5, 13, 14, 28, 29, 35, 37, 160, 161, 163):
+for _kind in (5, 13, 14, 28, 29, 160, 161, 163):
     QUIET[_kind] = 1
 
 

@@ -61,10 +61,10 @@ def _mix(state: np.ndarray[Any, Any], key: pa.Array) -> None:
         _, offsets, data = key.buffers()
         ends = np.frombuffer(offsets, np.int32, len(key) + 1, key.offset * 4)
         chars = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-        _mix_bytes(state, chars, ends, valid)
+        _mix_bytes(state, _fixed(chars), _fixed(ends), _fixed(valid))
         return
     if pa.types.is_null(kind):
-        _mix_words(state, np.zeros((len(key), 1), np.uint64), np.zeros(len(key), np.bool_))
+        _mix_words(state, _fixed(np.zeros((len(key), 1), np.uint64)), _fixed(np.zeros(len(key), np.bool_)))
         return
     width = kind.byte_width if pa.types.is_decimal(kind) else kind.bit_width // 8
     buffer = key.buffers()[1]
@@ -76,7 +76,14 @@ def _mix(state: np.ndarray[Any, Any], key: pa.Array) -> None:
         signed = not pa.types.is_unsigned_integer(kind) and not pa.types.is_floating(kind)
         plain = np.frombuffer(buffer, np.dtype(f"{'i' if signed else 'u'}{width}"), len(key), key.offset * width)
         words = plain.astype(np.int64).view(np.uint64).reshape(len(key), 1)
-    _mix_words(state, words, valid)
+    _mix_words(state, _fixed(words), _fixed(valid))
+
+
+def _fixed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Read-only, as Arrow's buffers mostly are: one kind of array, so one compilation."""
+    array = array.view()
+    array.flags.writeable = False
+    return array
 
 
 @nb.njit(nogil=True, cache=True)

@@ -1,0 +1,387 @@
+"""The drain's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a writer.
+
+The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them to the writer, which
+writes Parquet in the same worker. Kernels, zstd and the socket release the interpreter lock, so the stages overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+import numpy as np
+import pyarrow as pa
+import structlog
+from typing_extensions import TypeVar
+
+from sluice.binlog import plan as planning
+from sluice.binlog import scan as sc
+from sluice.binlog.catalog import Catalog
+from sluice.binlog.connection import open_connection
+from sluice.binlog.decode import ArenaRows, decode_arena
+from sluice.binlog.scanner import Scanner, Statement
+from sluice.binlog.selection import Selection
+from sluice.binlog.statements import Effect, look_at
+from sluice.binlog.stream import SILENCE_S, LogStream
+from sluice.binlog.tablemap import TableMap
+from sluice.config.connections import Endpoint
+from sluice.errors import SourceUnavailable, UnknownEvent
+from sluice.model.positions import Position
+from sluice.model.tables import TableId, TableSchema
+
+_log = structlog.get_logger()
+
+M_co = TypeVar("M_co", covariant=True, default=Any)
+M = TypeVar("M", default=Any)
+
+_BUFFER_BYTES = 4 * 2**20
+_SPARE = 16
+_PROGRESS_EVERY_S = 0.25
+_WORKERS = 2
+_QUEUED_ARENAS = 2
+
+
+class BatchSink(Protocol[M_co]):
+    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
+
+    def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
+        """Key bucket of each row."""
+
+    def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
+        """Take rows of one definition."""
+
+    def note_ddl(
+        self,
+        *,
+        position: Position,
+        schema: str,
+        table: TableId | None,
+        sql: str,
+        seq: int,
+        gtid: str | None,
+        commit_time_us: int,
+    ) -> None:
+        """Note a statement."""
+
+    def finish(
+        self,
+        first: Position,
+        last: Position,
+        *,
+        changes: int | None = None,
+        transactions: int = 0,
+        log_bytes: int = 0,
+        first_commit_time_us: int = 0,
+        last_commit_time_us: int = 0,
+        skipped: dict[str, int] | None = None,
+    ) -> M_co:
+        """Write the manifest."""
+
+    def abort(self) -> None:
+        """Forget the batch."""
+
+
+@dataclass(frozen=True)
+class CaptureLimits:
+    """When a batch closes: at the end of the transaction in which one of these is reached.
+
+    Attributes:
+        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
+        idle_wait_s: seconds to wait for a first change before giving up.
+        stop_at: read no further than this position (the head, for a run that ends).
+    """
+
+    max_changes: int = 2_000_000
+    max_bytes: int = 512 * 2**20
+    max_wait_s: float = 0.5
+    idle_wait_s: float = 1.0
+    stop_at: Position | None = None
+
+
+@dataclass(frozen=True)
+class CaptureResult(Generic[M]):
+    """What one call of :func:`capture` did.
+
+    Attributes:
+        last: end of the last whole transaction read; may have moved even without a batch.
+        manifest: what ``finish`` of the writer returned, None if nothing was captured.
+        changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
+        closed_by: bytes, changes, time, ddl, head or idle.
+    """
+
+    last: Position
+    manifest: M | None
+    changes: int
+    transactions: int
+    log_bytes: int
+    reached_head: bool
+    closed_by: str
+
+
+def capture(
+    endpoint: Endpoint,
+    *,
+    server_id: int,
+    start: Position,
+    selection: Selection,
+    limits: CaptureLimits,
+    writer_factory: Callable[[], BatchSink[M]],
+    progress: Callable[..., None] | None = None,
+    log: Any = None,
+    arena_bytes: int = 64 * 2**20,
+) -> CaptureResult[M]:
+    """Read the log from ``start`` until a limit closes the batch, or nothing comes.
+
+    Args:
+        server_id: the replica's id at the server. writer_factory: called at the first change. progress: called a few times a second
+            (``changes=…, position=…``); what it raises ends the drain.
+
+    Raises:
+        SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
+        Whatever the writer raises.
+    """
+    if limits.stop_at is not None and not limits.stop_at.follows(start):
+        return CaptureResult(start, None, 0, 0, 0, True, "head")
+    mariadb = start.server_uuid.startswith("mariadb:")
+    with _Batch(writer_factory) as batch:
+        session = _Session(endpoint, selection, limits, batch, start, mariadb, arena_bytes)
+        stream = LogStream(endpoint, server_id=server_id, start=start, mariadb=mariadb)
+        try:
+            return session.run(stream, start, progress or _quiet, log or _log)
+        finally:
+            stream.close()
+            session.close()
+
+
+def _quiet(**_: Any) -> None:
+    return None
+
+
+class _Batch(Generic[M]):
+    """The writer and the workers that feed it. The writer is made at the first change."""
+
+    def __init__(self, factory: Callable[[], BatchSink[M]]) -> None:
+        self._factory = factory
+        self.writer: BatchSink[M] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._slots = threading.Semaphore(_WORKERS + _QUEUED_ARENAS)
+        self._jobs: list[Future[None]] = []
+        self._finished = False
+
+    def __enter__(self) -> _Batch[M]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self.writer is not None and not self._finished:
+            self.writer.abort()
+
+    def open(self) -> BatchSink[M]:
+        """The writer."""
+        if self.writer is None:
+            self.writer = self._factory()
+        return self.writer
+
+    def seal(self, rows: ArenaRows, *, last: bool = False) -> None:
+        """Decode and write in a worker; waits while too many are waiting. The last small arena is done right here."""
+        writer = self.open()
+        if last and self._pool is None:
+            _write(rows, writer)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="decode")
+        for job in [j for j in self._jobs if j.done()]:
+            job.result()
+            self._jobs.remove(job)
+        self._slots.acquire()
+        job = self._pool.submit(_write, rows, writer)
+        job.add_done_callback(lambda _: self._slots.release())
+        self._jobs.append(job)
+
+    def wait(self) -> None:
+        """Until the workers are done; raises what they raised."""
+        for job in self._jobs:
+            job.result()
+        self._jobs.clear()
+
+    def finish(self, *args: Any, **named: Any) -> M:
+        """Write the manifest."""
+        assert self.writer is not None
+        manifest = self.writer.finish(*args, **named)
+        self._finished = True
+        return manifest
+
+
+def _write(rows: ArenaRows, writer: BatchSink[Any]) -> None:
+    for schema, table in decode_arena(rows, writer.buckets):
+        writer.add(schema, table, in_order=True)
+
+
+class _Session(Generic[M]):
+    """One drain: a scanner, what it asks for, and the clock."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        selection: Selection,
+        limits: CaptureLimits,
+        batch: _Batch[M],
+        start: Position,
+        mariadb: bool,
+        arena_bytes: int,
+    ) -> None:
+        self.selection = selection
+        self.limits = limits
+        self.batch = batch
+        self.catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb)
+        self.statements = 0
+        self._last_seal = False
+        self.scanner = Scanner(
+            start,
+            tables=self._plan,
+            statement=self._statement,
+            seal=lambda rows: batch.seal(rows, last=self._last_seal),
+            row_events=selection.row_events,
+            mariadb=mariadb,
+            arena_bytes=arena_bytes,
+        )
+
+    def close(self) -> None:
+        """Hang up the catalog's connection."""
+        self.catalog.close()
+
+    def _plan(self, table_map: TableMap, where: str) -> planning.TablePlan | None:
+        if not self.selection.wants(table_map.table):
+            return None
+        return self.catalog.plan(table_map, where)
+
+    def _statement(self, statement: Statement) -> bool:
+        """Note DDL on captured tables; stop at a statement that changes captured rows without naming them."""
+        query = statement.query
+        for effect in look_at(query.sql, query.schema):
+            touched = [table for table in effect.tables if self.selection.wants(table)]
+            if effect.kind is Effect.ROWS and (touched or effect.unclear):
+                raise UnknownEvent(
+                    f"a statement that changes rows stands in the log without its rows: {query.sql[:120]}",
+                    where=str(statement.position),
+                    hint="a session set binlog_format to STATEMENT; set it back to ROW, then load the table anew",
+                )
+            if effect.kind is Effect.DEFINITION and (touched or effect.unclear) and self.selection.ddl:
+                self.batch.open().note_ddl(
+                    position=statement.position,
+                    schema=query.schema,
+                    table=touched[0] if touched else None,
+                    sql=query.sql,
+                    seq=statement.seq,
+                    gtid=statement.gtid,
+                    commit_time_us=statement.commit_us,
+                )
+                self.statements += 1
+                return True
+        return False
+
+    def run(self, stream: LogStream, start: Position, progress: Callable[..., None], log: Any) -> CaptureResult[M]:
+        scanner, limits = self.scanner, self.limits
+        scanner.s[sc.S_CRC] = int(stream.checksum)
+        scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
+        buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
+        used = end = 0
+        log_bytes = 0
+        began = last_data = time.monotonic()
+        first_change = 0.0
+        next_progress = began + _PROGRESS_EVERY_S
+        reason = ""
+        while not reason:
+            now = time.monotonic()
+            if now >= next_progress:
+                progress(changes=scanner.changes, file=scanner.file, offset=int(scanner.s[sc.S_LAST_END]))
+                next_progress = now + _PROGRESS_EVERY_S
+            captured = scanner.changes > 0 or self.statements > 0
+            if captured and not first_change:
+                first_change = now
+            outside = scanner.between_transactions
+            deadline = (first_change + limits.max_wait_s) if captured else (began + limits.idle_wait_s)
+            if limits.stop_at is not None and outside and scanner.reached(limits.stop_at):
+                reason = "head"
+                break
+            if now >= deadline:
+                if outside:
+                    reason = "time" if captured else "idle"
+                    break
+                if captured:
+                    scanner.stop_at_end()
+            if used and (used == end or end + 2**20 > len(buffer) - _SPARE):
+                buffer[: end - used] = buffer[used:end]
+                used, end = 0, end - used
+            need = scanner.missing(buffer, end, used)
+            if need + _SPARE > len(buffer):
+                grown = np.zeros(need + 2**20 + _SPARE, np.uint8)
+                grown[: end - used] = buffer[used:end]
+                buffer, used, end = grown, 0, end - used
+            pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
+            count = stream.receive(buffer[: len(buffer) - _SPARE], end, pause, max(need - (end - used), 2**19))
+            if count == 0:
+                if time.monotonic() - last_data > SILENCE_S:
+                    raise stream.silent()
+                continue
+            last_data = time.monotonic()
+            log_bytes += count
+            end += count
+            if not scanner.changes:
+                scanner.s[sc.S_BYTES] = 0
+            used, limit = scanner.feed(buffer, end, used)
+            if limit:
+                reason = self._reason()
+        last = scanner.position()
+        self._last_seal = True
+        if not (scanner.changes or self.statements):
+            return CaptureResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason)
+        scanner.finish()
+        self.batch.wait()
+        manifest = self.batch.finish(
+            start,
+            last,
+            changes=scanner.changes,
+            transactions=scanner.transactions,
+            log_bytes=log_bytes,
+            first_commit_time_us=scanner.first_commit_us or scanner.last_commit_us,
+            last_commit_time_us=scanner.last_commit_us,
+            skipped=self._skipped(),
+        )
+        return CaptureResult(last, manifest, scanner.changes, scanner.transactions, log_bytes, reason == "head", reason)
+
+    def _reason(self) -> str:
+        scanner, limits = self.scanner, self.limits
+        if scanner.ended_by_statement:
+            return "ddl"
+        if limits.stop_at is not None and scanner.reached(limits.stop_at):
+            return "head"
+        if scanner.changes >= limits.max_changes:
+            return "changes"
+        if int(scanner.s[sc.S_BYTES]) >= limits.max_bytes:
+            return "bytes"
+        return "time"
+
+    def _skipped(self) -> dict[str, int]:
+        state = self.scanner.s
+        counts = {
+            "other tables": int(state[sc.S_SKIPPED_TABLE]),
+            "other kinds of change": int(state[sc.S_SKIPPED_KIND]),
+            **self.scanner.skipped,
+        }
+        return {reason: count for reason, count in counts.items() if count}
+
+
+def warm_up() -> None:
+    """Compile every kernel (or load it from Numba's cache), so that no drain pays for it."""
+    from sluice.binlog.warm import compile_kernels
+
+    compile_kernels()
+
+
+__all__ = ["BatchSink", "CaptureLimits", "CaptureResult", "Selection", "SourceUnavailable", "capture", "warm_up"]

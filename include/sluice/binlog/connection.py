@@ -1,0 +1,188 @@
+"""SQL connections to the source, and what the server says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, PreflightError, SourceUnavailable
+from sluice.model.positions import Position
+
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 60
+_LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
+_TLS = ("ssl_ca", "ssl_cert", "ssl_key")
+
+
+def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Arguments of ``pymysql.connect``. TLS from the connection's extra: ssl_ca, ssl_cert, ssl_key, ssl_verify_cert, ssl_verify_identity."""
+    settings: dict[str, Any] = {
+        "host": endpoint.host,
+        "port": endpoint.port or 3306,
+        "user": endpoint.user,
+        "password": endpoint.password,
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "write_timeout": READ_TIMEOUT_S,
+    }
+    if endpoint.extra.get("unix_socket"):
+        settings["unix_socket"] = endpoint.extra["unix_socket"]
+    if any(endpoint.extra.get(name) for name in _TLS):
+        settings |= {name: endpoint.extra[name] for name in _TLS if endpoint.extra.get(name)}
+        settings["ssl_verify_cert"] = _flag(endpoint.extra.get("ssl_verify_cert", bool(endpoint.extra.get("ssl_ca"))))
+        settings["ssl_verify_identity"] = _flag(endpoint.extra.get("ssl_verify_identity", False))
+    return settings
+
+
+def _flag(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).lower() in {"1", "true", "yes", "on"}
+
+
+@contextmanager
+def translated(endpoint: Endpoint, doing: str) -> Iterator[None]:
+    """PyMySQL's errors as ours: a refused login is a ConfigError, everything else SourceUnavailable. Never shows the password."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args else 0
+        said = (
+            str(error.args[1] if len(error.args) > 1 else error).splitlines()[0] if error.args else type(error).__name__
+        )
+        where = f"connection {endpoint.connection_id}, {endpoint.address}"
+        if code in _LOGIN_ERRORS:
+            raise ConfigError(
+                f"{doing}: the server refuses user {endpoint.user!r}: {said}",
+                where=where,
+                hint=f"mend login or password of the connection {endpoint.connection_id}",
+            ) from error
+        if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
+            raise SourceUnavailable(f"{doing}: {said} ({code})", where=where) from error
+        raise PreflightError(f"{doing}: the server says: {said} ({code})", where=where) from error
+    except (OSError, ValueError, RuntimeError) as error:  # TLS files, sockets, RuntimeError: cryptography is missing
+        where = f"connection {endpoint.connection_id}, {endpoint.address}"
+        if isinstance(error, FileNotFoundError | ValueError | RuntimeError):
+            raise ConfigError(f"{doing}: {error}", where=where, hint="look at the connection's TLS settings") from error
+        raise SourceUnavailable(f"{doing}: {error}", where=where) from error
+
+
+@contextmanager
+def open_connection(endpoint: Endpoint) -> Iterator[Connection[Cursor]]:
+    """An SQL connection for the block. Raises ConfigError for a refused login, SourceUnavailable."""
+    with translated(endpoint, "connecting to the source"):
+        connection = pymysql.connect(**connect_settings(endpoint))
+    try:
+        with translated(endpoint, "asking the source"):
+            yield connection
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """What a server says about itself.
+
+    Attributes:
+        flavour: ``MySQL`` or ``MariaDB``; version: as printed; numbers: its first three numbers.
+        server_uuid: ``@@server_uuid``, or ``mariadb:<server_id>``.
+        head: where its log ends now; None-like (file ``""``) if it keeps no log.
+        binary_logs: (name, size in bytes) of each log file, oldest first.
+        variables: the settings that matter here, lower-case names.
+    """
+
+    flavour: str
+    version: str
+    numbers: tuple[int, ...]
+    server_uuid: str
+    server_id: int
+    head: Position
+    binary_logs: tuple[tuple[str, int], ...]
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_mariadb(self) -> bool:
+        """True for MariaDB."""
+        return self.flavour == "MariaDB"
+
+
+_VARIABLES = (
+    "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options", "binlog_transaction_compression",
+    "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode", "enforce_gtid_consistency",
+    "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos", "net_write_timeout",
+    "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names", "binlog_row_event_max_size", "time_zone",
+)  # fmt: skip
+
+
+def rows_of(connection: Connection[Cursor], sql: str, args: Any = None) -> list[tuple[Any, ...]]:
+    """All rows of a statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, args)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def first_that_works(connection: Connection[Cursor], *statements: str) -> list[tuple[Any, ...]]:
+    """Rows of the first statement that this server's version understands."""
+    error: Exception | None = None
+    for statement in statements:
+        try:
+            return rows_of(connection, statement)
+        except pymysql.err.ProgrammingError as caught:  # 1064: the words changed in 8.2
+            error = caught
+    assert error is not None
+    raise error
+
+
+def server_info(connection: Connection[Cursor]) -> ServerInfo:
+    """Ask the server. Raises PreflightError if it may not be asked (REPLICATION CLIENT)."""
+    names = ",".join(f"'{name}'" for name in _VARIABLES)
+    variables = {
+        str(name).lower(): str(value)
+        for name, value in rows_of(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})")
+    }
+    version = variables.get("version", "")
+    mariadb = "mariadb" in version.lower() or "mariadb" in variables.get("version_comment", "").lower()
+    plain = version.split("-")[0]
+    if mariadb and version.startswith("5.5.5-"):
+        plain = version.split("-")[1]
+    numbers = tuple(int(part) for part in plain.split(".") if part.isdigit())
+    server_id = int(variables.get("server_id", "0") or 0)
+    uuid = f"mariadb:{server_id}" if mariadb else variables.get("server_uuid", "")
+    head, logs = Position(uuid, "", 0), ()
+    if variables.get("log_bin", "").upper() in {"ON", "1"}:
+        try:
+            status = first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+            found = rows_of(connection, "SHOW BINARY LOGS")
+        except pymysql.err.OperationalError as error:
+            if error.args and error.args[0] == 1227:
+                raise PreflightError(
+                    "the user may not ask where the log ends",
+                    hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the pipeline's user",
+                ) from error
+            raise
+        if status:
+            executed = (
+                variables.get("gtid_binlog_pos", "") if mariadb else (str(status[0][4]) if len(status[0]) > 4 else "")
+            )
+            head = Position(uuid, str(status[0][0]), int(status[0][1]), executed.replace("\n", ""))
+        logs = tuple((str(row[0]), int(row[1])) for row in found)
+    return ServerInfo("MariaDB" if mariadb else "MySQL", version, numbers, uuid, server_id, head, logs, variables)
+
+
+def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:
+    """Collation id -> (collation, charset) of every collation the server has."""
+    rows = rows_of(connection, "SELECT ID, COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
+    found = {int(row[0]): (str(row[1]), str(row[2])) for row in rows if row[0] is not None and row[2] is not None}
+    if not found or any(row[2] is None for row in rows):  # MariaDB 10.10+: ids of the uca1400 family stand elsewhere
+        sql = "SELECT ID, FULL_COLLATION_NAME, CHARACTER_SET_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+        for number, name, charset in rows_of(connection, sql):
+            if number is not None and charset is not None:
+                found[int(number)] = (str(name), str(charset))
+    return found

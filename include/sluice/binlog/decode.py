@@ -1,0 +1,387 @@
+"""From row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.binlog import fill, jsonb
+from sluice.binlog import scan as sc
+from sluice.binlog import tablemap as t
+from sluice.binlog.charsets import UTF8, codec_of, single_byte_table
+from sluice.binlog.plan import ColumnPlan, TablePlan
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, ColumnKind, TableSchema
+
+K = ColumnKind
+Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
+"""(definition, key columns, rows) -> uint8 bucket of each row."""
+
+_OP_NAMES = pa.array(["i", "u", "d", "k"])
+_OP_KEY_MOVED = 3
+_TEMPORAL = {
+    t.DATE: fill.MODE_DATE, t.NEWDATE: fill.MODE_DATE, t.DATETIME2: fill.MODE_DATETIME2, t.TIMESTAMP2: fill.MODE_TIMESTAMP2,
+    t.TIME2: fill.MODE_TIME2, t.TIME: fill.MODE_TIME, t.DATETIME: fill.MODE_DATETIME, t.TIMESTAMP: fill.MODE_TIMESTAMP,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaRows:
+    """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
+
+    Attributes:
+        arena: uint8, with sixteen spare bytes behind ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of each row image.
+        txn_first: ordinal of the first transaction described; gtids, commit_us: one a transaction.
+        files: names by number (R_FILE). plans: by slot.
+    """
+
+    arena: np.ndarray[Any, Any]
+    rev: np.ndarray[Any, Any]
+    images: np.ndarray[Any, Any]
+    txn_first: int
+    gtids: pa.Array
+    commit_us: np.ndarray[Any, Any]
+    files: list[str]
+    plans: list[TablePlan | None]
+
+
+def decode_arena(rows: ArenaRows, bucketer: Bucketer) -> Iterator[tuple[TableSchema, pa.Table]]:
+    """A table (of ``schema.arrow_schema``, sorted by ``_bucket``, ``_seq``) for every definition met. Raises DecodeError."""
+    slots = rows.rev[sc.R_SLOT]
+    order = np.argsort(slots, kind="stable")
+    borders = np.flatnonzero(np.diff(slots[order])) + 1
+    for group in np.split(order, borders):
+        if len(group):
+            plan = rows.plans[int(slots[group[0]])]
+            assert plan is not None
+            yield plan.schema, _TableDecoder(rows, plan, group, bucketer).table()
+
+
+class _TableDecoder:
+    def __init__(self, rows: ArenaRows, plan: TablePlan, events: np.ndarray[Any, Any], bucketer: Bucketer) -> None:
+        self.rows = rows
+        self.plan = plan
+        self.arena = rows.arena
+        self.bucketer = bucketer
+        rev = rows.rev[:, events]
+        op = rev[sc.R_OP]
+        image_counts = rev[sc.R_IMAGES]
+        update = op == sc.OP_UPDATE
+        counts = np.where(update, image_counts >> 1, image_counts)
+        total = int(counts.sum())
+        self.event = np.repeat(np.arange(len(events)), counts)
+        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        local_first = np.cumsum(image_counts) - image_counts
+        is_update = update[self.event]
+        self.rev = rev
+        self.within = within
+        self.op = op[self.event].astype(np.int8)
+        first = local_first[self.event]
+        self.main = np.where(is_update, first + 2 * within + 1, first + within)
+        self.before = np.where(is_update, first + 2 * within, np.int64(-1))
+        # every image of these events, in log order
+        image_event = np.repeat(np.arange(len(events)), image_counts)
+        image_within = np.arange(len(image_event)) - local_first[image_event]
+        starts = rows.images[rev[sc.R_IMAGE][image_event] + image_within]
+        after = update[image_event] & (image_within & 1 == 1)
+        self.bitmaps = np.where(after, rev[sc.R_BM2][image_event], rev[sc.R_BM1][image_event])
+        self.offsets = np.empty((len(plan.columns), len(starts)), np.int64)
+        bad = fill.walk_values(
+            self.arena,
+            starts,
+            rev[sc.R_END][image_event],
+            self.bitmaps,
+            len(plan.columns),
+            plan.widths,
+            0,
+            self.offsets,
+        )
+        if bad >= 0:
+            raise self._error("a row image does not fit its event", int(image_event[bad]))
+
+    def table(self) -> pa.Table:
+        plan, schema = self.plan, self.plan.schema
+        self._key_moves()
+        keys = [self._column(plan.columns[c], self.offsets[c], self._key_images()) for c in plan.key]
+        buckets = self.bucketer(schema, keys, len(self.main))
+        order = np.argsort(buckets, kind="stable") if len(plan.key) else np.arange(len(self.main))
+        if self.moved:  # the rows added behind the others are not in sequence order yet
+            seq = self.rev[sc.R_SEQ][self.event] + self.within
+            order = np.lexsort((seq, buckets))
+        self.main, self.before, self.op = self.main[order], self.before[order], self.op[order]
+        self.event, self.within = self.event[order], self.within[order]
+        main = [self._column(p, self.offsets[i], self.main) for i, p in enumerate(plan.columns)]
+        fields = [schema.field(c) for c in schema.columns]
+        has_before = self.before >= 0
+        if has_before.any():
+            children = [self._column(p, self.offsets[i], self.before) for i, p in enumerate(plan.columns)]
+            mask = None if has_before.all() else pa.array(~has_before)
+            before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+        else:
+            before = pa.nulls(len(self.main), pa.struct(fields))
+        return pa.Table.from_arrays([*main, *self._meta(buckets[order]), before], schema=schema.arrow_schema)
+
+    def _key_moves(self) -> None:
+        self.moved = 0
+        plan = self.plan
+        updates = np.flatnonzero(self.op == sc.OP_UPDATE)
+        if not len(updates) or not len(plan.key):
+            return
+        mark = np.zeros(len(updates), np.uint8)
+        self.moved = fill.keys_moved(
+            self.arena, self.offsets, self.before[updates], self.main[updates], plan.key, plan.widths, 0, mark
+        )
+        if not self.moved:
+            return
+        rows = updates[mark == 1]
+        self.main = np.concatenate([self.main, self.before[rows]])
+        self.before = np.concatenate([self.before, np.full(len(rows), -1)])
+        self.op = np.concatenate([self.op, np.full(len(rows), _OP_KEY_MOVED, np.int8)])
+        self.event = np.concatenate([self.event, self.event[rows]])
+        self.within = np.concatenate([self.within, self.within[rows]])
+
+    def _key_images(self) -> np.ndarray[Any, Any]:
+        """The image that holds each row's key: the after image, or the before image where the after image leaves it out."""
+        images = self.main
+        for c in self.plan.key:
+            absent = (self.offsets[c][images] == fill.ABSENT_COLUMN) & (self.before >= 0)
+            if absent.any():
+                images = np.where(absent, self.before, images)
+        return images
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def _column(self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
+        rows = len(select)
+        valid = np.empty(rows, np.uint8)
+        kind, column = plan.type, plan.column
+        if plan.width < 0:
+            return self._variable(plan, offsets, select, valid)
+        if kind in {t.TINY, t.SHORT, t.LONG, t.LONGLONG, t.FLOAT, t.DOUBLE}:
+            out = np.zeros(rows * plan.width, np.uint8)
+            nulls = fill.fill_copy(self.arena, offsets, select, plan.width, out, valid)
+            return _array(plan.arrow_type, rows, valid, nulls, out)
+        numbers = np.empty(rows, np.int64)
+        if kind in _TEMPORAL:
+            nulls = fill.fill_temporal(self.arena, offsets, select, _TEMPORAL[kind], column.fsp, numbers, valid)
+            if column.kind is K.DATE:
+                numbers = numbers.astype(np.int32)
+            return _array(plan.arrow_type, rows, valid, nulls, numbers)
+        if kind == t.NEWDECIMAL:
+            limbs = 8 if column.precision > 38 else 4
+            words = np.empty((rows, limbs), np.uint32)
+            nulls = fill.fill_decimal(self.arena, offsets, select, column.precision, column.scale, limbs, words, valid)
+            return _array(plan.arrow_type, rows, valid, nulls, words)
+        if kind == t.BIT:
+            nulls = fill.fill_big(self.arena, offsets, select, plan.width, numbers, valid)
+            return _array(plan.arrow_type, rows, valid, nulls, numbers)
+        signed = kind == t.INT24 and not column.unsigned
+        nulls = fill.fill_little(self.arena, offsets, select, plan.width, signed, numbers, valid)
+        if kind == t.INT24:
+            return _array(plan.arrow_type, rows, valid, nulls, numbers.astype(np.int32))
+        if kind == t.YEAR:
+            years = np.where(numbers == 0, 0, numbers + 1900).astype(np.uint16)
+            return _array(plan.arrow_type, rows, valid, nulls, years)
+        if kind == t.ENUM:
+            return self._enum(column.name, column.labels, numbers, valid, nulls)
+        if kind == t.SET:
+            return _sets(column.labels, numbers, valid, nulls)
+        raise UnsupportedType(f"column type {kind} is not understood", where=f"{self.plan.schema.table}.{column.name}")
+
+    def _variable(
+        self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+    ) -> pa.Array:
+        rows = len(select)
+        column = plan.column
+        prefix = -plan.width
+        ends = np.empty(rows + 1, np.int64)
+        if column.kind is K.BINARY:
+            data = np.zeros(rows * column.length, np.uint8)
+            nulls = fill.fill_padded(self.arena, offsets, select, prefix, column.length, ends, data, valid)
+            if nulls < 0:
+                raise self._error(f"column {column.name}: a value is longer than the column")
+            data = data[: int(ends[-1])]
+        else:
+            nulls = fill.fill_ends(self.arena, offsets, select, prefix, ends, valid)
+            data = np.empty(int(ends[-1]), np.uint8)
+            fill.fill_bytes(self.arena, offsets, select, prefix, ends, data)
+        if column.kind is K.JSON:
+            return _json(data, ends, valid)
+        if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
+            data, ends = self._inflate(column.name, data, ends)
+        charset = column.charset
+        if charset is None or charset in UTF8:
+            if pa.types.is_string(plan.arrow_type):
+                self._check_utf8(column.name, charset, data, ends)
+            return _binary(plan.arrow_type, rows, valid, nulls, ends, data)
+        table = single_byte_table(charset)
+        if table is not None:
+            wide_ends = np.empty(rows + 1, np.int64)
+            fill.transcode_ends(data, ends, table, wide_ends)
+            text = np.empty(int(wide_ends[-1]), np.uint8)
+            fill.transcode(data, table, text)
+            return _binary(plan.arrow_type, rows, valid, nulls, wide_ends, text)
+        return self._recode(column.name, charset, data, ends, valid)
+
+    def _check_utf8(
+        self, name: str, charset: str | None, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
+    ) -> None:
+        if len(data) == 0 or not (data & 0x80).any():
+            return
+        probe = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+        try:
+            probe.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise self._error(f"column {name}: a value is not valid {charset}") from error
+
+    def _recode(
+        self,
+        name: str,
+        charset: str,
+        data: np.ndarray[Any, Any],
+        ends: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any],
+    ) -> pa.Array:
+        codec = codec_of(charset)
+        if codec is None:
+            raise UnsupportedType(f"charset {charset!r} is not understood", where=f"{self.plan.schema.table}.{name}")
+        raw = data.tobytes()
+        bounds = ends.tolist()
+        try:
+            return pa.array(
+                [raw[bounds[i] : bounds[i + 1]].decode(codec) if valid[i] else None for i in range(len(valid))],
+                pa.string(),
+            )
+        except UnicodeDecodeError as error:
+            raise self._error(f"column {name}: a value is not valid {charset}: {error}") from error
+
+    def _inflate(
+        self, name: str, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """MariaDB's COMPRESSED columns: a header byte (8: zlib, low bits: length bytes), the length, then the deflated value."""
+        import zlib
+
+        raw = data.tobytes()
+        bounds = ends.tolist()
+        pieces = []
+        for i in range(len(bounds) - 1):
+            value = raw[bounds[i] : bounds[i + 1]]
+            if value and value[0] == 0:
+                value = value[1:]
+            elif value:
+                try:
+                    value = zlib.decompress(value[1 + (value[0] & 7) :], -15 if value[0] & 8 else 15)
+                except zlib.error as error:
+                    raise self._error(f"column {name}: a compressed value is broken: {error}") from error
+            pieces.append(value)
+        new_ends = np.concatenate([[0], np.cumsum([len(p) for p in pieces])]).astype(np.int64)
+        return np.frombuffer(bytearray(b"".join(pieces)), np.uint8), new_ends
+
+    def _enum(
+        self, name: str, labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int
+    ) -> pa.Array:
+        if len(numbers) and int(numbers.max()) > len(labels):
+            raise self._error(f"column {name}: ENUM index {int(numbers.max())} has no label")
+        zero = ENUM_ERROR_VALUE if "" in labels else ""
+        texts = pa.array([zero, *labels], pa.string())
+        index = pa.Array.from_buffers(
+            pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(numbers)], null_count=nulls
+        )
+        return texts.take(index)
+
+    # -- the columns of ours ------------------------------------------------------------------------------------------
+    def _meta(self, buckets: np.ndarray[Any, Any]) -> list[pa.Array]:
+        rows, rev, event = self.rows, self.rev, self.event
+        count = len(event)
+        txn = rev[sc.R_TXN][event]
+        local = txn - rows.txn_first
+        files = np.unique(rev[sc.R_FILE])
+        if len(files) == 1:
+            file = pa.repeat(rows.files[int(files[0])], count)
+        else:
+            file = pa.array(rows.files, pa.string()).take(pa.array(rev[sc.R_FILE][event]))
+        present: pa.Array = pa.nulls(count, pa.binary())
+        columns = len(self.plan.columns)
+        maps = np.empty((count, (columns + 7) >> 3), np.uint8)
+        if fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps):
+            full = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
+            present = pa.array([None if f else m.tobytes() for f, m in zip(full, maps, strict=True)], pa.binary())
+        values = {
+            "_op": _OP_NAMES.take(pa.array(self.op)),
+            "_seq": pa.array((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),
+            "_file": file,
+            "_offset": pa.array(rev[sc.R_OFFSET][event].astype(np.uint64)),
+            "_row": pa.array((rev[sc.R_ROW][event] + self.within).astype(np.uint32)),
+            "_commit_ts": pa.array(rows.commit_us[local]).view(pa.timestamp("us", tz="UTC")),
+            "_gtid": rows.gtids.take(pa.array(local)),
+            "_txn": pa.array(txn.astype(np.uint64)),
+            "_origin": pa.array(rev[sc.R_ORIGIN][event].astype(np.uint32)),
+            "_bucket": pa.array(buckets),
+            "_present": present,
+        }
+        return [values[f.name] for f in META_FIELDS]
+
+    def _error(self, what: str, event: int = 0) -> DecodeError:
+        number = int(self.rev[sc.R_FILE][event])
+        file, offset = self.rows.files[number], int(self.rev[sc.R_OFFSET][event])
+        return DecodeError(
+            f"decoding rows of {self.plan.schema.table}: {what}",
+            where=f"{file}:{offset}",
+            hint=f"mysqlbinlog -vvv --start-position={offset} {file}",
+        )
+
+
+def _validity(valid: np.ndarray[Any, Any], nulls: int) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+
+
+def _array(
+    kind: pa.DataType, rows: int, valid: np.ndarray[Any, Any], nulls: int, data: np.ndarray[Any, Any]
+) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [_validity(valid, nulls), pa.py_buffer(data)], null_count=nulls)
+
+
+def _binary(
+    kind: pa.DataType,
+    rows: int,
+    valid: np.ndarray[Any, Any],
+    nulls: int,
+    ends: np.ndarray[Any, Any],
+    data: np.ndarray[Any, Any],
+) -> pa.Array:
+    if int(ends[-1]) >= 2**31:
+        raise DecodeError("the values of one column of one arena take 2 GiB or more")
+    buffers = [_validity(valid, nulls), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
+
+
+def _sets(labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int) -> pa.Array:
+    masks, inverse = np.unique(numbers, return_inverse=True)
+    if any((mask & 0xFFFFFFFFFFFFFFFF) >> len(labels) for mask in masks.tolist()):
+        raise DecodeError("a SET value has a bit without a label")
+    texts = [",".join(label for i, label in enumerate(labels) if mask >> i & 1) for mask in masks.tolist()]
+    index = pa.Array.from_buffers(
+        pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(inverse.astype(np.int64))], null_count=nulls
+    )
+    return pa.array(texts, pa.string()).take(index)
+
+
+def _json(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:
+    raw = data.tobytes()
+    bounds = ends.tolist()
+    return pa.array(
+        [jsonb.json_text(raw[bounds[i] : bounds[i + 1]]) if valid[i] else None for i in range(len(valid))], pa.string()
+    )
+
+
+def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, Any], tail: str = ":") -> pa.Array:
+    """GTIDs as text, null where ``sid`` is -1. ``sids``: text of each source (and tag) id; ``tail`` joins it with the number."""
+    if not len(sid) or int(sid.max()) < 0:
+        return pa.nulls(len(sid), pa.string())
+    index = pa.array(sid, mask=sid < 0)
+    names = pa.array(sids, pa.string()).take(index)
+    return pc.binary_join_element_wise(names, pa.array(gno).cast(pa.string()), tail)

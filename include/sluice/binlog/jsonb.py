@@ -1,0 +1,193 @@
+"""MySQL's binary JSON to the text the server prints. Source: sql-common/json_binary.cc and json_dom.cc."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+from sluice.errors import DecodeError
+from sluice.model.temporal import time_text
+
+_SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
+_INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5, 6, 7, 8, 9, 10, 11, 12, 15
+_LITERALS = {0: "null", 1: "true", 2: "false"}
+_NUMBERS = {_INT16: "<h", _UINT16: "<H", _INT32: "<i", _UINT32: "<I", _INT64: "<q", _UINT64: "<Q"}
+_ESCAPES = {i: f"\\u{i:04x}" for i in range(0x20)} | {
+    8: "\\b",
+    9: "\\t",
+    10: "\\n",
+    12: "\\f",
+    13: "\\r",
+    34: '\\"',
+    92: "\\\\",
+}
+_MAX_DEPTH = 110
+
+
+def json_text(data: bytes) -> str:
+    """The text of a binary JSON value; an empty value (an old server's damaged row) is ``null``. Raises DecodeError."""
+    if not data:
+        return "null"
+    try:
+        out: list[str] = []
+        _value(data, data[0], 1, len(data), out, 0)
+        return "".join(out)
+    except (struct.error, IndexError, UnicodeDecodeError, KeyError, ValueError) as error:
+        raise DecodeError(f"a JSON value is broken: {error}") from error
+
+
+def _value(d: bytes, kind: int, at: int, end: int, out: list[str], depth: int) -> None:
+    if kind in _NUMBERS:
+        out.append(str(struct.unpack_from(_NUMBERS[kind], d, at)[0]))
+    elif kind == _STRING:
+        size, at = _varlen(d, at)
+        out.append(quote(_cut(d, at, size).decode("utf-8")))
+    elif kind == _LITERAL:
+        out.append(_LITERALS[d[at]])
+    elif kind == _DOUBLE:
+        out.append(double_text(struct.unpack_from("<d", d, at)[0]))
+    elif kind == _OPAQUE:
+        field_type = d[at]
+        size, at = _varlen(d, at + 1)
+        out.append(_opaque(field_type, _cut(d, at, size)))
+    elif kind <= _LARGE_ARRAY:
+        if depth > _MAX_DEPTH:
+            raise DecodeError("a JSON value is nested too deeply")
+        _container(d, kind, at, out, depth)
+    else:
+        raise DecodeError(f"a JSON value has the unknown type {kind}")
+
+
+def _container(d: bytes, kind: int, base: int, out: list[str], depth: int) -> None:
+    large = kind in {_LARGE_OBJECT, _LARGE_ARRAY}
+    is_object = kind in {_SMALL_OBJECT, _LARGE_OBJECT}
+    width, fmt = (4, "<I") if large else (2, "<H")
+    count, size = struct.unpack_from(fmt, d, base)[0], struct.unpack_from(fmt, d, base + width)[0]
+    if base + size > len(d) or count * (1 + width) > size:
+        raise DecodeError("a JSON container is longer than its value")
+    at = base + 2 * width
+    values = at + count * (width + 2) if is_object else at
+    out.append("{" if is_object else "[")
+    for i in range(count):
+        if i:
+            out.append(", ")
+        if is_object:
+            entry = at + i * (width + 2)
+            key_at = struct.unpack_from(fmt, d, entry)[0]
+            key_size = struct.unpack_from("<H", d, entry + width)[0]
+            out.append(quote(_cut(d, base + key_at, key_size).decode("utf-8")))
+            out.append(": ")
+        entry = values + i * (1 + width)
+        item = d[entry]
+        inline = item in {_LITERAL, _INT16, _UINT16} or (large and item in {_INT32, _UINT32})
+        where = entry + 1 if inline else base + struct.unpack_from(fmt, d, entry + 1)[0]
+        if not inline and where <= base:
+            raise DecodeError("a JSON value points to itself")
+        _value(d, item, where, base + size, out, depth + 1)
+    out.append("}" if is_object else "]")
+
+
+def _cut(d: bytes, at: int, size: int) -> bytes:
+    if at + size > len(d):
+        raise DecodeError("a JSON string is longer than its value")
+    return d[at : at + size]
+
+
+def _varlen(d: bytes, at: int) -> tuple[int, int]:
+    size = 0
+    for i in range(5):
+        byte = d[at + i]
+        size |= (byte & 0x7F) << (7 * i)
+        if byte & 0x80 == 0:
+            return size, at + i + 1
+    raise DecodeError("a JSON length is broken")
+
+
+def quote(text: str) -> str:
+    """A JSON string as the server prints it."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def double_text(value: float) -> str:
+    """A double as the server prints it in JSON: shortest digits, ``.0`` kept, exponents without plus sign or zeros."""
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    fraction = "" if fraction == "0" else fraction
+    digits = (whole + fraction).lstrip("0")
+    point = int(exponent or 0) + len(whole)
+    if whole == "0":
+        point -= len(whole + fraction) - len(digits) if digits else 0
+    digits = digits.rstrip("0") or "0"
+    if digits == "0":
+        return f"{sign}0.0"
+    # my_gcvt: plain notation for decimal exponents -5..14 or where it is not longer, exponent notation otherwise
+    exponent10 = point - 1
+    if -5 <= exponent10 < 15 + 6 and _plain_fits(digits, point):
+        if point <= 0:
+            return f"{sign}0.{'0' * -point}{digits}"
+        if point >= len(digits):
+            return f"{sign}{digits}{'0' * (point - len(digits))}.0"
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    rest = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{exponent10}"
+
+
+def _plain_fits(digits: str, point: int) -> bool:
+    return point <= 17 if point > 0 else True
+
+
+def _opaque(field_type: int, value: bytes) -> str:
+    if field_type == 246:
+        return decimal_text(value)
+    if field_type in {10, 12, 7, 11}:
+        packed = struct.unpack("<q", value)[0]
+        return f'"{_packed_time(field_type, packed)}"'
+    return f'"base64:type{field_type}:{base64.b64encode(value).decode()}"'
+
+
+def decimal_text(value: bytes) -> str:
+    """An opaque decimal: precision, scale, then the binary form."""
+    precision, scale = value[0], value[1]
+    return decimal_from_binary(value[2:], precision, scale)
+
+
+def decimal_from_binary(data: bytes, precision: int, scale: int) -> str:
+    """DECIMAL(precision, scale) in the server's binary form as text."""
+    whole = precision - scale
+    raw = bytearray(data)
+    negative = raw[0] & 0x80 == 0
+    raw[0] ^= 0x80
+    if negative:
+        raw = bytearray(b ^ 0xFF for b in raw)
+    sizes = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4]
+    at, text = 0, ""
+    for count in [whole % 9, *[9] * (whole // 9)]:
+        if count:
+            text += f"{int.from_bytes(raw[at : at + sizes[count]], 'big'):0{count}d}"
+            at += sizes[count]
+    text = text.lstrip("0") or "0"
+    fraction = ""
+    for count in [*[9] * (scale // 9), scale % 9]:
+        if count:
+            fraction += f"{int.from_bytes(raw[at : at + sizes[count]], 'big'):0{count}d}"
+            at += sizes[count]
+    text = f"{text}.{fraction}" if fraction else text
+    return f"-{text}" if negative else text
+
+
+def _packed_time(field_type: int, packed: int) -> str:
+    if field_type == 11:
+        negative, packed = packed < 0, abs(packed)
+        clock, micros = packed >> 24, packed & 0xFFFFFF
+        total = ((clock >> 12) & 0x3FF) * 3600 + ((clock >> 6) & 63) * 60 + (clock & 63)
+        text = time_text(total * 1_000_000 + micros, 6)
+        return f"-{text}" if negative else text
+    clock, micros = packed >> 24, packed & 0xFFFFFF
+    day_part, time_part = clock >> 17, clock & 0x1FFFF
+    months = day_part >> 5
+    date = f"{months // 13:04d}-{months % 13:02d}-{day_part & 31:02d}"
+    if field_type == 10:
+        return date
+    return f"{date} {time_part >> 12:02d}:{(time_part >> 6) & 63:02d}:{time_part & 63:02d}.{micros:06d}"

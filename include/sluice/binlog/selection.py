@@ -1,0 +1,66 @@
+"""Which tables and which kinds of change are captured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from sluice.binlog.scan import OP_DELETE, OP_INSERT, OP_UPDATE
+from sluice.config.pipeline import CaptureConfig, Event
+from sluice.model.tables import TableId
+
+SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+_SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~.*|#sql.*)$")
+"""Tables that gh-ost, pt-online-schema-change and the server itself make on the way to another definition."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Compiled include and exclude patterns (anchored, on ``schema.table``), and the kinds of change.
+
+    System schemas are never captured; shadow tables only if an include pattern other than a catch-all names them with their underscore.
+    """
+
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...]
+    events: frozenset[Event]
+    _seen: dict[TableId, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def compile(cls, config: CaptureConfig) -> Selection:
+        """From the pipeline's ``capture``."""
+        return cls(
+            tuple(re.compile(p) for p in config.include),
+            tuple(re.compile(p) for p in config.exclude),
+            frozenset(config.events),
+        )
+
+    def wants(self, table: TableId) -> bool:
+        """True if rows of this table are captured."""
+        known = self._seen.get(table)
+        if known is None:
+            known = self._seen[table] = self._decide(table)
+        return known
+
+    def _decide(self, table: TableId) -> bool:
+        if table.schema.lower() in SYSTEM_SCHEMAS:
+            return False
+        name = str(table)
+        matching = [p for p in self.include if p.fullmatch(name)]
+        if _SHADOW.match(table.table):
+            matching = [p for p in matching if "_" in p.pattern.partition(r"\.")[2][:2] or "gho" in p.pattern]
+        return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
+
+    @property
+    def row_events(self) -> int:
+        """Bits of the wanted row changes, by OP_*."""
+        bits = 0
+        for event, op in ((Event.INSERT, OP_INSERT), (Event.UPDATE, OP_UPDATE), (Event.DELETE, OP_DELETE)):
+            if event in self.events:
+                bits |= 1 << op
+        return bits
+
+    @property
+    def ddl(self) -> bool:
+        """True if DDL is captured."""
+        return Event.DDL in self.events

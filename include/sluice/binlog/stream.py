@@ -1,0 +1,124 @@
+"""The dump connection: mysql-replication logs in, registers and asks for the log; from then on the socket is read here, in large pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+from typing import Any
+
+import numpy as np
+import pymysql
+
+from sluice.binlog.connection import connect_settings, translated
+from sluice.config.connections import Endpoint
+from sluice.errors import LostPosition, SourceUnavailable
+from sluice.model.positions import Position
+
+HEARTBEAT_S = 5.0
+SILENCE_S = 20.0
+"""A connection that is silent for so long (four heartbeats) is dead."""
+_RECEIVE_BUFFER = 8 * 2**20
+
+
+class LogStream:
+    """Bytes of the log from a position. One connection, one dump; never reconnects.
+
+    Raises (all methods): SourceUnavailable, ConfigError, LostPosition.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, server_id: int, start: Position, mariadb: bool = False) -> None:
+        from pymysqlreplication import BinLogStreamReader
+
+        self.endpoint = endpoint
+        settings = connect_settings(endpoint) | {"read_timeout": 86_400}
+        with translated(endpoint, f"asking for the log from {start}"):
+            self._reader = BinLogStreamReader(
+                connection_settings=settings,
+                server_id=server_id,
+                log_file=start.file,
+                log_pos=start.offset & 0xFFFFFFFF,
+                resume_stream=True,
+                blocking=True,
+                slave_heartbeat=HEARTBEAT_S,
+                report_slave={"hostname": socket.gethostname()[:60], "username": "sluice", "password": "", "port": 0},
+                is_mariadb=False,  # True would ignore file and offset
+                enable_logging=False,
+                pymysql_wrapper=_prepared,
+            )
+            self._reader._BinLogStreamReader__connect_to_stream()  # its only way to start a dump without reading events
+            self._reader._BinLogStreamReader__connected_stream = True
+        self.connection: Any = self._reader._stream_connection
+        self.checksum: bool = bool(self._reader._BinLogStreamReader__use_checksum)
+        self._socket: Any = self.connection._sock
+        self._tls = hasattr(self._socket, "pending")
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        self._socket.settimeout(SILENCE_S)
+
+    def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
+        """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes. Returns bytes read, 0 after ``timeout_s`` of silence."""
+        view = memoryview(buffer)
+        start = at
+        if not self._ready(timeout_s):
+            return 0
+        while True:
+            try:
+                count = self._socket.recv_into(view[at:])
+            except OSError as error:
+                raise self._broken(str(error)) from error
+            if count == 0:
+                raise self._broken("the server closed the connection")
+            at += count
+            if at - start >= enough or at >= len(buffer) or not self._ready(0):
+                return at - start
+
+    def _ready(self, timeout_s: float) -> bool:
+        if self._tls and self._socket.pending():
+            return True
+        try:
+            return bool(select.select([self._socket], [], [], max(timeout_s, 0))[0])
+        except (OSError, ValueError) as error:
+            raise self._broken(str(error)) from error
+
+    def _broken(self, why: str) -> SourceUnavailable:
+        return SourceUnavailable(
+            f"reading the log: {why}", where=f"connection {self.endpoint.connection_id}, {self.endpoint.address}"
+        )
+
+    def silent(self) -> SourceUnavailable:
+        """The error for a connection on which not even heartbeats come."""
+        return self._broken(f"nothing came for {SILENCE_S:.0f} s, not even a heartbeat")
+
+    def close(self) -> None:
+        """Hang up. The dump thread on the server ends when it next writes."""
+        with contextlib.suppress(Exception):
+            self.connection._force_close()
+
+
+def _prepared(**settings: Any) -> Any:
+    connection = pymysql.connect(**settings)
+    with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
+        cursor.execute("SET @source_binlog_checksum = @@global.binlog_checksum")
+        cursor.execute("SET @source_heartbeat_period = %s", (int(HEARTBEAT_S * 1e9),))
+    return connection
+
+
+def server_error(payload: bytes, start: Position) -> Exception:
+    """The error behind a 0xff packet of the dump."""
+    code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
+    text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")
+    if code == 1236:
+        lowered = text.lower()
+        if "server id" in lowered or "server_uuid" in lowered or "server-uuid" in lowered or "same" in lowered:
+            return SourceUnavailable(
+                f"another replica with the same server id took over the connection: {text}",
+                hint="set source.server_id to a number that no other replica or pipeline uses",
+            )
+        return LostPosition(
+            f"the server cannot send the log from {start}: {text} (1236)",
+            where=str(start),
+            hint="SHOW BINARY LOGS lists what there is; choose: capture.on_lost_position: dump, `sluice seek … earliest`, or a dump",
+        )
+    return SourceUnavailable(f"reading the log from {start}: the server says: {text} ({code})", where=str(start))

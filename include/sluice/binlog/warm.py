@@ -1,0 +1,89 @@
+"""Compiles every kernel once, on a small made-up log; Numba keeps the result on disk."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.binlog import fill
+from sluice.binlog import tablemap as t
+from sluice.binlog.charsets import single_byte_table
+from sluice.binlog.decode import ArenaRows, decode_arena
+from sluice.binlog.plan import plan_table
+from sluice.binlog.scanner import Scanner
+from sluice.binlog.tablemap import TableMap, parse_table_map
+from sluice.model.positions import Position
+from sluice.model.tables import TableSchema
+
+
+def event(kind: int, body: bytes, *, log_pos: int = 0, server_id: int = 1, stamp: int = 1) -> bytes:
+    """A packet with one event, with checksum."""
+    size = 19 + len(body) + 4
+    data = struct.pack("<IBIIIH", stamp, kind, server_id, size, log_pos, 0) + body
+    data += struct.pack("<I", zlib.crc32(data))
+    return struct.pack("<I", len(data) + 1)[:3] + b"\0" + b"\0" + data
+
+
+def table_map_body(
+    table_id: int, schema: str, table: str, columns: list[tuple[str, int, bytes]], key: list[int]
+) -> bytes:
+    """Body of a table map with names; ``columns``: (name, type, metadata bytes). All nullable, signed, charset 255 (utf8mb4_0900_ai_ci)."""
+    names = b"".join(bytes([len(n)]) + n.encode() for n, _, _ in columns)
+    metas = b"".join(m for _, _, m in columns)
+    text = [c for c in columns if c[1] in t.CHARACTER]
+    body = struct.pack("<IHH", table_id, 0, 1) + bytes([len(schema)]) + schema.encode() + b"\0"
+    body += bytes([len(table)]) + table.encode() + b"\0" + bytes([len(columns)]) + bytes(c[1] for c in columns)
+    body += bytes([len(metas)]) + metas + b"\xff" * ((len(columns) + 7) // 8)
+    body += bytes([4, len(names)]) + names
+    if text:
+        charset = b"\xfc\xff\x00"
+        body += bytes([2, len(charset)]) + charset
+    return body + bytes([8, len(key)]) + bytes(key)
+
+
+def compile_kernels() -> None:
+    """Run everything once."""
+    columns = [("a", t.LONG, b""), ("b", t.VARCHAR, b"\x64\x00"), ("c", t.NEWDECIMAL, b"\x0a\x02"), ("d", t.DATETIME2, b"\x06"), ("e", t.INT24, b""), ("f", t.BIT, b"\x03\x00")]  # fmt: skip
+    table = table_map_body(7, "s", "t", columns, [0, 1])
+    image = lambda n: (
+        b"\0" + struct.pack("<I", n) + b"\x02hi" + b"\x80\0\0\0\x01" + b"\x99\xa0\0\0\0\0\0\0" + b"\1\0\0" + b"\1"
+    )
+    rows = struct.pack("<IHHH", 7, 0, 0, 2) + bytes([6]) + b"\x3f"
+    update = struct.pack("<IHHH", 7, 0, 0, 2) + bytes([6]) + b"\x3f\x3f"
+    gtid = b"\0" + bytes(16) + struct.pack("<Q", 1) + b"\2" + bytes(16) + bytes(7)
+    begin = struct.pack("<IIBHH", 0, 0, 0, 0, 0) + b"\0BEGIN"
+    log = b"".join([
+        event(33, gtid), event(2, begin), event(19, table), event(30, rows + image(1)), event(31, update + image(1) + image(2)), event(16, bytes(8)),
+    ])  # fmt: skip
+    sealed: list[ArenaRows] = []
+    names = {255: ("utf8mb4_0900_ai_ci", "utf8mb4")}
+
+    def plan(table_map: TableMap, _: str) -> Any:
+        return plan_table(table_map, names.__getitem__)
+
+    scanner = Scanner(
+        Position("", "b.1", 4), tables=plan, statement=lambda _: False, seal=sealed.append, arena_bytes=1 << 16
+    )
+    buffer = np.zeros(len(log) + 16, np.uint8)
+    buffer[: len(log)] = np.frombuffer(log, np.uint8)
+    scanner.feed(buffer, len(log), 0)
+    scanner.finish()
+
+    def buckets(_: TableSchema, __: Any, count: int) -> np.ndarray[Any, Any]:
+        return np.zeros(count, np.uint8)
+
+    for rows_of_arena in sealed:
+        list(decode_arena(rows_of_arena, buckets))
+    latin1 = single_byte_table("latin1")
+    ends = np.zeros(2, np.int64)
+    some = np.zeros(16, np.uint8)
+    fill.transcode_ends(some, ends, latin1, ends.copy())
+    fill.transcode(some[:0], latin1, some)
+    one, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    fill.fill_padded(some, one, one, 1, 4, ends, some.copy(), valid)
+    assert parse_table_map(table).named
+    assert pa.__version__
