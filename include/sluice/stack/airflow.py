@@ -230,7 +230,10 @@ class AirflowComponent(Server):
 
 def health(port: int) -> dict[str, str]:
     """Component -> healthy or not, as the API server says; empty while it does not answer."""
-    with contextlib.suppress(OSError, ValueError), _open(f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health", timeout_s=5) as answer:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        _open(f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health", timeout_s=5) as answer,
+    ):
         return {name: str((part or {}).get("status")) for name, part in json.load(answer).items()}
     return {}
 

@@ -1,0 +1,1 @@
+"""The sample shop, its workload, and the demonstration that runs them."""
