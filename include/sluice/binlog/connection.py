@@ -116,7 +116,7 @@ class ServerInfo:
 _VARIABLES = (
     "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options", "binlog_transaction_compression",
     "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode", "enforce_gtid_consistency",
-    "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos", "net_write_timeout",
+    "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos",
     "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names", "binlog_row_event_max_size", "time_zone",
 )  # fmt: skip
 
@@ -155,7 +155,8 @@ def server_info(connection: Connection[Cursor]) -> ServerInfo:
     numbers = tuple(int(part) for part in plain.split(".") if part.isdigit())
     server_id = int(variables.get("server_id", "0") or 0)
     uuid = f"mariadb:{server_id}" if mariadb else variables.get("server_uuid", "")
-    head, logs = Position(uuid, "", 0), ()
+    head = Position(uuid, "", 0)
+    logs: tuple[tuple[str, int], ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
         try:
             status = first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")

@@ -107,7 +107,7 @@ class _TableDecoder:
     def table(self) -> pa.Table:
         plan, schema = self.plan, self.plan.schema
         self._key_moves()
-        keys = [self._column(plan.columns[c], self.offsets[c], self._key_images()) for c in plan.key]
+        keys = [self._column(plan.columns[c], self.offsets[c], self._key_images(int(c))) for c in plan.key]
         buckets = self.bucketer(schema, keys, len(self.main))
         order = np.argsort(buckets, kind="stable") if len(plan.key) else np.arange(len(self.main))
         if self.moved:  # the rows added behind the others are not in sequence order yet
@@ -145,14 +145,10 @@ class _TableDecoder:
         self.event = np.concatenate([self.event, self.event[rows]])
         self.within = np.concatenate([self.within, self.within[rows]])
 
-    def _key_images(self) -> np.ndarray[Any, Any]:
-        """The image that holds each row's key: the after image, or the before image where the after image leaves it out."""
-        images = self.main
-        for c in self.plan.key:
-            absent = (self.offsets[c][images] == fill.ABSENT_COLUMN) & (self.before >= 0)
-            if absent.any():
-                images = np.where(absent, self.before, images)
-        return images
+    def _key_images(self, column: int) -> np.ndarray[Any, Any]:
+        """The image that holds each row's value of a key column: the after image, or the before image where that leaves it out."""
+        absent = (self.offsets[column][self.main] == fill.ABSENT_COLUMN) & (self.before >= 0)
+        return np.where(absent, self.before, self.main)
 
     # -- values -------------------------------------------------------------------------------------------------------
     def _column(self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
@@ -308,8 +304,10 @@ class _TableDecoder:
         columns = len(self.plan.columns)
         maps = np.empty((count, (columns + 7) >> 3), np.uint8)
         if fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps):
-            full = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
-            present = pa.array([None if f else m.tobytes() for f, m in zip(full, maps, strict=True)], pa.binary())
+            whole = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
+            present = pa.array(
+                [None if w else maps[i].tobytes() for i, w in enumerate(np.asarray(whole).tolist())], pa.binary()
+            )
         values = {
             "_op": _OP_NAMES.take(pa.array(self.op)),
             "_seq": pa.array((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),

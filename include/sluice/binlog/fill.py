@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
-from sluice.binlog.raw import copy_bytes, load_u16, load_u32, load_u64
+from sluice.binlog.raw import copy_bytes, kernel, load_u16, load_u32, load_u64
 from sluice.binlog.scan import walk_image
 from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
 
@@ -22,7 +21,7 @@ ABSENT_COLUMN = -2
 MODE_DATE, MODE_DATETIME2, MODE_TIMESTAMP2, MODE_TIME2, MODE_TIME, MODE_DATETIME, MODE_TIMESTAMP = range(7)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def walk_values(
     arena: Any, starts: Any, ends: Any, bitmaps: Any, columns: Any, widths: Any, first: Any, out: Any
 ) -> Any:
@@ -56,7 +55,7 @@ def walk_values(
     return -1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _length(arena: Any, at: Any, w: Any) -> Any:
     if w == -1:
         return np.int64(arena[at])
@@ -67,7 +66,7 @@ def _length(arena: Any, at: Any, w: Any) -> Any:
     return np.int64(load_u32(arena, at))
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_copy(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid: Any) -> Any:
     """Values of 1, 2, 4 or 8 bytes, as they are. ``out``: uint8[rows * width]. Returns the number of nulls."""
     nulls = 0
@@ -90,7 +89,7 @@ def fill_copy(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_little(arena: Any, offsets: Any, select: Any, width: Any, signed: Any, out: Any, valid: Any) -> Any:
     """Little-endian integers of 1 to 8 bytes. ``out``: int64[rows]. Returns the number of nulls."""
     nulls = 0
@@ -109,7 +108,7 @@ def fill_little(arena: Any, offsets: Any, select: Any, width: Any, signed: Any, 
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _big(arena: Any, at: Any, count: Any) -> Any:
     value = np.int64(0)
     for i in range(count):
@@ -117,7 +116,7 @@ def _big(arena: Any, at: Any, count: Any) -> Any:
     return value
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_big(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid: Any) -> Any:
     """Big-endian unsigned integers of 1 to 8 bytes (BIT). ``out``: int64[rows]. Returns the number of nulls."""
     nulls = 0
@@ -134,7 +133,7 @@ def fill_big(arena: Any, offsets: Any, select: Any, width: Any, out: Any, valid:
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _days(year: Any, month: Any, day: Any) -> Any:
     """Days since 1970-01-01 of a date of the proleptic Gregorian calendar."""
     y = year - (1 if month <= 2 else 0)
@@ -145,7 +144,7 @@ def _days(year: Any, month: Any, day: Any) -> Any:
     return era * 146097 + doe - 719468
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _calendar(year: Any, month: Any, day: Any) -> Any:
     """True if the calendar has this day."""
     if year < 1 or month < 1 or month > 12 or day < 1:
@@ -159,14 +158,14 @@ def _calendar(year: Any, month: Any, day: Any) -> Any:
     return day <= 31
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _moment(year: Any, month: Any, day: Any, micros: Any) -> Any:
     if _calendar(year, month, day):
         return _days(year, month, day) * 86400000000 + micros
     return TIMESTAMP_BASE + (((year << 9 | month << 5 | day) << 37) | micros)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _fraction(arena: Any, at: Any, digits: Any) -> Any:
     if digits == 0:
         return np.int64(0)
@@ -177,7 +176,7 @@ def _fraction(arena: Any, at: Any, digits: Any) -> Any:
     return _big(arena, at, 3)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_temporal(arena: Any, offsets: Any, select: Any, mode: Any, digits: Any, out: Any, valid: Any) -> Any:
     """DATE (days), DATETIME, TIMESTAMP, TIME (microseconds), new and old encodings. ``out``: int64[rows]. Returns the number of nulls.
 
@@ -247,12 +246,12 @@ def fill_temporal(arena: Any, offsets: Any, select: Any, mode: Any, digits: Any,
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _digits_bytes(digits: Any) -> Any:
     return (digits + 1) >> 1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_decimal(
     arena: Any, offsets: Any, select: Any, precision: Any, scale: Any, limbs: Any, out: Any, valid: Any
 ) -> Any:
@@ -288,7 +287,6 @@ def fill_decimal(
         if not small:
             for j in range(limbs):
                 number[j] = 0
-        part = 0
         total = groups + (1 if lead else 0) + (1 if tail else 0)
         for g in range(total):
             if g == 0 and lead:
@@ -308,7 +306,6 @@ def fill_decimal(
                 top = np.uint64(0)
                 word = (word << np.uint64(8)) | (byte & np.uint64(0xFF))
             at += size
-            part += 1
             if small:
                 value = value * np.uint64(power) + word
             else:
@@ -334,7 +331,7 @@ def fill_decimal(
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_ends(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, valid: Any) -> Any:
     """Lengths of variable values as Arrow offsets: ``ends`` is int64[rows + 1]. Returns the number of nulls. ``prefix``: length bytes."""
     nulls = 0
@@ -353,7 +350,7 @@ def fill_ends(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, val
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_bytes(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, out: Any) -> None:
     """Copy the bytes of variable values; ``ends`` as :func:`fill_ends` made them."""
     for i in range(len(select)):
@@ -362,7 +359,7 @@ def fill_bytes(arena: Any, offsets: Any, select: Any, prefix: Any, ends: Any, ou
             copy_bytes(out, ends[i], arena, offsets[select[i]] + prefix, size)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, ends: Any, out: Any, valid: Any) -> Any:
     """BINARY(size): the log leaves trailing zero bytes out. ``out`` (zeroed): uint8[rows * size]. Returns nulls, -1 for a value too long."""
     nulls = 0
@@ -385,7 +382,7 @@ def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, e
     return nulls
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def transcode_ends(data: Any, ends: Any, table: Any, out_ends: Any) -> None:
     """Arrow offsets of single-byte text once it is UTF-8; ``table[byte]`` is the code point."""
     total = np.int64(0)
@@ -397,7 +394,7 @@ def transcode_ends(data: Any, ends: Any, table: Any, out_ends: Any) -> None:
         out_ends[i + 1] = total
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def transcode(data: Any, table: Any, out: Any) -> None:
     """Single-byte text to UTF-8."""
     k = 0
@@ -417,7 +414,7 @@ def transcode(data: Any, table: Any, out: Any) -> None:
             k += 3
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def present_maps(arena: Any, bitmaps: Any, select: Any, columns: Any, out: Any) -> Any:
     """Copy each row's columns-present bitmap into ``out`` (uint8[rows, bytes]). Returns the number of rows that lack a column."""
     size = (columns + 7) >> 3
@@ -435,7 +432,7 @@ def present_maps(arena: Any, bitmaps: Any, select: Any, columns: Any, out: Any) 
     return partial
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def keys_moved(arena: Any, offsets: Any, before: Any, after: Any, key: Any, widths: Any, first: Any, out: Any) -> Any:
     """Mark (1) updates whose key columns' bytes differ. ``before``/``after``: image of each update; returns their number.
 

@@ -109,7 +109,7 @@ def _scan_mariadb(connection: Any, info: ServerInfo, done: str) -> Position:
 def _previous_gtids(connection: Any, file: str) -> str:
     for _, kind, text in _events(connection, file, limit=3):
         if kind == "Previous_gtids":
-            return text.replace("\n", "")
+            return str(text.replace("\n", ""))
     return ""
 
 
@@ -154,7 +154,7 @@ def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) 
 def _begun(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> float:
     for _, _, kind, stamp in _headers(endpoint, info, file, server_id):
         if kind == _FORMAT and stamp:
-            return stamp
+            return float(stamp)
     return 0.0
 
 

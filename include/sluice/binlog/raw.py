@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+_F = TypeVar("_F")
+
+
+def kernel(function: _F) -> _F:
+    """Compile for this processor, without the interpreter lock, and keep the result on disk."""
+    return nb.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
 
 
 def _loader(bits: int, result: Any) -> Any:
@@ -67,7 +74,7 @@ def _crc_tables() -> np.ndarray[Any, Any]:
 CRC_TABLES = _crc_tables()
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def crc32_of(buf: Any, start: Any, end: Any, tables: Any) -> Any:
     """CRC32 (zlib's) of ``buf[start:end]``, sixteen bytes a step; ``tables`` is CRC_TABLES."""
     crc = np.uint64(0xFFFFFFFF)

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
-from sluice.binlog.raw import copy_bytes, crc32_of, load_u16, load_u32, load_u64
+from sluice.binlog.raw import copy_bytes, crc32_of, kernel, load_u16, load_u32, load_u64
 
 # -- why the kernel returned ---------------------------------------------------------------------------------------------
 CODE_MORE = 0
@@ -64,7 +63,7 @@ for _kind in (5, 13, 14, 28, 29, 160, 161, 163):
     QUIET[_kind] = 1
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: Any, first: Any) -> Any:
     """Offset behind the row image at ``at``; -1 if it does not fit into ``end``.
 
@@ -104,7 +103,7 @@ def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: A
     return q
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _same(a: Any, a_at: Any, b: Any, b_at: Any, size: Any) -> Any:
     i = 0
     while i + 8 <= size:
@@ -118,7 +117,7 @@ def _same(a: Any, a_at: Any, b: Any, b_at: Any, size: Any) -> Any:
     return True
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def find_table(table_ids: Any, table_slots: Any, table_id: Any) -> Any:
     """Slot of a table id in the open-addressing map: >= 0 captured, -1 not wanted, -2 unknown."""
     mask = len(table_ids) - 1
@@ -132,7 +131,7 @@ def find_table(table_ids: Any, table_slots: Any, table_id: Any) -> Any:
     return np.int64(-2)
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def scan(
     buf: Any,
     end: Any,
@@ -466,7 +465,7 @@ def scan(
         return CODE_EVENT
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _find_sid(buf: Any, at: Any, sids: Any, s: Any) -> Any:
     """Index of a 16-byte source id in ``sids``, added if new; -1 if the array is full."""
     last = s[S_SID]

@@ -504,7 +504,7 @@ class Scanner:
         event = np.concatenate([*pieces, np.zeros(16, np.uint8)])[1:]
         full = len(event) - 16
         if s[sc.S_CRC]:
-            if zlib.crc32(event[: full - 4]) != int.from_bytes(event[full - 4 : full].tobytes(), "little"):
+            if zlib.crc32(event[: full - 4].tobytes()) != int.from_bytes(event[full - 4 : full].tobytes(), "little"):
                 raise ChecksumMismatch(
                     "the checksum of an event of several packets is wrong", where=self._where(), hint=self._look()
                 )

@@ -13,7 +13,7 @@ import pymysql
 
 from sluice.binlog.connection import connect_settings, translated
 from sluice.config.connections import Endpoint
-from sluice.errors import LostPosition, SourceUnavailable
+from sluice.errors import LostPosition, SluiceError, SourceUnavailable
 from sluice.model.positions import Position
 
 HEARTBEAT_S = 5.0
@@ -59,7 +59,7 @@ class LogStream:
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
         """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes. Returns bytes read, 0 after ``timeout_s`` of silence."""
-        view = memoryview(buffer)
+        view = memoryview(buffer)  # type: ignore[arg-type]
         start = at
         if not self._ready(timeout_s):
             return 0
@@ -105,7 +105,7 @@ def _prepared(**settings: Any) -> Any:
     return connection
 
 
-def server_error(payload: bytes, start: Position) -> Exception:
+def server_error(payload: bytes, start: Position) -> SluiceError:
     """The error behind a 0xff packet of the dump."""
     code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
     text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")

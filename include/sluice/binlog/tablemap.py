@@ -18,7 +18,11 @@ VECTOR, JSON, NEWDECIMAL, ENUM, SET = 242, 245, 246, 247, 248
 TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = 249, 250, 251, 252, 253, 254, 255
 
 _TWO_BYTES = {VARCHAR, VAR_STRING, BIT, NEWDECIMAL, STRING, ENUM, SET, VARCHAR_COMPRESSED}
-_ONE_BYTE = {FLOAT, DOUBLE, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, GEOMETRY, JSON, VECTOR, TIMESTAMP2, DATETIME2, TIME2, BLOB_COMPRESSED}  # fmt: skip
+_ONE_BYTE = {FLOAT, DOUBLE, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, GEOMETRY, JSON, VECTOR, BLOB_COMPRESSED} | {
+    TIMESTAMP2,
+    DATETIME2,
+    TIME2,
+}
 NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE}
 CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 
@@ -85,7 +89,7 @@ class _Reader:
 def parse_table_map(body: bytes) -> TableMap:
     """Parse the body (behind the 19-byte header, without checksum). Raises DecodeError.
 
-    ``meta`` of a column: varchar: bytes; char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal: ``precision << 8 | scale``;
+    ``meta`` of a column: varchar, char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal: ``precision << 8 | scale``;
     bit: number of bits; blobs: length bytes; temporal types with fractions: digits.
     """
     r = _Reader(body)

@@ -45,20 +45,29 @@ def table_map_body(
     return body + bytes([8, len(key)]) + bytes(key)
 
 
+def _image(number: int) -> bytes:
+    values = b"\x02hi" + b"\x80\0\0\0\x01" + b"\x99\xa0\0\0\0\0\0\0" + b"\1\0\0" + b"\1"
+    return b"\0" + struct.pack("<I", number) + values
+
+
 def compile_kernels() -> None:
     """Run everything once."""
-    columns = [("a", t.LONG, b""), ("b", t.VARCHAR, b"\x64\x00"), ("c", t.NEWDECIMAL, b"\x0a\x02"), ("d", t.DATETIME2, b"\x06"), ("e", t.INT24, b""), ("f", t.BIT, b"\x03\x00")]  # fmt: skip
+    columns = [
+        ("a", t.LONG, b""),
+        ("b", t.VARCHAR, b"\x64\x00"),
+        ("c", t.NEWDECIMAL, b"\x0a\x02"),
+        ("d", t.DATETIME2, b"\x06"),
+        ("e", t.INT24, b""),
+        ("f", t.BIT, b"\x03\x00"),
+    ]
     table = table_map_body(7, "s", "t", columns, [0, 1])
-    image = lambda n: (
-        b"\0" + struct.pack("<I", n) + b"\x02hi" + b"\x80\0\0\0\x01" + b"\x99\xa0\0\0\0\0\0\0" + b"\1\0\0" + b"\1"
-    )
     rows = struct.pack("<IHHH", 7, 0, 0, 2) + bytes([6]) + b"\x3f"
     update = struct.pack("<IHHH", 7, 0, 0, 2) + bytes([6]) + b"\x3f\x3f"
     gtid = b"\0" + bytes(16) + struct.pack("<Q", 1) + b"\2" + bytes(16) + bytes(7)
     begin = struct.pack("<IIBHH", 0, 0, 0, 0, 0) + b"\0BEGIN"
-    log = b"".join([
-        event(33, gtid), event(2, begin), event(19, table), event(30, rows + image(1)), event(31, update + image(1) + image(2)), event(16, bytes(8)),
-    ])  # fmt: skip
+    events = [event(33, gtid), event(2, begin), event(19, table), event(30, rows + _image(1))]
+    events += [event(31, update + _image(1) + _image(2)), event(16, bytes(8))]
+    log = b"".join(events)
     sealed: list[ArenaRows] = []
     names = {255: ("utf8mb4_0900_ai_ci", "utf8mb4")}
 

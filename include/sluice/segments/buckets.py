@@ -7,7 +7,7 @@ their bytes, null by one marker. Equal keys give equal buckets whatever reader w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numba as nb
 import numpy as np
@@ -19,6 +19,14 @@ from sluice.model.tables import KEY_BUCKETS
 _PRIME = 0x100000001B3
 _SEED = 0xCBF29CE484222325
 _NULL = 0x9E3779B97F4A7C15
+
+
+_F = TypeVar("_F")
+
+
+def kernel(function: _F) -> _F:
+    """Compile for this processor, without the interpreter lock, and keep the result on disk."""
+    return nb.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
 
 
 def seed_of(schema: str, table: str) -> int:
@@ -86,7 +94,7 @@ def _fixed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _mix_words(state: Any, words: Any, valid: Any) -> None:
     for i in range(len(state)):
         h = state[i]
@@ -99,7 +107,7 @@ def _mix_words(state: Any, words: Any, valid: Any) -> None:
         state[i] = h
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _mix_bytes(state: Any, chars: Any, ends: Any, valid: Any) -> None:
     for i in range(len(state)):
         h = state[i]
@@ -112,7 +120,7 @@ def _mix_bytes(state: Any, chars: Any, ends: Any, valid: Any) -> None:
         state[i] = h
 
 
-@nb.njit(nogil=True, cache=True)
+@kernel
 def _finish(state: Any, out: Any) -> None:
     for i in range(len(state)):
         h = state[i]

@@ -49,7 +49,7 @@ def to_debezium_json(change: Change) -> str:
 
 
 def to_maxwell_json(change: Change) -> str:
-    """Maxwell's row format: database, table, type, ts (s), xid, commit (last row of a transaction) or xoffset, data, old (changed columns)."""
+    """Maxwell's row format: database, table, type, ts (s), xid, commit (at a transaction's end) or xoffset, data, old."""
     kind = {Op.INSERT.value: "insert", Op.UPDATE.value: "update", Op.DELETE.value: "delete", Op.READ.value: "bootstrap-insert"}[change.op]  # fmt: skip
     line: dict[str, Any] = {
         "database": change.table.schema,
@@ -142,9 +142,8 @@ def _debezium(value: Any, sql_type: str, field: pa.Field) -> Any:
     if isinstance(value, dt.date):
         return (value - _EPOCH_DATE).days
     if pa.types.is_date32(field.type) or pa.types.is_timestamp(field.type):
-        return (
-            0 if not (field.type == pa.timestamp("us", "UTC")) else "1970-01-01T00:00:00Z"
-        )  # zero dates of NOT NULL columns, as there
+        # a zero date: what Debezium sends for columns that must not be null
+        return "1970-01-01T00:00:00Z" if field.type == pa.timestamp("us", "UTC") else 0
     return value
 
 

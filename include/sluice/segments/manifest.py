@@ -10,7 +10,7 @@ from sluice.errors import SegmentError
 from sluice.model.positions import Position
 from sluice.model.tables import KEY_BUCKETS, TableId
 
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 
 
 class _Stored(BaseModel):

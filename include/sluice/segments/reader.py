@@ -24,7 +24,7 @@ from sluice.segments.store import SegmentStore
 class Change:
     """One change of one row, as Python values. ``after`` is None for a delete, ``before`` for an insert.
 
-    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` the names of the primary key's columns.
+    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
     """
 
     table: TableId

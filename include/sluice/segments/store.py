@@ -86,10 +86,8 @@ class SegmentStore:
     def open_input(self, path: str) -> Iterator[Any]:
         """A random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
         with self._errors(f"opening {path}"):
-            if self._local:
-                source = pa.memory_map(self.full_path(path))
-            else:
-                source = self._fs.open_input_file(self.full_path(path))
+            full = self.full_path(path)
+            source = pa.memory_map(full) if self._local else self._fs.open_input_file(full)
         with source:
             yield source
 
@@ -140,7 +138,7 @@ class SegmentStore:
         full = self.full_path(path)
         with self._errors(f"writing {path}"):
             self._fs.create_dir(posixpath.dirname(full), recursive=True)
-            raw: Any = open(full, "wb") if self._local else self._fs.open_output_stream(full)
+            raw: Any = open(full, "wb") if self._local else self._fs.open_output_stream(full)  # noqa: SIM115
             sink = ChecksumSink(raw)
             try:
                 yield sink
