@@ -107,7 +107,7 @@ def case(
     made = Case(folder, source, target, zookeeper.hosts, schema)
     made.connections = {
         "case_source": source.connection_json(),
-        "case_target": target.connection_json(schema),
+        "case_target": target.connection_json(schema=schema),
         "zookeeper_default": zookeeper.connection_json(),
     }
     made.yaml = f"""\
@@ -118,7 +118,7 @@ capture:
   include: ["{schema}\\\\..*"]
   batch: {{max_wait: 200ms}}
   segments: {{uri: "{(folder / "store").as_uri()}"}}
-coordination: {{root: "/test/{schema}", session_timeout: 4s}}
+coordination: {{root: "/test/{schema}", session_timeout: 2s}}
 spark: {{mode: local}}
 targets:
   - name: copy

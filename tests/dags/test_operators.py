@@ -9,6 +9,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from sluice.orchestration import operators, triggers
@@ -24,10 +26,23 @@ def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(write_pipeline())
 
 
-def context(run: str = "run-1", *, try_number: int = 1, max_tries: int = 5) -> Any:
+def context(run: str = "run-1", *, try_number: int = 1, max_tries: int = 5, load: str = "success") -> Any:
+    def states(**_: Any) -> dict[str, dict[str, str]]:
+        return {run: {"load": load}}
+
     return {
         "ti": SimpleNamespace(dag_id="sync__shop", run_id=run, task_id="t", try_number=try_number, max_tries=max_tries)
     }
+
+
+def ack_operator(path: str, batch: Any = 1) -> AckOperator:
+    load = LoadOperator(task_id="load", pipeline=path, batch=batch, target="reporting")
+    ack = AckOperator(task_id="ack", pipeline=path, batch=batch, target="reporting")
+    with DAG("sync__shop", schedule=None) as dag:
+        dag.add_task(load)
+        dag.add_task(ack)
+    load >> ack
+    return ack
 
 
 def fail(flows: ModuleType, stage: str, kind: str) -> None:
@@ -83,16 +98,16 @@ def test_merge_load_and_ack_return_small_summaries(path: str, flows: ModuleType)
     batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
     assert MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())["batch"] == 1
     assert LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
-    assert AckOperator(task_id="a", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
+    assert ack_operator(path, batch).execute(context())["batch"] == 1
 
 
 def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType) -> None:
-    ack = AckOperator(task_id="a", pipeline=path, batch=1, target="reporting")
+    ack = ack_operator(path)
     with pytest.raises(TaskDeferred) as deferred:
         ack.execute(context())
     assert isinstance(deferred.value.trigger, PauseTrigger)
     with pytest.raises(TaskDeferred):
-        AckOperator(task_id="a", pipeline=path, batch="None", target="reporting").execute(context())
+        ack_operator(path, "None").execute(context())
     with pytest.raises(TaskError, match="no batch number"):
         LoadOperator(task_id="l", pipeline=path, batch="None", target="reporting").execute(context())
     flows.change()
@@ -101,9 +116,31 @@ def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType
     assert ack.woken(context(), **deferred.value.kwargs)["batch"] == 1
 
 
+def test_an_ack_waits_for_a_load_that_died_after_it_delivered(path: str, flows: ModuleType) -> None:
+    flows.change()
+    flows.drain(None, claim="c", idle_wait_s=0)
+    flows.load(None, "reporting", 1)
+    with pytest.raises(TaskDeferred):
+        ack_operator(path).execute(context(load="failed"))
+    assert ack_operator(path).execute(context(load="success"))["batch"] == 1
+
+
+def test_log_fields_that_airflow_reserves_are_renamed() -> None:
+    from sluice.orchestration.logs import make_safe, rename_reserved
+
+    assert rename_reserved(None, "info", {"event": "x", "target": "t", "batch": 1}) == {
+        "event": "x",
+        "target_name": "t",
+        "batch": 1,
+    }
+    make_safe()
+    make_safe()
+    assert structlog.get_config()["processors"].count(rename_reserved) == 1
+
+
 def test_an_ack_never_lets_its_run_end_red(path: str, flows: ModuleType) -> None:
     fail(flows, "ack", "CoordinationUnavailable")
-    ack = AckOperator(task_id="a", pipeline=path, batch=1, target="reporting")
+    ack = ack_operator(path)
     with pytest.raises(TaskError, match="it failed"):
         ack.execute(context(try_number=5))
     with pytest.raises(TaskDeferred):

@@ -46,6 +46,7 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
     """
     target_position = head_of(runtime) if until_head else None
     done = 0
+    looked = False  # the source is looked at once, even if nothing is new: a source set up wrongly must show
     with runtime.state() as state:
         while batches is None or done < batches:
             started = time.monotonic()
@@ -55,8 +56,9 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
                 record = state.require(number)
                 changes, position = record.changes, record.last
             else:
-                if target_position and _reached(state.cursor(), target_position):
+                if looked and target_position and _reached(state.cursor(), target_position):
                     return
+                looked = True
                 yield Step("draining")
                 claim = f"cli:{socket.gethostname()}:{os.getpid()}:{attempt_id()}"
                 outcome = drain(
