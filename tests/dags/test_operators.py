@@ -30,9 +30,8 @@ def context(run: str = "run-1", *, try_number: int = 1, max_tries: int = 5, load
     def states(**_: Any) -> dict[str, dict[str, str]]:
         return {run: {"load": load}}
 
-    return {
-        "ti": SimpleNamespace(dag_id="sync__shop", run_id=run, task_id="t", try_number=try_number, max_tries=max_tries)
-    }
+    fields = {"dag_id": "sync__shop", "run_id": run, "task_id": "t", "try_number": try_number, "max_tries": max_tries}
+    return {"ti": SimpleNamespace(**fields, get_task_states=states)}
 
 
 def ack_operator(path: str, batch: Any = 1) -> AckOperator:

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, SluiceError
 from sluice.orchestration.failures import boundary
+from sluice.orchestration.logs import make_safe
 from sluice.orchestration.running import claim, open_runtime
 from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger, PermitTrigger
 
@@ -53,6 +54,7 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         return self._attempt(context, **memory)
 
     def _attempt(self, context: Context, **memory: Any) -> Any:
+        make_safe()
         with boundary():
             try:
                 return self.work(context, **memory)
@@ -194,13 +196,23 @@ class AckOperator(TargetOperator):
         if number is None:
             return self._hold("this run has no batch: its drain did not succeed", waited)
         try:
-            return self._done(ack(open_runtime(self.pipeline), self.target, number))
+            outcome = ack(open_runtime(self.pipeline), self.target, number)
         except OutOfOrder as error:
             return self._hold(str(error), waited)
         except SluiceError as error:
             if isinstance(error, Paused) or context["ti"].try_number <= context["ti"].max_tries:
                 raise
             return self._hold(str(error), waited)
+        if not self._load_is_green(context):
+            return self._hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
+        return self._done(outcome)
+
+    def _load_is_green(self, context: Context) -> bool:
+        """A load may die after it has delivered; its run must not end before it is cleared and green."""
+        ti = context["ti"]
+        (load,) = self.upstream_task_ids
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[load], run_ids=[ti.run_id])
+        return bool(states.get(ti.run_id, {}).get(load) == "success")
 
     def _hold(self, why: str, waited: int) -> NoReturn:
         self.log.warning("the run holds: %s. Mend the red task above and press Clear on it", why)
