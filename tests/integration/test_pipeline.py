@@ -143,18 +143,18 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
         writer.start()
     choose = random.Random(7)
     try:
-        for _ in range(6):
-            process = subprocess.Popen(
-                shop.command("run", str(shop.path)),
-                env=shop.environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-            time.sleep(choose.uniform(3.0, 8.0))
-            assert process.poll() is None, process.stderr.read().decode()
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            process.stderr.close()
+        with shop.runtime().state() as state:
+            for _ in range(8):
+                process = subprocess.Popen(
+                    shop.command("run", str(shop.path)), env=shop.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+                while process.poll() is None and not (state.owner() or state.owner("copy")):
+                    time.sleep(0.01)
+                time.sleep(choose.uniform(0, 2.5))
+                assert process.poll() is None, process.stderr.read().decode()
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                process.stderr.close()
     finally:
         stop.set()
         for writer in writers:
