@@ -17,6 +17,7 @@ from sluice.targets.mysql import literals
 
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 2**20
+SLICE_ROWS = 20_000
 MAX_KEYS = 1_000
 """Keys a DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes a key part) is used up."""
 
@@ -82,12 +83,13 @@ def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
         tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
     else:
         tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
-    arrays = [(field, rows[field.name].combine_chunks()) for field, _ in fields]
-    lax = any(literals.has_enum_errors(field, array) for field, array in arrays)
-    texts = literals.rows([literals.literals(field, array) for field, array in arrays])
-    for start, stop in _cuts(texts, dialect.max_bytes - len(head) - len(tail) - 64, MAX_ROWS):
-        body = "),(".join(texts[start:stop].to_pylist())
-        yield Statement(f"{head}({body}){tail}".encode(), stop - start, lax)
+    for piece in _slices(rows):
+        arrays = [(field, piece[field.name].combine_chunks()) for field, _ in fields]
+        lax = any(literals.has_enum_errors(field, array) for field, array in arrays)
+        texts = literals.rows([literals.literals(field, array) for field, array in arrays])
+        for start, stop in _cuts(texts, dialect.max_bytes - len(head) - len(tail) - 64, MAX_ROWS):
+            body = "),(".join(texts[start:stop].to_pylist())
+            yield Statement(f"{head}({body}){tail}".encode(), stop - start, lax)
 
 
 def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
@@ -167,6 +169,12 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
         changed |= ~pc.or_(same, both_null).to_numpy(zero_copy_only=False)
     existed = pc.is_valid(before).to_numpy(zero_copy_only=False)
     return rows.filter(pa.array(changed & existed))
+
+
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    """Text of so many rows is made at a time: the memory of a unit does not grow with the batch."""
+    for start in range(0, rows.num_rows, SLICE_ROWS):
+        yield rows.slice(start, SLICE_ROWS)
 
 
 def _cuts(texts: pa.Array, max_bytes: int, max_rows: int) -> Sequence[tuple[int, int]]:
