@@ -20,7 +20,6 @@ import structlog
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from sluice.errors import ConfigError, SluiceError
 from sluice.stack import debian, paths, ports, processes
 from sluice.stack.processes import ServerFailed
 from sluice.stack.server import Server
@@ -338,20 +337,3 @@ def wait_for_sql(server: MySQLServer, query: str, expected: Any, timeout_s: floa
             return
         time.sleep(0.1)
     raise ServerFailed(f"{query!r} still gives {seen!r} after {timeout_s:.0f} s, not {expected!r}")
-
-
-def find_any() -> Distribution:
-    """MySQL; when it cannot be had, MariaDB of the machine's own suite, said aloud."""
-    try:
-        return find_mysql()
-    except SluiceError as error:
-        from sluice.stack.mariadb import find_mariadb
-
-        _log.warning("no MySQL to be had; using MariaDB as the last resort", reason=error.message)
-        try:
-            return find_mariadb()
-        except SluiceError as second:
-            raise ConfigError(
-                f"there is neither MySQL nor MariaDB: {error.message}; {second.message}",
-                hint="install mysql-server 8.0 or newer, or give this machine a package mirror",
-            ) from second

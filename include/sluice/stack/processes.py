@@ -14,6 +14,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -200,6 +201,20 @@ def stop(handles: Iterable[Handle], *, grace_s: float = 10.0) -> None:
         _reap(handle.pid, 5.0)
 
 
+def end_alone(handle: Handle, *, grace_s: float = 30.0) -> None:
+    """End this one process, and none of those that it started."""
+    leader = handle.process()
+    if leader is None:
+        return
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(psutil.Error):
+            leader.send_signal(number)
+        _wait_gone([leader], patience_s)
+        if not lives(leader):
+            break
+    _reap(handle.pid, 5.0)
+
+
 def kill(handle: Handle) -> None:
     """``kill -9`` of the process and all it started, at once: what a crash looks like."""
     members = family(handle)
@@ -229,12 +244,25 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+_abort = threading.Event()
+
+
+def abort_waits(on: bool) -> None:
+    """Make every :func:`wait_ready` of this process give up now (or no more): the start as a whole has failed."""
+    if on:
+        _abort.set()
+    else:
+        _abort.clear()
+
+
 def wait_ready(handle: Handle, ready: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.1) -> None:
     """Wait until ``ready()``. Raises ServerFailed, with the end of the log, when the process ends or time is up."""
     end = time.monotonic() + timeout_s
     while True:
         if ready():
             return
+        if _abort.is_set():
+            raise ServerFailed(f"{handle.name} is not waited for any more")
         if not handle.alive:
             _reap(handle.pid)
             raise ServerFailed(

@@ -1,0 +1,35 @@
+"""``python -m sluice.stack demo|up|down|status``: the stack's commands without the rest of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sluice.errors import SluiceError
+from sluice.stack import commands
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sluice.stack", description="The local development stack.")
+    parser.add_argument("command", choices=("demo", "up", "down", "status"))
+    parser.add_argument("--seconds", type=int, default=30, help="length of the demo's workload")
+    parser.add_argument("--json", action="store_true", help="status as JSON")
+    arguments = parser.parse_args()
+    try:
+        match arguments.command:
+            case "demo":
+                return commands.demo(seconds=arguments.seconds)
+            case "up":
+                return commands.up()
+            case "down":
+                return commands.down()
+            case _:
+                return commands.status(as_json=arguments.json)
+    except SluiceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 75 if error.retryable else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+"""What the command line does with the stack: up, down, status, demo. Each returns an exit code and prints for people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+
+from sluice.errors import ConfigError, SluiceError
+from sluice.stack import airflow, paths, ports, processes
+from sluice.stack.demo import shop
+from sluice.stack.development import (
+    SOURCE,
+    SOURCE_SCHEMA,
+    SPARK,
+    TARGET,
+    TARGET_SCHEMA,
+    ZOOKEEPER,
+    Settings,
+    Stack,
+    demo_folder,
+    find_database,
+    lock_file,
+    require_machine,
+    state_file,
+)
+
+DAG = "sync__shop_to_reporting"
+
+
+class Progress:
+    """Lines with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def __call__(self, text: str) -> None:
+        write(f"[{self.seconds:6.1f} s] {text}")
+
+
+def write(text: str = "") -> None:
+    """One line to standard output, at once. A reader that went away is no reason to stop half-way."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+
+@dataclass(frozen=True)
+class StackStatus:
+    """What runs, where. ``state``: down, up, or partly (then ``dead`` names what does not run)."""
+
+    state: str
+    folder: str
+    ui: str = ""
+    login: str = ""
+    servers: tuple[dict[str, Any], ...] = ()
+    dead: tuple[str, ...] = ()
+
+
+# -- commands ------------------------------------------------------------------------------------------------------------
+
+
+def up() -> int:
+    """Start the stack and leave it running. A second call says so and does no harm."""
+    return _guarded(lambda progress: _announce(_start(progress)[0]))
+
+
+def down() -> int:
+    """Stop everything that the stack started; the data stays until the next start."""
+    folder = demo_folder()
+    with _exclusive(folder, wait_s=60.0):
+        stack = Stack.load(folder)
+        if stack is None:
+            write("the stack is not running")
+            return 0
+        _stop(stack)
+    write("stopped")
+    return 0
+
+
+def status(*, as_json: bool = False) -> int:
+    """Print what runs and where; exit code 3 when it does not run, or not all of it."""
+    found = read_status()
+    if as_json:
+        write(json.dumps(asdict(found)))
+    elif found.state == "down":
+        write("the stack is not running; make demo starts it")
+    else:
+        for server in found.servers:
+            state = "up  " if server["running"] else "DOWN"
+            memory = f"{server['memory_mb']:5.0f} MB" if server["running"] else ""
+            write(
+                f"{server['name']:<22} {state} pid {server['pid']:<8} {server['address']:<16} {memory}  {server['log']}"
+            )
+        write(f"Airflow: {found.ui}   login: {found.login}")
+    return 0 if found.state == "up" else 3
+
+
+def demo(*, seconds: int = 30) -> int:
+    """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides."""
+    from sluice.stack.demo.show import show
+
+    def run(progress: Progress) -> int:
+        stack, fresh = _start(progress)
+        if not fresh:
+            return _announce(stack)
+        return show(stack, progress, seconds=seconds)
+
+    return _guarded(run)
+
+
+def read_status() -> StackStatus:
+    """The stack's state as a value."""
+    folder = demo_folder()
+    stack = Stack.load(folder)
+    if stack is None:
+        return StackStatus("down", str(folder))
+    rows = []
+    for name, server in stack.servers.items():
+        handle = server.handle
+        memory = 0.0
+        if handle is not None:
+            for process in processes.family(handle):
+                with contextlib.suppress(psutil.Error):
+                    memory += process.memory_info().rss / 1e6
+        rows.append({
+            "name": name,
+            "running": server.running,
+            "pid": handle.pid if handle else None,
+            "address": f"{ports.LOOPBACK}:{getattr(server, 'port', '')}",
+            "memory_mb": round(memory, 1),
+            "log": handle.log if handle else "",
+        })
+    dead = tuple(stack.dead())
+    state = "down" if len(dead) == len(stack.servers) else "partly" if dead else "up"
+    login = f"admin / {stack.settings.keys['admin_password']}"
+    return StackStatus(state, str(folder), stack.api.address, login, tuple(rows), dead)
+
+
+def stack_environment() -> dict[str, str]:
+    """The running stack's variables (connections, store, pipelines); empty when none runs."""
+    stack = Stack.load(demo_folder())
+    if stack is None or len(stack.dead()) == len(stack.servers):
+        return {}
+    return stack.environment()
+
+
+# -- start -----------------------------------------------------------------------------------------------------------------
+
+
+def _start(progress: Progress) -> tuple[Stack, bool]:
+    """The running stack and whether it was started now."""
+    folder = demo_folder()
+    with _exclusive(folder):
+        stack = Stack.load(folder)
+        if stack is not None:
+            dead = stack.dead()
+            if not dead:
+                progress("the stack is already running; nothing was started")
+                return stack, False
+            if len(dead) < len(stack.servers) and stack.supervisor is not None and stack.supervisor.alive:
+                progress(f"the stack is already running; being started again: {', '.join(dead)}")
+                return stack, False
+            progress("a stack that was not stopped is left over; stopping it")
+            _stop(stack)
+        _quiet_logs()
+        require_machine(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+        progress(f"data, logs and state in {folder}")
+        distribution = find_database(progress)
+        progress(f"{distribution.name} {distribution.version} from {distribution.origin}")
+        stack = Stack(Settings.choose(folder, distribution))
+        for server in (stack.source, stack.target):
+            server.distribution = distribution
+        try:
+            _start_servers(stack, progress)
+        except BaseException:
+            _clean_up(stack)
+            raise
+        return stack, True
+
+
+def _start_servers(stack: Stack, progress: Progress) -> None:
+    """Everything at the same time, as far as one part does not need another."""
+    pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="start")
+    try:
+        databases = [pool.submit(_started, stack, name, progress) for name in (SOURCE, TARGET)]
+        coordination = pool.submit(_started, stack, ZOOKEEPER, progress)
+        home = pool.submit(airflow.prepare_home, stack.airflow_home, stack.settings.keys, stack.airflow_environment())
+        _result(home)
+        early = [component for component in stack.components() if component.kind in {"api-server", "scheduler"}]
+        for component in early:
+            component.start(wait=False)
+        spark = pool.submit(_started, stack, SPARK, progress)
+        for future in databases:
+            _result(future)
+        stack.create_users()
+        shop.create_tables(stack.source, SOURCE_SCHEMA)
+        shop.create_tables(stack.target, TARGET_SCHEMA)
+        progress("sample shop: empty tables on both sides")
+        _result(coordination)
+        _result(spark)
+        for component in stack.components():
+            component.start(wait=False)
+        stack.save()
+        for component in stack.components():
+            _result(pool.submit(component.wait))
+        progress(f"Airflow: {stack.api.address}")
+        stack.supervisor = processes.spawn(
+            "supervisor",
+            [sys.executable, "-m", "sluice.stack.supervisor", str(stack.folder)],
+            log=stack.folder / "supervisor.log",
+            env={**os.environ, "PYTHONPATH": str(paths.repo_root() / "include")},
+        )
+        stack.save()
+    finally:
+        processes.abort_waits(True)  # on success nobody waits any more; on failure nobody shall
+        pool.shutdown(wait=True, cancel_futures=True)
+        processes.abort_waits(False)
+
+
+def _started(stack: Stack, name: str, progress: Progress) -> None:
+    """Start one server; it is in the state file from then on, so that a later ``down`` finds it whatever happens here."""
+    stack.servers[name].start()
+    stack.save()
+    progress(f"{name} is ready")
+
+
+def _result(future: Future[Any]) -> Any:
+    """The future's result; in small steps, so that Ctrl-C gets through."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            return future.result(timeout=0.2)
+
+
+def _announce(stack: Stack) -> int:
+    write(f"Airflow UI   {stack.api.address}   login: admin / {stack.settings.keys['admin_password']}")
+    write("make demo-down stops it; sluice stack status shows what runs")
+    return 0
+
+
+# -- stop ------------------------------------------------------------------------------------------------------------------
+
+
+def _stop(stack: Stack) -> None:
+    state_file(stack.folder).unlink(missing_ok=True)  # first: the supervisor ends when it is gone
+    stack.stop()
+
+
+def _clean_up(stack: Stack) -> None:
+    """After a failed or interrupted start: stop all, deaf to further interrupts."""
+    with _deaf():
+        write("stopping what was started ...")
+        for child in psutil.Process().children(recursive=False):  # downloads, set-up programs
+            known = {handle.pid for handle in stack.handles().values()}
+            if child.pid not in known:
+                with contextlib.suppress(psutil.Error):
+                    child.terminate()
+        _stop(stack)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    previous = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _guarded(run: Callable[[Progress], int]) -> int:
+    """Run a command; SIGTERM and a closed terminal count as Ctrl-C; an expected error is one clear message."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return run(Progress())
+    except KeyboardInterrupt:
+        with _deaf():
+            stack = Stack.load(demo_folder())
+            if stack is not None:
+                write("stopping the stack ...")
+                _stop(stack)
+        write("interrupted; nothing was left running")
+        return 130
+    except SluiceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 75 if error.retryable else 1
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """One command at a time. Raises ConfigError when another one is at work for longer than ``wait_s``."""
+    import fcntl
+
+    path = lock_file(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + wait_s
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ConfigError(
+                        "another command is starting, stopping or mending this stack right now",
+                        hint="try again in a moment",
+                    ) from None
+                time.sleep(0.2)
+        yield
+
+
+def _quiet_logs() -> None:
+    """The progress lines say what happens; the servers' own logs say the rest."""
+    import logging
+
+    if not structlog.is_configured():
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )

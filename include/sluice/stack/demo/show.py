@@ -1,0 +1,208 @@
+"""The demonstration on a stack that was just started: enable, change, wait, compare, print."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from sluice.errors import SluiceError
+from sluice.stack.demo import shop
+from sluice.stack.demo.workload import Workload, seed
+from sluice.stack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack
+from sluice.stack.mysql import MySQLServer
+from sluice.stack.processes import ServerFailed
+
+if TYPE_CHECKING:
+    from sluice.flows.status import Status
+    from sluice.stack.commands import Progress
+
+PIPELINE = "shop_to_reporting"
+HEARTBEAT = """CREATE TABLE IF NOT EXISTS `{schema}`.heartbeat (
+  id INT UNSIGNED NOT NULL, written_us BIGINT UNSIGNED NOT NULL, PRIMARY KEY (id)
+) ENGINE=InnoDB"""
+TABLES = (*shop.TABLES, "heartbeat")
+
+
+@dataclass
+class LagMeter:
+    """Lag as a reader sees it: a row written at the source, the moment it is first seen at the target.
+
+    A row twice a second, a look every 50 ms; milliseconds.
+    """
+
+    source: MySQLServer
+    target: MySQLServer
+    lags_ms: list[float] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _written: int = 0
+
+    def __enter__(self) -> LagMeter:
+        for work in (self._write, self._watch):
+            thread = threading.Thread(target=work, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(5)
+
+    def percentile_ms(self, share: float) -> float | None:
+        if len(self.lags_ms) < 2:
+            return self.lags_ms[0] if self.lags_ms else None
+        return statistics.quantiles(self.lags_ms, n=100, method="inclusive")[round(share * 100) - 1]
+
+    def _write(self) -> None:
+        with (
+            contextlib.suppress(pymysql.MySQLError),
+            contextlib.closing(self.source.connect(SOURCE_SCHEMA)) as connection,
+        ):
+            while not self._stop.wait(0.5):
+                self._written += 1
+                row = (self._written, int(time.time() * 1e6))
+                with connection.cursor() as cursor:
+                    cursor.execute("INSERT INTO heartbeat (id, written_us) VALUES (%s, %s)", row)
+
+    def _watch(self) -> None:
+        seen = 0
+        with (
+            contextlib.suppress(pymysql.MySQLError),
+            contextlib.closing(self.target.connect(TARGET_SCHEMA)) as connection,
+        ):
+            while not self._stop.wait(0.05):
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT id, written_us FROM heartbeat WHERE id > %s ORDER BY id", (seen,))
+                    now_us = time.time() * 1e6
+                    for number, written_us in cursor.fetchall():
+                        seen = number
+                        self.lags_ms.append((now_us - written_us) / 1000)
+
+
+def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 180.0) -> int:
+    """Run the demonstration; 0 when both sides are equal at the end. The stack is left running."""
+    from sluice.stack.commands import DAG, write
+
+    os.environ.update(stack.environment())
+    for server, schema in ((stack.source, SOURCE_SCHEMA), (stack.target, TARGET_SCHEMA)):
+        server.execute(HEARTBEAT.format(schema=schema))
+    stack.api.wait_for_dag(DAG)
+    progress(f"the DAG {DAG} is there")
+    _wait_until_enabled(patience_s)
+    progress("the pipeline is enabled; its position is the end of the source's log")
+    ready_s = progress.seconds
+    tally = seed(stack.source.connect, SOURCE_SCHEMA)
+    progress(f"seeded the shop: {tally.inserts} rows in {tally.transactions} transactions")
+    with LagMeter(stack.source, stack.target) as meter:
+        workload = Workload(
+            stack.source.connect,
+            SOURCE_SCHEMA,
+            connections=2,
+            changes_per_s=300,
+            seconds=seconds,
+            number=time.time_ns() // 10**9,
+        ).start()
+        progress(f"changing the shop for {seconds} s: inserts, updates, key changes, deletes, about 300 a second")
+        try:
+            _watch(workload, stack, progress)
+            done = workload.wait()
+        finally:
+            workload.stop()
+        caught_up = _wait_until_equal(stack, patience_s, lambda: meter._stop.set())
+    tally.add(done)
+    progress("the target has caught up" if caught_up else f"the target has NOT caught up after {patience_s:.0f} s")
+    return _report(stack, progress, tally.changes, meter, caught_up, ready_s, write)
+
+
+def read_status() -> Status | None:
+    """The pipeline's status, by the flow that the command line uses; None while it cannot be read."""
+    from sluice.config.loading import find_pipeline
+    from sluice.flows.runtime import Runtime, pipelines_folder
+    from sluice.flows.status import status
+
+    with contextlib.suppress(SluiceError):
+        return status(Runtime.build(find_pipeline(PIPELINE, pipelines_folder())))
+    return None
+
+
+def _wait_until_enabled(patience_s: float) -> None:
+    end = time.monotonic() + patience_s
+    last: Status | None = None
+    while time.monotonic() < end:
+        last = read_status()
+        if last is not None and last.captured is not None:
+            return
+        time.sleep(0.3)
+    why = "; ".join(last.errors) if last and last.errors else "no drain has recorded a position"
+    raise ServerFailed(
+        f"the pipeline did not begin within {patience_s:.0f} s: {why}", hint="look at the drain task's log in the UI"
+    )
+
+
+def _watch(workload: Workload, stack: Stack, progress: Progress) -> None:
+    """A progress line every ten seconds while the workload runs."""
+    next_line = time.monotonic() + 10
+    while workload.running:
+        time.sleep(0.2)
+        if time.monotonic() >= next_line:
+            next_line += 10
+            rows = sum(shop.counts(stack.target, TARGET_SCHEMA).values())
+            progress(f"{workload.tally.changes} changes written, {rows} rows at the target")
+
+
+def _wait_until_equal(stack: Stack, patience_s: float, before: Any) -> bool:
+    before()  # no more heartbeats
+    time.sleep(0.6)
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        if checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA):
+            return True
+        time.sleep(0.3)
+    return False
+
+
+def checksums(server: MySQLServer, schema: str) -> dict[str, int | None]:
+    """``CHECKSUM TABLE`` of the demo's tables."""
+    rows = server.execute("CHECKSUM TABLE " + ", ".join(f"`{schema}`.`{table}`" for table in TABLES))
+    return {name.partition(".")[2]: value for name, value in rows}
+
+
+def _report(
+    stack: Stack, progress: Progress, changes: int, meter: LagMeter, caught_up: bool, ready_s: float, write: Any
+) -> int:
+    state = read_status()
+    left, right = checksums(stack.source, SOURCE_SCHEMA), checksums(stack.target, TARGET_SCHEMA)
+    rows = shop.counts(stack.target, TARGET_SCHEMA) | {
+        "heartbeat": int(stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")[0][0])  # noqa: S608
+    }
+    write()
+    write(f"{'table':<14}{'rows':>8}{'checksum at source':>22}{'at target':>14}")
+    for table in TABLES:
+        verdict = "equal" if left[table] == right[table] else "DIFFERENT"
+        write(f"{table:<14}{rows[table]:>8}{left[table]!s:>22}{right[table]!s:>14}  {verdict}")
+    write()
+    if state is not None and state.targets:
+        target = state.targets[0]
+        write(f"position     {target.position}")
+        write(f"batches      {target.batch}")
+    p50, p95 = meter.percentile_ms(0.5), meter.percentile_ms(0.95)
+    if p50 is not None and p95 is not None:
+        write(
+            f"lag          p50 {p50 / 1000:.2f} s, p95 {p95 / 1000:.2f} s ({len(meter.lags_ms)} heartbeats, source write to visible at target)"
+        )
+    write(f"changes      {changes}")
+    write(f"time         ready after {ready_s:.1f} s, all after {progress.seconds:.1f} s")
+    write(f"Airflow UI   {stack.api.address}   login: admin / {stack.settings.keys['admin_password']}")
+    write("The stack is running; make demo-down stops it.")
+    if not caught_up:
+        write("The two sides differ: look at the task logs in the UI, and at sluice status shop_to_reporting.")
+        return 1
+    return 0

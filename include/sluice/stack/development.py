@@ -1,0 +1,291 @@
+"""The development stack as one thing: its settings, its servers, its state file.
+
+Everything follows from the settings, so any process can build the same servers again from the state file and go on
+with them: the command that stops the stack, the supervisor that restarts what died, a test that kills one on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluice.errors import ConfigError
+from sluice.stack import airflow, debian, paths, ports, processes
+from sluice.stack.airflow import AirflowApi, AirflowComponent
+from sluice.stack.mariadb import MariaDBServer, find_mariadb
+from sluice.stack.mysql import Distribution, MySQLServer, find_mysql
+from sluice.stack.processes import Handle
+from sluice.stack.server import Server
+from sluice.stack.spark import SparkConnectServer
+from sluice.stack.zookeeper import ZooKeeperServer
+
+SOURCE, TARGET = "mysql-source", "mysql-target"
+ZOOKEEPER, SPARK = "zookeeper", "spark-connect"
+SOURCE_SCHEMA, TARGET_SCHEMA = "shop", "reporting"
+_PORT_VARIABLES = {
+    SOURCE: "SLUICE_SOURCE_PORT",
+    TARGET: "SLUICE_TARGET_PORT",
+    ZOOKEEPER: "SLUICE_ZOOKEEPER_PORT",
+    SPARK: "SLUICE_SPARK_PORT",
+    "airflow": "SLUICE_UI_PORT",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is decided once, when a stack is made. Holds passwords: the state file is readable by its owner only."""
+
+    folder: str
+    ports: dict[str, int]
+    keys: dict[str, str] = field(repr=False)
+    passwords: dict[str, str] = field(repr=False)
+    mariadb: bool = False
+    pipelines: str = ""
+    rules: str = ""
+
+    @classmethod
+    def choose(cls, folder: Path, distribution: Distribution) -> Settings:
+        """Free ports (or those that the environment fixes), new passwords. Raises ConfigError for a taken port."""
+        chosen = {name: _choose_port(variable) for name, variable in _PORT_VARIABLES.items()}
+        root = paths.repo_root()
+        return cls(
+            str(folder),
+            chosen,
+            airflow.new_secrets(),
+            {name: secrets.token_urlsafe(12) for name in ("root", "sluice", "sluice_load")},
+            distribution.is_mariadb,
+            os.environ.get("SLUICE_PIPELINES") or str(root / "include" / "pipelines"),
+            os.environ.get("SLUICE_RULES") or str(root / "include" / "rules"),
+        )
+
+
+def _choose_port(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        if variable == "SLUICE_UI_PORT" and ports.is_free(8080):
+            return 8080
+        return ports.free_port()
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise ConfigError(f"{variable} is not a port: {text!r}")
+    try:
+        return ports.free_port(int(text))
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error.message}", hint=error.hint) from None
+
+
+class Stack:
+    """The servers of one stack. Start them by name or by :mod:`sluice.stack.commands`."""
+
+    def __init__(self, settings: Settings, handles: Mapping[str, Handle] | None = None) -> None:
+        self.settings = settings
+        self.folder = Path(settings.folder)
+        self.supervisor: Handle | None = (handles or {}).get("supervisor")
+        self.servers: dict[str, Server] = self._servers()
+        for name, handle in (handles or {}).items():
+            if name in self.servers:
+                self.servers[name].handle = handle
+
+    def _servers(self) -> dict[str, Server]:
+        s, folder = self.settings, self.folder
+        database: type[MySQLServer] = MariaDBServer if s.mariadb else MySQLServer
+
+        def mysql(name: str, server_id: int) -> MySQLServer:
+            root = s.passwords["root"]
+            return database(folder / name, name=name, port=s.ports[name], server_id=server_id, root_password=root)
+
+        servers: dict[str, Server] = {
+            SOURCE: mysql(SOURCE, 1),
+            TARGET: mysql(TARGET, 2),
+            ZOOKEEPER: ZooKeeperServer(folder / ZOOKEEPER, ZOOKEEPER, port=s.ports[ZOOKEEPER]),
+            SPARK: SparkConnectServer(folder / SPARK, SPARK, port=s.ports[SPARK], env=self.environment()),
+        }
+        env = self.airflow_environment()
+        for kind in airflow.COMPONENTS:
+            name = f"airflow-{kind}"
+            servers[name] = AirflowComponent(self.airflow_home, name, kind=kind, port=s.ports["airflow"], env=env)
+        return servers
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+    @property
+    def source(self) -> MySQLServer:
+        server = self.servers[SOURCE]
+        assert isinstance(server, MySQLServer)
+        return server
+
+    @property
+    def target(self) -> MySQLServer:
+        server = self.servers[TARGET]
+        assert isinstance(server, MySQLServer)
+        return server
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.folder / "airflow"
+
+    @property
+    def api(self) -> AirflowApi:
+        return AirflowApi(self.settings.ports["airflow"], self.settings.keys["admin_password"])
+
+    def components(self) -> list[AirflowComponent]:
+        return [server for server in self.servers.values() if isinstance(server, AirflowComponent)]
+
+    # -- environment -----------------------------------------------------------------------------------------------
+    def connections(self) -> dict[str, str]:
+        """Connection id -> Airflow's JSON notation; users with no more than the rights they need."""
+        s = self.settings
+
+        def mysql(name: str, login: str, schema: str) -> str:
+            return json.dumps({
+                "conn_type": "mysql", "host": ports.LOOPBACK, "port": s.ports[name], "login": login,
+                "password": s.passwords[login], "schema": schema,
+            })  # fmt: skip
+
+        return {
+            "shop_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
+            "reporting_mysql": mysql(TARGET, "sluice_load", TARGET_SCHEMA),
+            "zookeeper_default": _json("zookeeper", s.ports[ZOOKEEPER]),
+            "spark_connect_default": _json("spark_connect", s.ports[SPARK]),
+            "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        }
+
+    def environment(self) -> dict[str, str]:
+        """Variables that let any shell, task or Spark worker find the stack's servers and the store."""
+        s = self.settings
+        found = {f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections().items()}
+        store = {
+            "SLUICE_STORE": (self.folder / "store").as_uri(),
+            "SLUICE_PIPELINES": s.pipelines,
+            "SLUICE_RULES": s.rules,
+        }
+        return {**found, **store}
+
+    def airflow_environment(self) -> dict[str, str]:
+        s = self.settings
+        return airflow.environment(
+            self.airflow_home,
+            port=s.ports["airflow"],
+            keys=s.keys,
+            connections=self.connections(),
+            extra=self.environment(),
+        )
+
+    # -- preparation -----------------------------------------------------------------------------------------------
+    def create_users(self) -> None:
+        """The pipeline's two users: read the log and the shop; write the reporting schema."""
+        passwords = self.settings.passwords
+        self.source.execute(
+            f"CREATE USER IF NOT EXISTS 'sluice'@'127.0.0.1' IDENTIFIED BY '{passwords['sluice']}'",
+            "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'sluice'@'127.0.0.1'",
+            f"GRANT SELECT ON `{SOURCE_SCHEMA}`.* TO 'sluice'@'127.0.0.1'",
+        )
+        self.target.execute(
+            f"CREATE USER IF NOT EXISTS 'sluice_load'@'127.0.0.1' IDENTIFIED BY '{passwords['sluice_load']}'",
+            "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES"
+            f" ON `{TARGET_SCHEMA}`.* TO 'sluice_load'@'127.0.0.1'",
+        )
+
+    # -- life ------------------------------------------------------------------------------------------------------
+    def dead(self) -> list[str]:
+        """Names of the servers that do not run."""
+        return [name for name, server in self.servers.items() if not server.running]
+
+    def handles(self) -> dict[str, Handle]:
+        found = {name: server.handle for name, server in self.servers.items() if server.handle is not None}
+        return found | ({"supervisor": self.supervisor} if self.supervisor else {})
+
+    def stop(self) -> None:
+        """Stop the supervisor first, then Airflow and Spark (which use the rest), then the rest."""
+        if self.supervisor is not None:
+            processes.end_alone(self.supervisor)
+            self.supervisor = None
+        users = [
+            server.handle
+            for name, server in self.servers.items()
+            if name.startswith(("airflow", SPARK)) and server.handle
+        ]
+        processes.stop(users, grace_s=4.0)
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda server: server.stop(), self.servers.values()))
+
+    # -- state file ------------------------------------------------------------------------------------------------
+    def save(self) -> None:
+        """Write the state file (mode 0600), atomically."""
+        data = {
+            "version": 1,
+            "settings": asdict(self.settings),
+            "handles": {name: handle.to_json() for name, handle in self.handles().items()},
+        }
+        path = state_file(self.folder)
+        partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, folder: Path) -> Stack | None:
+        """The stack of that folder's state file; None when there is none (or none that this version can read)."""
+        try:
+            data: dict[str, Any] = json.loads(state_file(folder).read_text(encoding="utf-8"))
+            handles = {name: Handle.from_json(value) for name, value in data["handles"].items()}
+            return cls(Settings(**data["settings"]), handles)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def _json(kind: str, port: int) -> str:
+    return json.dumps({"conn_type": kind, "host": ports.LOOPBACK, "port": port})
+
+
+def demo_folder() -> Path:
+    """Where the demo's stack keeps its data."""
+    return paths.home() / "demo"
+
+
+def state_file(folder: Path) -> Path:
+    return folder / "stack.json"
+
+
+def require_machine(folder: Path, needed_gb: float = 3.0) -> None:
+    """Java, room on the disk, a loopback that works. Raises ConfigError with one clear line."""
+    paths.java()
+    folder.mkdir(parents=True, exist_ok=True)
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb < needed_gb:
+        raise ConfigError(
+            f"only {free_gb:.1f} GB are free on the disk of {folder}; the stack needs {needed_gb:.0f} GB",
+            hint="make room, or set SLUICE_HOME to a folder on another disk",
+        )
+    try:
+        with socket.socket() as probe:
+            probe.bind((ports.LOOPBACK, 0))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {ports.LOOPBACK}: {error}") from error
+
+
+def find_database(say: Callable[[str], None]) -> Distribution:
+    """MySQL, fetched if need be; MariaDB as the last resort, said aloud."""
+    from sluice.errors import SluiceError
+
+    try:
+        return find_mysql()
+    except SluiceError as error:
+        say(f"no MySQL to be had ({error.message}); using MariaDB as the last resort")
+        return find_mariadb()
+
+
+def lock_file(folder: Path) -> Path:
+    """Held while a stack is started, stopped or mended."""
+    return folder.parent / f".{folder.name}.lock"
+
+
+locked = debian.lock
