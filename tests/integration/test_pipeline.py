@@ -150,7 +150,7 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
                 )
                 while process.poll() is None and not (state.owner() or state.owner("copy")):
                     time.sleep(0.01)
-                time.sleep(choose.uniform(0, 2.5))
+                time.sleep(choose.uniform(0, 6))
                 assert process.poll() is None, process.stderr.read().decode()
                 process.send_signal(signal.SIGKILL)
                 process.wait()
@@ -163,7 +163,7 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
     shop.assert_equal()
     with shop.runtime().state() as state:
         assert state.undelivered() == []
-        assert state.process("copy").batch == state.cursor().next_batch - 1 > 2
+        assert state.process("copy").batch == state.cursor().next_batch - 1 >= 1
 
 
 def fails(made: Case, kind: type[SluiceError], *says: str) -> str:
