@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ from sluice.errors import ConfigError, CoordinationUnavailable
 
 _T = TypeVar("_T")
 _log = structlog.get_logger()
+logging.getLogger("kazoo").setLevel(logging.WARNING)  # its account of every connection is not for a task's log
 
 
 @contextmanager
