@@ -118,6 +118,7 @@ _VARIABLES = (
     "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode", "enforce_gtid_consistency",
     "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos",
     "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names", "binlog_row_event_max_size", "time_zone",
+    "innodb_native_foreign_keys",
 )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ _ESCAPES = {i: f"\\u{i:04x}" for i in range(0x20)} | {
     92: "\\\\",
 }
 _MAX_DEPTH = 110
+_PLAIN_FROM, _PLAIN_TO = -14, 15
+"""my_gcvt writes a double plainly if its decimal point lies here (counted from the first digit), else with an exponent."""
 
 
 def json_text(data: bytes) -> str:
@@ -122,20 +124,14 @@ def double_text(value: float) -> str:
     digits = digits.rstrip("0") or "0"
     if digits == "0":
         return f"{sign}0.0"
-    # my_gcvt: plain notation for decimal exponents -5..14 or where it is not longer, exponent notation otherwise
-    exponent10 = point - 1
-    if -5 <= exponent10 < 15 + 6 and _plain_fits(digits, point):
+    if _PLAIN_FROM <= point <= _PLAIN_TO or len(digits) > point > 0:
         if point <= 0:
             return f"{sign}0.{'0' * -point}{digits}"
         if point >= len(digits):
             return f"{sign}{digits}{'0' * (point - len(digits))}.0"
         return f"{sign}{digits[:point]}.{digits[point:]}"
     rest = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{rest}e{exponent10}"
-
-
-def _plain_fits(digits: str, point: int) -> bool:
-    return point <= 17 if point > 0 else True
+    return f"{sign}{digits[0]}{rest}e{point - 1}"
 
 
 def _opaque(field_type: int, value: bytes) -> str:

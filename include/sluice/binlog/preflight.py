@@ -12,9 +12,11 @@ from typing import Any
 import structlog
 
 from sluice.binlog.connection import ServerInfo, rows_of
+from sluice.binlog.selection import Selection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LostPosition, PreflightError, TerminalError, WrongServer
 from sluice.model.positions import Position, split_file
+from sluice.model.tables import TableId
 
 _log = structlog.get_logger()
 
@@ -40,6 +42,8 @@ class Finding:
 def preflight(connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None) -> list[Finding]:
     """Everything there is to say, errors first. ``cursor``: the captured position, None before the first drain."""
     found = _log_settings(info) + _privileges(connection) + _horizon(info)
+    if pipeline.capture.unlogged_cascades == "stop":
+        found += _cascades(connection, info, Selection.compile(pipeline.capture))
     if cursor is not None:
         found += _position(info, cursor)
     return sorted(found, key=lambda f: f.severity != "error")
@@ -138,6 +142,30 @@ def _privileges(connection: Any) -> list[Finding]:
         )
         for names in (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
         if not any(name in held for name in names)
+    ]
+
+
+def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """InnoDB's own cascades never reach the log; since 9.6 MySQL does them above the engine, and they do."""
+    if not info.is_mariadb and info.variables.get("innodb_native_foreign_keys", "").upper() == "OFF":
+        return []
+    rows = rows_of(
+        connection,
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS "
+        "WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')",
+    )
+    captured = [(str(s), str(t), str(c)) for s, t, c in rows if selection.wants(TableId(str(s), str(t)))]
+    if not captured:
+        return []
+    names = ", ".join(f"{schema}.{table} ({name})" for schema, table, name in captured[:5])
+    return [
+        Finding(
+            "error",
+            "foreign keys with CASCADE or SET NULL",
+            names,
+            f"this server does not write the effects of its {len(captured)} cascading foreign keys to its log: they would be lost",
+            "let the application delete the rows itself (ON DELETE RESTRICT), or accept it with capture.unlogged_cascades: ignore",
+        )
     ]
 
 

@@ -381,7 +381,7 @@ def scan(
             if found < 0:
                 s[S_BYTES] -= full
                 return CODE_GROW_SIDS
-            if buf[at + 12] & 0x30:  # FL_PREPARED_XA, FL_COMPLETED_XA
+            if buf[at + 12] & 0xC0:  # FL_PREPARED_XA, FL_COMPLETED_XA
                 s[S_POS] = behind
                 s[S_FILE_POS] = file_pos
                 return CODE_EVENT
