@@ -1,0 +1,178 @@
+"""How a batch is cut into units: bounded in number, balanced, and in phases that keep deletes before upserts."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError, RuleError, SegmentError
+from sluice.flows.changeset import Changeset, ChangesetFile, ChangesetManifest, ChangesetTable, read_changeset
+from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS, Endpoints, plan_load, plan_merge
+from sluice.model.tables import TableId
+from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.targets import TargetTable
+
+POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+
+
+def pipeline(**target: Any) -> PipelineConfig:
+    return PipelineConfig.model_validate({
+        "pipeline": "p", "source": {"connection": "s"}, "targets": [{"name": "t", "type": "mysql", "connection": "c", **target}],
+    })  # fmt: skip
+
+
+def segment(table: str, rows: int, *, key: tuple[str, ...] = ("id",), part: int = 0) -> SegmentFile:
+    return SegmentFile(
+        path=f"batch=0000000001/s.{table}/v-{part}.parquet", schema_="s", table=table, schema_version="v", primary_key=key, rows=rows,
+        inserts=rows, size_bytes=rows * 40, crc32="00000000", bucket_min=0, bucket_max=63 if key else 0,
+    )  # fmt: skip
+
+
+def manifest(*files: SegmentFile) -> SegmentManifest:
+    return SegmentManifest(
+        pipeline="p",
+        batch=1,
+        epoch=1,
+        first=POSITION,
+        last=POSITION,
+        changes=1,
+        transactions=1,
+        log_bytes=1,
+        files=files,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SegmentStore:
+    return SegmentStore(tmp_path.as_uri(), "p")
+
+
+def test_many_small_tables_are_few_units_and_each_table_is_there_once(store: SegmentStore) -> None:
+    units = plan_merge(store, manifest(*(segment(f"t{i}", 5) for i in range(1000))), pipeline(), None, "a")
+    assert len(units) <= 16
+    tables = [part.source.table for unit in units for part in unit.parts]
+    assert sorted(tables) == sorted(f"t{i}" for i in range(1000))
+    costs = [unit.cost for unit in units]
+    assert max(costs) < 2 * min(costs)
+    assert pickle.loads(pickle.dumps(units)) == units
+
+
+def test_a_large_table_is_cut_by_bucket_without_gap_or_overlap(store: SegmentStore) -> None:
+    units = plan_merge(store, manifest(segment("t", 2_000_000), segment("t", 100, part=1)), pipeline(), None, "a")
+    ranges = sorted(part.buckets for unit in units for part in unit.parts)
+    assert [b for lo, hi in ranges for b in range(lo, hi)] == list(range(64))
+    assert len(ranges) >= 2_000_000 // MAX_UNIT_ROWS
+    assert all(len(part.files) == 2 for unit in units for part in unit.parts)
+
+
+def test_a_table_without_a_key_is_never_cut(store: SegmentStore) -> None:
+    units = plan_merge(store, manifest(segment("t", 2_000_000, key=())), pipeline(), None, "a")
+    assert [part.buckets for unit in units for part in unit.parts] == [(0, 64)]
+
+
+def test_an_empty_batch_has_no_units(store: SegmentStore) -> None:
+    assert plan_merge(store, manifest(), pipeline(), None, "a") == []
+
+
+def test_a_broken_rule_is_found_while_planning(store: SegmentStore, tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text("def transform(row, context:\n")
+    (tmp_path / "engine.yaml").write_text("rules: [{name: mine, path: r.py}]\n")
+    with pytest.raises(RuleError, match="'mine'"):
+        plan_merge(store, manifest(segment("t", 5)), pipeline(), tmp_path / "engine.yaml", "a")
+
+
+# load ------------------------------------------------------------------------------------------------------------------
+
+
+class FakeTarget:
+    def __init__(self, unique: bool = False) -> None:
+        self.unique = unique
+
+    def check(self, plans: Any) -> dict[TableId, TargetTable]:
+        uniques = (("email",),) if self.unique else ()
+        return {p.target: TargetTable(p.target, ("id", "email"), ("id",), uniques) for p in plans}
+
+
+def changed(
+    table: str, files: int, rows: int, *, deletes: int = 0, updates: int = 0, weight: int = 0
+) -> ChangesetTable:
+    made = tuple(
+        ChangesetFile(
+            path=f"{table}/{i}.parquet", rows=rows, inserts=rows - deletes - updates, updates=updates, deletes=deletes, size_bytes=rows * 20,
+            crc32="00000000", bucket_min=i, bucket_max=i,
+        )
+        for i in range(files)
+    )  # fmt: skip
+    return ChangesetTable(
+        schema_="s", table=table, source_schema="s", source_table=table, weight=weight, columns=(), files=made
+    )
+
+
+def phases(store: SegmentStore, *tables: ChangesetTable, unique: bool = False, **target: Any) -> list[list[Any]]:
+    changeset = Changeset("x", ChangesetManifest(batch=7, attempt="a", last=POSITION, tables=tables))
+    target_config = pipeline(**target).targets[0]
+    resolver = lambda name: Endpoint(name, "mysql", "h")  # noqa: E731
+    return plan_load(store, changeset, target_config, FakeTarget(unique), "p", 3, resolver)  # type: ignore[arg-type]
+
+
+def test_small_tables_are_one_phase_and_one_transaction(store: SegmentStore) -> None:
+    [[unit]] = phases(store, *(changed(f"t{i}", 1, 10, deletes=2) for i in range(20)))
+    assert len(unit.parts) == 20
+    assert unit.one_transaction
+    assert (unit.fence.epoch, unit.fence.held, unit.fence.batch) == (3, 6, 7)
+
+
+def test_a_large_table_deletes_everywhere_before_it_upserts_anywhere(store: SegmentStore) -> None:
+    first, second = phases(store, changed("t", 8, UNIT_ROWS, deletes=5))
+    assert {(p.deletes, p.upserts) for unit in first for p in unit.parts} == {(True, False)}
+    assert {(p.deletes, p.upserts) for unit in second for p in unit.parts} == {(False, True)}
+    assert sum(len(unit.parts) for unit in second) == 8
+
+
+def test_a_phase_of_deletes_is_left_out_where_nothing_can_be_in_the_way(store: SegmentStore) -> None:
+    assert len(phases(store, changed("t", 8, UNIT_ROWS, updates=5))) == 1
+    assert len(phases(store, changed("t", 8, UNIT_ROWS, updates=5), unique=True)) == 2
+
+
+def test_lighter_tables_first(store: SegmentStore) -> None:
+    made = phases(store, changed("heavy", 1, 10, weight=9), changed("light", 1, 10), changed("middle", 1, 10, weight=5))
+    assert [unit.parts[0].table.table.table for [unit] in made] == ["light", "middle", "heavy"]
+
+
+def test_a_table_is_one_transaction(store: SegmentStore) -> None:
+    [units] = phases(store, changed("t", 8, UNIT_ROWS, deletes=5), consistency="table")
+    assert [len(unit.parts) for unit in units] == [1]
+    assert len(units[0].parts[0].files) == 8
+
+
+def test_a_batch_is_one_transaction_with_its_acknowledgement(store: SegmentStore) -> None:
+    [[unit]] = phases(store, changed("b", 8, UNIT_ROWS, weight=2), changed("a", 1, 5), consistency="batch")
+    assert [part.table.table.table for part in unit.parts] == ["a", "b"]
+    assert unit.acknowledge == POSITION.position
+
+
+def test_an_empty_changeset_has_no_phases(store: SegmentStore) -> None:
+    assert phases(store) == []
+
+
+def test_endpoints_travel_and_are_not_shown() -> None:
+    endpoints = Endpoints.of(lambda name: Endpoint(name, "mysql", "h", password="secret"), ["c"])
+    assert pickle.loads(pickle.dumps(endpoints))("c").password == "secret"
+    assert "secret" not in repr(endpoints) + repr(endpoints("c"))
+    with pytest.raises(ConfigError, match="'other'"):
+        endpoints("other")
+
+
+def test_a_changeset_manifest_reads_back_and_a_damaged_one_is_said(store: SegmentStore) -> None:
+    written = ChangesetManifest(batch=7, attempt="a", last=POSITION, tables=(changed("t", 2, 5),), counts={"rows": 10})
+    store.write_bytes("m.json", written.model_dump_json(by_alias=True).encode())
+    assert read_changeset(store, "m.json") == Changeset("m.json", written)
+    store.write_bytes("m.json", b'{"format_version": 2}')
+    with pytest.raises(SegmentError, match="changeset manifest cannot be read"):
+        read_changeset(store, "m.json")
