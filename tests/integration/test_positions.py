@@ -136,3 +136,22 @@ def test_missing_privileges_are_named(server, tmp_path: Path) -> None:
     weak = replace(login, user="limited", password="x")
     with pytest.raises(PreflightError, match="REPLICATION"), open_connection(weak) as connection:
         require_ready(connection, server_info(connection), PIPELINE, None)
+
+
+def test_cascades_that_the_log_lacks_stop(server) -> None:
+    server.execute(
+        "CREATE TABLE d.parent (id INT PRIMARY KEY)",
+        "CREATE TABLE d.child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+        "INSERT INTO d.parent VALUES (1)",
+        "INSERT INTO d.child VALUES (1, 1)",
+    )
+    try:
+        before = head(server)
+        server.execute("DELETE FROM d.parent")
+        events = server.execute(f"SHOW BINLOG EVENTS IN '{before.file}' FROM {before.offset}")
+        logged = sum(1 for event in events if event[2] in {"Delete_rows", "Delete_rows_v1"}) == 2
+        with open_connection(endpoint(server)) as connection:
+            found = preflight(connection, server_info(connection), PIPELINE, None)
+        assert [f.severity for f in found if "CASCADE" in f.setting] == ([] if logged else ["error"])
+    finally:
+        server.execute("DROP TABLE d.child", "DROP TABLE d.parent")

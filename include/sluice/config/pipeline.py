@@ -133,6 +133,11 @@ class CaptureConfig(_Model):
     events: tuple[Event, ...] = Field(tuple(Event), description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
+    unlogged_cascades: Literal["stop", "ignore"] = Field(
+        "stop",
+        description="Captured tables whose foreign keys have CASCADE or SET NULL, on a server that does not write their effects "
+        "to its log (MySQL before 9.6, MariaDB): stop, or ignore and lose those effects.",
+    )
     on_lost_position: Literal["stop", "dump"] = Field(
         "stop", description="What to do when the server has purged the position."
     )
