@@ -141,6 +141,12 @@ def first_that_works(connection: Connection[Cursor], *statements: str) -> list[t
     raise error
 
 
+def log_end(connection: Connection[Cursor]) -> tuple[str, int]:
+    """(file, offset) of the end of the server's log, ``("", 0)`` if it keeps none."""
+    status = first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+    return (str(status[0][0]), int(status[0][1])) if status else ("", 0)
+
+
 def server_info(connection: Connection[Cursor]) -> ServerInfo:
     """Ask the server. Raises PreflightError if it may not be asked (REPLICATION CLIENT)."""
     names = ",".join(f"'{name}'" for name in _VARIABLES)

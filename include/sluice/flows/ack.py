@@ -52,6 +52,8 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             while process is None or process.batch < batch:
                 following = state.require(process.batch + 1 if process else batch)
                 process = state.acknowledge(lease, target, following)
-    _log.info("acknowledged", pipeline=runtime.name, target=target, batch=process.batch, position=str(process.position))
+    _log.info(
+        "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)
+    )
     state.forget()
     return AckOutcome(target, process.batch, process.position)

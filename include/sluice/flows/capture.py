@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import structlog
 
 from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
-from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.binlog.connection import ServerInfo, log_end, open_connection, server_info
 from sluice.binlog.positions import resolve_start
 from sluice.binlog.preflight import require_ready
 from sluice.config.pipeline import PipelineConfig
@@ -132,6 +133,9 @@ def _capture(
 ) -> DrainOutcome:
     pipeline = runtime.pipeline
     limits = pipeline.capture.batch
+    max_wait_s = limits.max_wait.total_seconds()
+    if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
+        until, max_wait_s = until or info.head, math.inf
     number = cursor.next_batch
     for target in pipeline.targets:  # a target that was added later starts where the log is captured to
         state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
@@ -154,7 +158,7 @@ def _capture(
         limits=CaptureLimits(
             max_changes=limits.max_changes,
             max_bytes=limits.max_bytes,
-            max_wait_s=limits.max_wait.total_seconds(),
+            max_wait_s=max_wait_s,
             idle_wait_s=idle_wait_s,
             stop_at=until,
         ),
@@ -218,16 +222,16 @@ def head_of(runtime: Runtime) -> Position:
 
 
 def has_news(runtime: Runtime) -> bool:
-    """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: two reads; for the trigger."""
+    """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: a login, a query and a few reads; for the trigger."""
     with runtime.state() as state:
         if not state.permit().open:
             return False
         cursor = state.cursor()
         if cursor is None:
             return True
-        head = head_of(runtime)
-        if head.server_uuid != cursor.position.server_uuid or head.order != cursor.position.order:
-            return True
+        with open_connection(runtime.source) as connection:
+            if log_end(connection) != (cursor.position.file, cursor.position.offset):
+                return True
         return any(_is_old(state, number) for number in state.undelivered())
 
 

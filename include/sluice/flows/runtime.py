@@ -117,7 +117,7 @@ class Runtime:
         return self._runner
 
     @contextmanager
-    def state(self) -> Iterator[PipelineState]:
+    def state(self, *, connect_timeout_s: float = 15.0) -> Iterator[PipelineState]:
         """The pipeline's state in ZooKeeper; nested uses share one session."""
         if self._state is not None and self._state.alive:
             yield self._state
@@ -126,7 +126,9 @@ class Runtime:
 
         coordination = self.pipeline.coordination
         timeout = coordination.session_timeout.total_seconds()
-        with connect(self.resolver(coordination.connection), session_timeout_s=timeout) as znodes:
+        with connect(
+            self.resolver(coordination.connection), session_timeout_s=timeout, connect_timeout_s=connect_timeout_s
+        ) as znodes:
             self._state = PipelineState(
                 znodes,
                 coordination.root,

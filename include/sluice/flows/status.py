@@ -12,6 +12,9 @@ from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 
+STATUS_TIMEOUT_S = 3.0
+"""A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
@@ -70,7 +73,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
     head = info.head if info else None
     now_ms = int(time.time() * 1000)
     try:
-        with runtime.state() as state:
+        with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
             cursor = state.cursor()
             numbers = state.numbers()
             done = state.delivered()
