@@ -36,6 +36,7 @@ from sluice.stack.development import (
     require_machine,
     state_file,
 )
+from sluice.stack.mysql import run_setup
 
 DAG = "sync__shop_to_reporting"
 
@@ -205,6 +206,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         coordination = pool.submit(_started, stack, ZOOKEEPER, progress)
         home = pool.submit(airflow.prepare_home, stack.airflow_home, stack.settings.keys, stack.airflow_environment())
         _result(home)
+        kernels = pool.submit(_compile_kernels)
         early = [component for component in stack.components() if component.kind in {"api-server", "scheduler"}]
         for component in early:
             component.start(wait=False)
@@ -216,18 +218,19 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         shop.create_tables(stack.target, TARGET_SCHEMA)
         progress("sample shop: empty tables on both sides")
         _result(coordination)
-        _result(spark)
+        _result(kernels)
         for component in stack.components():
             component.start(wait=False)
         stack.save()
         for component in stack.components():
             _result(pool.submit(component.wait))
+        _result(spark)
         progress(f"Airflow: {stack.api.address}")
         stack.supervisor = processes.spawn(
             "supervisor",
             [sys.executable, "-m", "sluice.stack.supervisor", str(stack.folder)],
             log=stack.folder / "supervisor.log",
-            env={**os.environ, "PYTHONPATH": str(paths.repo_root() / "include")},
+            env={**os.environ, "PYTHONPATH": _include()},
         )
         stack.save()
     finally:
@@ -241,6 +244,16 @@ def _started(stack: Stack, name: str, progress: Progress) -> None:
     stack.servers[name].start()
     stack.save()
     progress(f"{name} is ready")
+
+
+def _compile_kernels() -> None:
+    """Fill Numba's cache on disk, in a process of its own; the first drain would wait for it otherwise."""
+    code = "from sluice.binlog.capture import warm_up; warm_up()"
+    run_setup([sys.executable, "-c", code], "compiling the decoder", env={**os.environ, "PYTHONPATH": _include()})
+
+
+def _include() -> str:
+    return str(paths.repo_root() / "include")
 
 
 def _result(future: Future[Any]) -> Any:

@@ -40,6 +40,7 @@ class LagMeter:
     source: MySQLServer
     target: MySQLServer
     lags_ms: list[float] = field(default_factory=list)
+    _enough: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _written: int = 0
@@ -51,7 +52,13 @@ class LagMeter:
             thread.start()
         return self
 
+    def write_no_more(self) -> None:
+        """The last row is written; those on their way are still watched."""
+        self._enough.set()
+        self._threads[0].join(5)
+
     def __exit__(self, *_: object) -> None:
+        self._enough.set()
         self._stop.set()
         for thread in self._threads:
             thread.join(5)
@@ -66,7 +73,7 @@ class LagMeter:
             contextlib.suppress(pymysql.MySQLError),
             contextlib.closing(self.source.connect(SOURCE_SCHEMA)) as connection,
         ):
-            while not self._stop.wait(0.5):
+            while not self._enough.wait(0.5):
                 self._written += 1
                 row = (self._written, int(time.time() * 1e6))
                 with connection.cursor() as cursor:
@@ -116,7 +123,8 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
             done = workload.wait()
         finally:
             workload.stop()
-        caught_up = _wait_until_equal(stack, patience_s, lambda: meter._stop.set())
+        meter.write_no_more()
+        caught_up = _wait_until_equal(stack, patience_s)
     tally.add(done)
     progress("the target has caught up" if caught_up else f"the target has NOT caught up after {patience_s:.0f} s")
     return _report(stack, progress, tally.changes, meter, caught_up, ready_s, write)
@@ -158,15 +166,23 @@ def _watch(workload: Workload, stack: Stack, progress: Progress) -> None:
             progress(f"{workload.tally.changes} changes written, {rows} rows at the target")
 
 
-def _wait_until_equal(stack: Stack, patience_s: float, before: Any) -> bool:
-    before()  # no more heartbeats
-    time.sleep(0.6)
+def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
         if checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA):
             return True
         time.sleep(0.3)
     return False
+
+
+def _settled(patience_s: float = 30.0) -> Status | None:
+    """The status once the last batch is acknowledged, which is a task later than it is visible."""
+    end = time.monotonic() + patience_s
+    while True:
+        state = read_status()
+        if (state is not None and state.captured is not None and not state.in_flight) or time.monotonic() > end:
+            return state
+        time.sleep(0.3)
 
 
 def checksums(server: MySQLServer, schema: str) -> dict[str, int | None]:
@@ -178,7 +194,7 @@ def checksums(server: MySQLServer, schema: str) -> dict[str, int | None]:
 def _report(
     stack: Stack, progress: Progress, changes: int, meter: LagMeter, caught_up: bool, ready_s: float, write: Any
 ) -> int:
-    state = read_status()
+    state = _settled() if caught_up else read_status()
     left, right = checksums(stack.source, SOURCE_SCHEMA), checksums(stack.target, TARGET_SCHEMA)
     rows = shop.counts(stack.target, TARGET_SCHEMA) | {
         "heartbeat": int(stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")[0][0])  # noqa: S608

@@ -1,0 +1,64 @@
+# `make` alone lists everything. All targets build the environment from the lock first, and only if the lock has changed.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench faults clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison
+	@.ci/require java disk
+	@.ci/venv
+	@exec $(BIN)/python -m sluice.stack demo
+
+demo-down: ## stop all that demo started
+	@if [ -x $(BIN)/python ]; then exec $(BIN)/python -m sluice.stack down; else echo "the stack is not running"; fi
+
+status: venv ## what of the stack runs, where
+	@$(BIN)/python -m sluice.stack status
+
+venv: ## the environment, from requirements.txt
+	@.ci/venv
+
+kernels: venv
+	@$(BIN)/python -c "from sluice.binlog.capture import warm_up; warm_up()"
+
+servers: venv
+	@$(BIN)/python -c "from sluice.stack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
+
+test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers
+	@$(BIN)/python -m pytest -m "not bench"
+
+test-fast: venv ## unit tests only: no server, no Spark, no Airflow
+	@$(BIN)/python -m pytest tests/unit -q
+
+check: venv ## format, lint, types, import contracts; what test runs first
+	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+lint: venv ## ruff and mypy only
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: venv ## rewrite the code in the house's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix --quiet . || true
+
+lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
+	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
+
+bench: venv kernels servers ## measure; prints ratios against a baseline measured in the same run
+	@$(BIN)/python -m pytest tests/bench -m bench -s -q
+
+faults: venv kernels servers ## kill every kind of process in the middle of a batch and compare both sides
+	@$(BIN)/python -m pytest tests/faults -q
+
+clean: demo-down ## remove the environment, fetched servers, data and caches
+	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
