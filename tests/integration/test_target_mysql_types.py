@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sluice.errors import LoadError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.model.temporal import special_date, special_timestamp
 from tests.integration.batches import Delivery, checksum, segment_rows
@@ -124,13 +125,64 @@ def differing(server: Any, db: str, columns: list[tuple[Column, Any]]) -> list[s
     ]  # fmt: skip
 
 
-def test_every_type(tmp_path: Path, mysql_target: Any, fresh_schema: Any) -> None:
+@pytest.fixture(params=["upsert", "bulk"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways in which new rows may be written."""
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if request.param == "bulk" else 1 << 30)
+    return str(request.param)
+
+
+def test_every_type(tmp_path: Path, mysql_target: Any, fresh_schema: Any, way: str) -> None:
     db = fresh_schema(mysql_target)
     schema, table = every_type(mysql_target, db, COLUMNS)
     pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
     pipe.deliver({schema: table})
     assert differing(mysql_target, db, COLUMNS) == []
     assert checksum(mysql_target, f"{db}.source") == checksum(mysql_target, f"{db}.copy")
+
+
+def test_every_type_on_mariadb(tmp_path: Path, mariadb: Any, fresh_schema: Any, way: str) -> None:
+    db = fresh_schema(mariadb)
+    columns = [c for c in COLUMNS if c[0].kind not in {K.GEOMETRY, K.JSON}]
+    schema, table = every_type(mariadb, db, columns)
+    pipe = Delivery(tmp_path, mariadb, target={"options": {"ack_schema": db}})
+    pipe.deliver({schema: table})
+    assert differing(mariadb, db, columns) == []
+    assert checksum(mariadb, f"{db}.source") == checksum(mariadb, f"{db}.copy")
+
+
+def test_bulk_never_cuts_a_value(
+    tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1)
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v VARCHAR(3))")
+    schema = TableSchema(
+        TableId(db, "t"), (Column("id", K.INT, "int"), Column("v", K.VARCHAR, "varchar(9)", charset="utf8mb4")), ("id",)
+    )
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
+    with pytest.raises(LoadError, match=r"Data (too long|truncated) for column 'v'"):
+        pipe.deliver({schema: [{"_op": "i", "id": 1, "v": "abcd"}]})
+    assert mysql_target.execute(f"SELECT * FROM {db}.t") == []
+
+
+def test_bulk_leaves_children_alone(
+    tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat replaces the parent; its children stay, as foreign keys are not checked."""
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1)
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(
+        f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v INT)",
+        f"CREATE TABLE {db}.child (id INT PRIMARY KEY, t INT, FOREIGN KEY (t) REFERENCES {db}.t(id) ON DELETE CASCADE)",
+    )
+    schema = TableSchema(TableId(db, "t"), (Column("id", K.INT, "int"), Column("v", K.INT, "int")), ("id",))
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
+    pipe.deliver({schema: [{"_op": "i", "id": 1, "v": 1}]})
+    mysql_target.execute(f"INSERT INTO {db}.child VALUES (1, 1)")
+    pipe.deliver({schema: [{"_op": "i", "id": 1, "v": 2}]})
+    assert mysql_target.execute(f"SELECT v FROM {db}.t") == [(2,)]
+    assert mysql_target.execute(f"SELECT * FROM {db}.child") == [(1, 1)]
 
 
 def test_enum_error_value(tmp_path: Path, mysql_target: Any, fresh_schema: Any) -> None:
@@ -175,7 +227,7 @@ def test_every_type_as_a_key_is_updated_and_deleted(
     assert mysql_target.execute(f"SELECT COUNT(*) FROM {db}.t") == [(0,)]
 
 
-def test_every_type_without_a_key(tmp_path: Path, mysql_target: Any, fresh_schema: Any) -> None:
+def test_every_type_without_a_key(tmp_path: Path, mysql_target: Any, fresh_schema: Any, way: str) -> None:
     """Rows of a keyless table are found by all of their values, whatever the types."""
     db = fresh_schema(mysql_target)
     schema, table = every_type(mysql_target, db, COLUMNS)

@@ -9,7 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pymysql
-from pymysql.constants import CR, ER
+from pymysql.constants import CLIENT, COMMAND, CR, ER
+from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
@@ -30,6 +31,7 @@ _GONE = {
 }  # fmt: skip
 _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3118, 1820}
 
+_LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
 _READ_TIMEOUT_S = 600
 
@@ -40,11 +42,26 @@ else:
     _Base = pymysql.connections.Connection
 
 
-class _Connection(_Base):
+class TargetConnection(_Base):
     """One TLS context a process where nothing is verified: loading the system's certificates takes 20 ms a connection."""
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
+
+    def load(self, sql: bytes, data: bytes) -> int:
+        """Run a LOAD DATA LOCAL and send ``data``, whatever file the server asks for. Returns the number of warnings.
+
+        ``local_infile`` stays off: a server that asks for a file at any other time gets none.
+        """
+        self._execute_command(COMMAND.COM_QUERY, sql)  # type: ignore[attr-defined]
+        asked = self._read_packet()  # type: ignore[no-untyped-call]
+        if not asked.is_load_local_packet():
+            raise pymysql.err.InternalError(0, "the server did not ask for the data")
+        view = memoryview(data)
+        for start in range(0, len(view), _LOAD_PACKET):
+            self.write_packet(bytes(view[start : start + _LOAD_PACKET]))
+        self.write_packet(b"")
+        return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -74,7 +91,7 @@ def _tls(endpoint: Endpoint) -> dict[str, Any]:
     )
 
 
-def connect(endpoint: Endpoint) -> pymysql.connections.Connection[Any]:
+def connect(endpoint: Endpoint) -> TargetConnection:
     """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
 
     Raises:
@@ -82,7 +99,7 @@ def connect(endpoint: Endpoint) -> pymysql.connections.Connection[Any]:
     """
     extra = endpoint.extra
     with errors(endpoint, "connecting"):
-        connection = _Connection(
+        connection = TargetConnection(
             host=endpoint.host or "127.0.0.1",
             port=endpoint.port or 3306,
             user=endpoint.user,
@@ -94,6 +111,7 @@ def connect(endpoint: Endpoint) -> pymysql.connections.Connection[Any]:
             write_timeout=_READ_TIMEOUT_S,
             autocommit=True,
             max_allowed_packet=1 << 30,
+            client_flag=CLIENT.LOCAL_FILES,
             **_tls(endpoint),
         )
     try:

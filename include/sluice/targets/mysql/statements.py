@@ -41,11 +41,18 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, with the rows it writes and whether it needs a session that is not strict."""
+    """One statement.
+
+    Attributes:
+        rows: rows it writes or deletes.
+        lax: it needs a session that is not strict.
+        data: what the server will ask for (LOAD DATA LOCAL).
+    """
 
     sql: bytes
     rows: int
     lax: bool = False
+    data: bytes | None = None
 
 
 def quoted(name: str) -> str:
@@ -83,7 +90,7 @@ def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
         tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
     else:
         tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
-    for piece in _slices(rows):
+    for piece in slices(rows):
         arrays = [(field, piece[field.name].combine_chunks()) for field, _ in fields]
         lax = any(literals.has_enum_errors(field, array) for field, array in arrays)
         texts = literals.rows([literals.literals(field, array) for field, array in arrays])
@@ -171,7 +178,7 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(changed & existed))
 
 
-def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+def slices(rows: pa.Table) -> Iterator[pa.Table]:
     """Text of so many rows is made at a time: the memory of a unit does not grow with the batch."""
     for start in range(0, rows.num_rows, SLICE_ROWS):
         yield rows.slice(start, SLICE_ROWS)

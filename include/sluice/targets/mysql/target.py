@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,12 +15,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, LoadError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import Capabilities, Fence, LoadCount, PlannedTable, TableChanges, TargetTable
-from sluice.targets.mysql import statements
-from sluice.targets.mysql.connection import LAX, STRICT, Contention, connect, errors
+from sluice.targets.mysql import bulk, literals, statements
+from sluice.targets.mysql.connection import LAX, STRICT, Contention, TargetConnection, connect, errors
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.tables import compare_all, read_tables
 
@@ -129,9 +130,18 @@ class MySQLTarget:
                 sent += session.run(statements.deletes(item.table, rows, session.dialect))
             deleted = removed.num_rows
         if item.upserts:
-            sent += session.run(statements.upserts(item.table, live, session.dialect))
+            sent += self._upsert(session, item.table, live)
             upserted = live.num_rows
         return LoadCount(upserted, deleted, sent)
+
+    def _upsert(self, session: _Session, table: TargetTable, live: pa.Table) -> int:
+        """New rows in bulk where that pays and is allowed, the others by upsert."""
+        new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
+        fresh = live.filter(new)
+        if not session.local_infile or fresh.num_rows < bulk.BULK_ROWS or _has_enum_errors(fresh):
+            return session.run(statements.upserts(table, live, session.dialect))
+        sent = session.run(statements.upserts(table, live.filter(pc.invert(new)), session.dialect))
+        return sent + session.run(bulk.loads(table, fresh))
 
     def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
@@ -141,7 +151,7 @@ class MySQLTarget:
         gone = pc.equal(item.rows["_op"], "d")
         live, removed = item.rows.filter(pc.invert(gone)), item.rows.filter(gone)
         sent = session.run(statements.keyless_deletes(item.table, removed, session.dialect)) if removed.num_rows else 0
-        sent += session.run(statements.upserts(item.table, live, session.dialect))
+        sent += self._upsert(session, item.table, live)
         self.acks.table_holds(session.cursor, scope, fence)
         return LoadCount(live.num_rows, removed.num_rows, sent)
 
@@ -182,11 +192,12 @@ class MySQLTarget:
 class _Session:
     """A connection with its cursor and what its server understands."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: TargetConnection) -> None:
         self._connection = connection
         self.cursor = connection.cursor()
-        self.cursor.execute("SELECT VERSION(), @@max_allowed_packet")
-        version, packet = self.cursor.fetchone()
+        self.cursor.execute("SELECT VERSION(), @@max_allowed_packet, @@GLOBAL.local_infile")
+        version, packet, local_infile = self.cursor.fetchone()
+        self.local_infile = bool(int(local_infile))
         self.mariadb = "mariadb" in version.lower()
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:3])
         self.dialect = statements.Dialect(
@@ -215,6 +226,12 @@ class _Session:
         ) as error:  # the connection is gone, and the server rolls back by itself; the first error is the one to show
             _log.debug("rollback_failed", error=str(error))
 
+    def _refuse_warnings(self) -> None:
+        """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""
+        self.cursor.execute("SHOW WARNINGS")
+        level, code, text = self.cursor.fetchone() or ("Warning", 0, "unknown")
+        raise LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+
     def run(self, todo: Iterator[statements.Statement]) -> int:
         """Execute; returns the number of statements."""
         count = 0
@@ -222,9 +239,17 @@ class _Session:
             if statement.lax != self._lax:
                 self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
                 self._lax = statement.lax
-            self._connection.query(statement.sql)
+            if statement.data is None:
+                self._connection.query(statement.sql)
+            elif self._connection.load(statement.sql, statement.data):
+                self._refuse_warnings()
             count += 1
         return count
+
+
+def _has_enum_errors(rows: pa.Table) -> bool:
+    fields = statements.user_fields(rows.schema)
+    return any(literals.has_enum_errors(field, rows[field.name].combine_chunks()) for field in fields)
 
 
 def _names(group: Sequence[TableChanges]) -> str:

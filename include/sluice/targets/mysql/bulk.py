@@ -1,0 +1,63 @@
+"""LOAD DATA LOCAL for rows that are new: a third less work for the server than INSERT … VALUES, where it is switched on.
+
+Decision: measured by processor time of the server, 130,000 rows of sysbench's table on 4 connections: into an empty table 0.86 s against
+1.38 s of a multi-row upsert; over rows that exist 2.7 s against 2.9 s (a staging table: 2.7 s). So new rows are loaded, the others upserted.
+A server that reads LOAD DATA much slower than VALUES would make it wrong.
+
+REPLACE makes a repeat harmless. With foreign_key_checks = 0 it cascades nothing, and a row it removes for another unique value is one that
+the batch itself writes (the source's rows are free of conflict at the end of a batch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.targets.base import TargetTable
+from sluice.targets.mysql import literals
+from sluice.targets.mysql.statements import Statement, quoted, quoted_table, sent_fields, slices
+
+BULK_ROWS = 2_000
+"""From so many rows on a LOAD DATA is worth its set-up."""
+
+
+def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
+    """LOAD DATA statements with their data. ``rows`` hold no ENUM error value."""
+    fields = sent_fields(rows.schema, table)
+    targets, settings = [], []
+    for index, (field, name) in enumerate(fields):
+        conversion = _conversion(field)
+        targets.append(f"@v{index}" if conversion else quoted(name))
+        if conversion:
+            settings.append(f"{quoted(name)} = {conversion.format(f'@v{index}')}")
+    sql = (
+        f"LOAD DATA LOCAL INFILE 'rows' {'REPLACE ' if table.key else ''}INTO TABLE {quoted_table(table.table)} CHARACTER SET utf8mb4 "
+        f"FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({', '.join(targets)})"
+        + (f" SET {', '.join(settings)}" if settings else "")
+    ).encode()
+    for piece in slices(rows):
+        columns = [_text(field, piece[field.name].combine_chunks()) for field, _ in fields]
+        lines = pc.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
+        yield Statement(sql, piece.num_rows, data=("\n".join(lines.to_pylist()) + "\n").encode())
+
+
+def _conversion(field: pa.Field) -> str:
+    declared = literals.sql_type(field)
+    if declared.startswith("bit"):
+        return "CAST({} AS UNSIGNED)"
+    return "UNHEX({})" if pa.types.is_binary(field.type) else ""
+
+
+def _text(field: pa.Field, values: pa.Array) -> pa.Array:
+    """The column as LOAD DATA reads it."""
+    kind = values.type
+    if pa.types.is_binary(kind):
+        return literals.hexadecimal(values)
+    if pa.types.is_string(kind):
+        for raw, safe in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\x00", "\\0")):
+            if pc.any(pc.match_substring(values, raw)).as_py():
+                values = pc.replace_substring(values, raw, safe)
+        return values
+    return pc.utf8_trim(literals.literals(field, values), "'")
