@@ -36,7 +36,7 @@ Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path o
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every step to standard error.")]
 
-out = Console(soft_wrap=False)
+out = Console() if sys.stdout.isatty() else Console(width=200)
 err = Console(stderr=True)
 
 

@@ -50,8 +50,8 @@ def test_get_ack_and_retry(zookeeper, root) -> None:
         assert state.undelivered() == [1, 2]
         assert state.claimed("run-1").last == position(9)
         with state.consumer("reporting") as lease:
-            state.acknowledge(lease, "reporting", state.require(1))
-            state.acknowledge(lease, "reporting", state.require(1))
+            state.acknowledge("reporting", state.require(1))
+            state.acknowledge("reporting", state.require(1))
         assert state.process("reporting").position == position(9)
         assert state.undelivered() == [2]
         assert znodes.get(f"{root}/replicator/shop.reporting/process") is not None

@@ -40,20 +40,15 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         process = state.process(target)
         if process is not None and process.batch >= batch:
             return AckOutcome(target, process.batch, process.position)
-        with state.consumer(target) as lease:
-            held = open_target(config, runtime.resolver, runtime.name).acked_batch()
-            if held < batch:
-                raise OutOfOrder(
-                    f"target {target} holds batch {held}; batch {batch} is not loaded yet",
-                    where=f"pipeline {runtime.name}",
-                    hint=f"clear the task load.{target} of this run",
-                )
-            process = state.process(target)
-            while process is None or process.batch < batch:
-                following = state.require(process.batch + 1 if process else batch)
-                process = state.acknowledge(lease, target, following)
-    _log.info(
-        "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)
-    )
-    state.forget()
+        held = open_target(config, runtime.resolver, runtime.name).acked_batch()
+        if held < batch:
+            raise OutOfOrder(
+                f"target {target} holds batch {held}; batch {batch} is not loaded yet",
+                where=f"pipeline {runtime.name}",
+                hint=f"clear the task load.{target} of this run",
+            )
+        while process is None or process.batch < batch:
+            process = state.acknowledge(target, state.require(process.batch + 1 if process else batch))
+        state.forget()
+    _log.info("acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position))
     return AckOutcome(target, process.batch, process.position)

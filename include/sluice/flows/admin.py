@@ -112,7 +112,7 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             held = loader.begin_load(lease.epoch)
             if held < batch:
                 loader.finish_load(lease.epoch, batch, record.last)
-            state.acknowledge(lease, target, record)
+            state.acknowledge(target, record)
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, "kept_in": folder})
     return plan
 

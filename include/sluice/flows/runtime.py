@@ -105,7 +105,7 @@ class Runtime:
             if self.mode == "connect":
                 from sluice.spark.connect import ConnectRunner
 
-                self._runner = ConnectRunner(self.resolver(self.pipeline.spark.connection), slots=self.pipeline.window)
+                self._runner = ConnectRunner(self.resolver(self.pipeline.spark.connection))
             elif self.mode == "submit":
                 from sluice.spark.session import SessionRunner
 
