@@ -35,7 +35,7 @@ class Drain:
     server_id: int = 3_000_000_001
     batch: int = 0
     results: list[CaptureResult[SegmentManifest]] = field(default_factory=list)
-    arena_bytes: int = 64 * 2**20
+    arena_bytes: int = 24 * 2**20
 
     @property
     def endpoint(self):

@@ -40,14 +40,26 @@ def text(alphabet: str, length: int):
 
 def binary(length: int):
     def value(r: random.Random) -> str:
-        data = bytes(r.choice([0, 0, 32, r.randrange(256)]) for _ in range(r.choice([0, 1, length, r.randint(0, length)])))
+        data = bytes(
+            r.choice([0, 0, 32, r.randrange(256)]) for _ in range(r.choice([0, 1, length, r.randint(0, length)]))
+        )
         return f"x'{data.hex()}'"
 
     return value
 
 
 def date(r: random.Random) -> str:
-    special = ["0000-00-00", "2024-00-00", "2024-05-00", "0000-05-07", "2023-02-29", "1000-01-01", "9999-12-31", "0001-01-01", "1969-12-31"]
+    special = [
+        "0000-00-00",
+        "2024-00-00",
+        "2024-05-00",
+        "0000-05-07",
+        "2023-02-29",
+        "1000-01-01",
+        "9999-12-31",
+        "0001-01-01",
+        "1969-12-31",
+    ]
     day = dt.date.fromordinal(r.randint(1, 3652059))
     return f"'{r.choice([*special, day, day, day])}'"
 
@@ -87,11 +99,38 @@ def json_value(r: random.Random) -> str:
         if kind == 0:
             return r.choice([None, True, False])
         if kind == 1:
-            return r.choice([0, -1, 127, 32767, -32768, 32768, 65535, 65536, 2**31 - 1, -(2**31), 2**31, 2**32, 2**63 - 1, -(2**63), 2**64 - 1])
+            return r.choice([
+                0,
+                -1,
+                127,
+                32767,
+                -32768,
+                32768,
+                65535,
+                65536,
+                2**31 - 1,
+                -(2**31),
+                2**31,
+                2**32,
+                2**63 - 1,
+                -(2**63),
+                2**64 - 1,
+            ])
         if kind == 2:
-            return r.choice([0.5, -1.25, 1e20, 1e-7, 1.5e300, 3.0, 100000000000000000000.0, 0.1, r.random() * 10 ** r.randint(-20, 20), 0.0])
+            return r.choice([
+                0.5,
+                -1.25,
+                1e20,
+                1e-7,
+                1.5e300,
+                3.0,
+                100000000000000000000.0,
+                0.1,
+                r.random() * 10 ** r.randint(-20, 20),
+                0.0,
+            ])
         if kind <= 6:
-            return "".join(r.choice("aZ é中😀\"\\/\b\n\t\x01{}[]") for _ in range(r.randint(0, r.choice([3, 200]))))
+            return "".join(r.choice('aZ é中😀"\\/\b\n\t\x01{}[]') for _ in range(r.randint(0, r.choice([3, 200]))))
         if kind == 7:
             return [make(depth + 1) for _ in range(r.randint(0, 5))]
         return {f"k{r.randint(0, 99)}{r.choice(['', 'é', '😀'])}": make(depth + 1) for _ in range(r.randint(0, 6))}
@@ -102,7 +141,7 @@ def json_value(r: random.Random) -> str:
             "JSON_ARRAY(CAST('2024-05-06 01:02:03.5' AS DATETIME(6)), CAST('2024-05-06' AS DATE), CAST('-12:30:01.25' AS TIME(6)))",
             "JSON_ARRAY(CAST(x'0102ff' AS BINARY), b'101', ST_GeomFromText('POINT(1 2)'))",
             "CAST(CAST('11:22:33' AS TIME) AS JSON)",
-            "CAST('{\"big\": [" + ",".join(["12345678901"] * 9000) + "]}' AS JSON)",
+            'CAST(\'{"big": [' + ",".join(["12345678901"] * 9000) + "]}' AS JSON)",
         ])
     document = json.dumps(make(0), ensure_ascii=r.random() < 0.5)
     return "'" + document.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -193,7 +232,9 @@ def test_every_type_is_what_select_says(kind, request, tmp_path, fresh_schema):
             inserted[number] = select(cursor, number, columns, types)
             for i in range(0, ROWS, 3):
                 column = r.choice(columns)
-                cursor.execute(f"UPDATE t{number} SET `{column}` = {types[column][1](r)}, id = id + {r.choice([0, 100000])} WHERE id = {i}")
+                cursor.execute(
+                    f"UPDATE t{number} SET `{column}` = {types[column][1](r)}, id = id + {r.choice([0, 100000])} WHERE id = {i}"
+                )
             updated[number] = select(cursor, number, columns, types)
             cursor.execute(f"DELETE FROM t{number}")
         manifests = drain.all()
@@ -219,7 +260,12 @@ def test_every_type_is_what_select_says(kind, request, tmp_path, fresh_schema):
     assert not wrong, f"{len(wrong)} values, e.g.\n" + "\n".join(wrong[:: max(len(wrong) // 15, 1)])
 
 
-def select(cursor: Any, number: int, columns: list[str], types: dict[str, tuple[str, Any]]) -> dict[int, list[str | None]]:
+def select(
+    cursor: Any, number: int, columns: list[str], types: dict[str, tuple[str, Any]]
+) -> dict[int, list[str | None]]:
     listing = ", ".join(printed(c, types[c][0]) for c in columns)
     cursor.execute(f"SELECT id, {listing} FROM t{number}")
-    return {row[0]: [server_text(v, types[c][0]) for v, c in zip(row[1:], columns, strict=True)] for row in cursor.fetchall()}
+    return {
+        row[0]: [server_text(v, types[c][0]) for v, c in zip(row[1:], columns, strict=True)]
+        for row in cursor.fetchall()
+    }

@@ -23,7 +23,7 @@ from sluice.binlog import scan as sc
 from sluice.binlog.catalog import Catalog
 from sluice.binlog.connection import open_connection
 from sluice.binlog.decode import ArenaRows, decode_arena
-from sluice.binlog.scanner import Scanner, Statement
+from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import SILENCE_S, LogStream
@@ -132,7 +132,7 @@ def capture(
     writer_factory: Callable[[], BatchSink[M]],
     progress: Callable[..., None] | None = None,
     log: Any = None,
-    arena_bytes: int = 64 * 2**20,
+    arena_bytes: int = ARENA_BYTES,
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.binlog import fill, jsonb
+from sluice.binlog import arrow, fill, jsonb
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
 from sluice.binlog.charsets import UTF8, codec_of, single_byte_table
@@ -22,7 +22,7 @@ K = ColumnKind
 Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
 """(definition, key columns, rows) -> uint8 bucket of each row."""
 
-_OP_NAMES = pa.array(["i", "u", "d", "k"])
+_OP_NAMES = arrow.strings(["i", "u", "d", "k"])
 _OP_KEY_MOVED = 3
 _TEMPORAL = {
     t.DATE: fill.MODE_DATE, t.NEWDATE: fill.MODE_DATE, t.DATETIME2: fill.MODE_DATETIME2, t.TIMESTAMP2: fill.MODE_TIMESTAMP2,
@@ -120,7 +120,7 @@ class _TableDecoder:
         has_before = self.before >= 0
         if has_before.any():
             children = [self._column(p, self.offsets[i], self.before) for i, p in enumerate(plan.columns)]
-            mask = None if has_before.all() else pa.array(~has_before)
+            mask = None if has_before.all() else arrow.booleans(~has_before)
             before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         else:
             before = pa.nulls(len(self.main), pa.struct(fields))
@@ -248,10 +248,9 @@ class _TableDecoder:
         raw = data.tobytes()
         bounds = ends.tolist()
         try:
-            return pa.array(
-                [raw[bounds[i] : bounds[i + 1]].decode(codec) if valid[i] else None for i in range(len(valid))],
-                pa.string(),
-            )
+            return arrow.strings([
+                raw[bounds[i] : bounds[i + 1]].decode(codec) if valid[i] else None for i in range(len(valid))
+            ])
         except UnicodeDecodeError as error:
             raise self._error(f"column {name}: a value is not valid {charset}: {error}") from error
 
@@ -283,7 +282,7 @@ class _TableDecoder:
         if len(numbers) and int(numbers.max()) > len(labels):
             raise self._error(f"column {name}: ENUM index {int(numbers.max())} has no label")
         zero = ENUM_ERROR_VALUE if "" in labels else ""
-        texts = pa.array([zero, *labels], pa.string())
+        texts = arrow.strings([zero, *labels])
         index = pa.Array.from_buffers(
             pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(numbers)], null_count=nulls
         )
@@ -297,28 +296,26 @@ class _TableDecoder:
         local = txn - rows.txn_first
         files = np.unique(rev[sc.R_FILE])
         if len(files) == 1:
-            file = pa.repeat(rows.files[int(files[0])], count)
+            file = pa.repeat(arrow.strings([rows.files[int(files[0])]])[0], count)
         else:
-            file = pa.array(rows.files, pa.string()).take(pa.array(rev[sc.R_FILE][event]))
+            file = arrow.strings(rows.files).take(arrow.numbers(rev[sc.R_FILE][event]))
         present: pa.Array = pa.nulls(count, pa.binary())
         columns = len(self.plan.columns)
         maps = np.empty((count, (columns + 7) >> 3), np.uint8)
         if fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps):
             whole = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
-            present = pa.array(
-                [None if w else maps[i].tobytes() for i, w in enumerate(np.asarray(whole).tolist())], pa.binary()
-            )
+            present = arrow.blobs([None if w else maps[i].tobytes() for i, w in enumerate(np.asarray(whole).tolist())])
         values = {
-            "_op": _OP_NAMES.take(pa.array(self.op)),
-            "_seq": pa.array((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),
+            "_op": _OP_NAMES.take(arrow.numbers(self.op)),
+            "_seq": arrow.numbers((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),
             "_file": file,
-            "_offset": pa.array(rev[sc.R_OFFSET][event].astype(np.uint64)),
-            "_row": pa.array((rev[sc.R_ROW][event] + self.within).astype(np.uint32)),
-            "_commit_ts": pa.array(rows.commit_us[local]).view(pa.timestamp("us", tz="UTC")),
-            "_gtid": rows.gtids.take(pa.array(local)),
-            "_txn": pa.array(txn.astype(np.uint64)),
-            "_origin": pa.array(rev[sc.R_ORIGIN][event].astype(np.uint32)),
-            "_bucket": pa.array(buckets),
+            "_offset": arrow.numbers(rev[sc.R_OFFSET][event].astype(np.uint64)),
+            "_row": arrow.numbers((rev[sc.R_ROW][event] + self.within).astype(np.uint32)),
+            "_commit_ts": arrow.numbers(rows.commit_us[local], pa.timestamp("us", tz="UTC")),
+            "_gtid": rows.gtids.take(arrow.numbers(local)),
+            "_txn": arrow.numbers(txn.astype(np.uint64)),
+            "_origin": arrow.numbers(rev[sc.R_ORIGIN][event].astype(np.uint32)),
+            "_bucket": arrow.numbers(buckets),
             "_present": present,
         }
         return [values[f.name] for f in META_FIELDS]
@@ -365,21 +362,22 @@ def _sets(labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndar
     index = pa.Array.from_buffers(
         pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(inverse.astype(np.int64))], null_count=nulls
     )
-    return pa.array(texts, pa.string()).take(index)
+    return arrow.strings(texts).take(index)
 
 
 def _json(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:
     raw = data.tobytes()
     bounds = ends.tolist()
-    return pa.array(
-        [jsonb.json_text(raw[bounds[i] : bounds[i + 1]]) if valid[i] else None for i in range(len(valid))], pa.string()
-    )
+    return arrow.strings([
+        jsonb.json_text(raw[bounds[i] : bounds[i + 1]]) if valid[i] else None for i in range(len(valid))
+    ])
 
 
 def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, Any], tail: str = ":") -> pa.Array:
     """GTIDs as text, null where ``sid`` is -1. ``sids``: text of each source (and tag) id; ``tail`` joins it with the number."""
     if not len(sid) or int(sid.max()) < 0:
         return pa.nulls(len(sid), pa.string())
-    index = pa.array(sid, mask=sid < 0)
-    names = pa.array(sids, pa.string()).take(index)
-    return pc.binary_join_element_wise(names, pa.array(gno).cast(pa.string()), tail)
+    known = sid >= 0
+    index = _array(pa.int64(), len(sid), known.view(np.uint8), int(len(sid) - known.sum()), np.ascontiguousarray(sid))
+    names = arrow.strings(sids).take(index)
+    return pc.binary_join_element_wise(names, arrow.numbers(gno).cast(pa.string()), arrow.strings([tail])[0])

@@ -20,7 +20,7 @@ from sluice.binlog.tablemap import TableMap, parse_table_map
 from sluice.errors import ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
-ARENA_BYTES = 64 * 2**20
+ARENA_BYTES = 24 * 2**20
 _FAR = 2**62
 _TRANSIENT_KINDS = {3, 36, 37}
 _HEARTBEATS = {27, 41}

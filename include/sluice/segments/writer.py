@@ -37,7 +37,7 @@ class SegmentWriter:
     """Collects a batch's rows and writes them.
 
     ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
-    ``buffer_bytes`` the largest ones are written. A file is opened, written and closed in one go, so ten thousand tables don't need ten
+    ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
     thousand open files.
 
     Raises (all methods): StorageUnavailable.
@@ -50,6 +50,7 @@ class SegmentWriter:
         epoch: int,
         *,
         part_bytes: int = 96 * 2**20,
+        direct_bytes: int = 12 * 2**20,
         buffer_bytes: int = 192 * 2**20,
         compression_level: int = 1,
     ) -> None:
@@ -57,6 +58,7 @@ class SegmentWriter:
         self.batch = batch
         self.epoch = epoch
         self._part_bytes = part_bytes
+        self._direct_bytes = direct_bytes
         self._buffer_bytes = buffer_bytes
         self._level = compression_level
         self._lock = threading.Lock()
@@ -78,8 +80,11 @@ class SegmentWriter:
             return
         size = table.nbytes
         ready: list[tuple[tuple[TableId, str], _Pending]] = []
+        key = (schema.table, schema.version)
+        if in_order and size >= self._direct_bytes:
+            self._write(key, _Pending(schema, [table], size))
+            return
         with self._lock:
-            key = (schema.table, schema.version)
             pending = self._pending.setdefault(key, _Pending(schema))
             pending.sorted = in_order and not pending.tables
             pending.tables.append(table)
@@ -180,7 +185,9 @@ class SegmentWriter:
         buckets = table.column("_bucket").to_numpy()
         if not item.sorted:
             order = np.lexsort((table.column("_seq").to_numpy(), buckets))
-            table = table.combine_chunks().take(pa.array(order))
+            table = table.combine_chunks().take(
+                pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
+            )
             buckets = buckets[order]
         with self._lock:
             part = self._parts.get(key, 0)
