@@ -1,0 +1,65 @@
+"""The Spark stages through spark-submit: the same flows, started by the entry points of spark_jobs/."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.flows.ack import ack
+from sluice.flows.capture import drain
+from sluice.stack.spark import spark_environment
+from tests.pipelines import REPOSITORY, Case, case
+
+
+def submit(made: Case, stage: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **made.environment,
+        **{k: v for k, v in spark_environment(made.folder).items() if k != "SLUICE_RULES"},
+    }
+    environment |= {k: v for k, v in made.environment.items() if k.startswith(("AIRFLOW_CONN_", "SLUICE_"))}
+    program = Path(sys.executable).parent / "spark-submit"
+    return subprocess.run(
+        [
+            str(program), "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(REPOSITORY / "spark_jobs" / f"{stage}.py"),
+            "--pipeline", str(made.path), *arguments,
+        ],
+        env=environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_merge_and_load(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    db = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v VARCHAR(20))")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, db) as made:
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {db}.t VALUES (1, 'a'), (2, 'b')", f"UPDATE {db}.t SET v = 'c' WHERE id = 2")
+        outcome = drain(made.runtime(), claim="test:1", idle_wait_s=5)
+        assert outcome.batch is not None
+        batch = str(outcome.batch)
+
+        merged = submit(made, "merge", "--batch", batch)
+        assert merged.returncode == 0, merged.stderr
+        assert json.loads(merged.stdout.splitlines()[-1])["rows"] == 2
+
+        mysql_target.execute(f"ALTER TABLE {db}.t DROP COLUMN v")
+        refused = submit(made, "load", "--batch", batch, "--target", "copy")
+        assert refused.returncode == 65
+        said = refused.stdout + refused.stderr  # spark-submit merges the two
+        assert "MappingError: table" in said
+        assert "Traceback" not in said
+
+        mysql_target.execute(f"ALTER TABLE {db}.t ADD COLUMN v VARCHAR(20)")
+        loaded = submit(made, "load", "--batch", batch, "--target", "copy")
+        assert loaded.returncode == 0, loaded.stderr
+        ack(made.runtime(), "copy", outcome.batch)
+        made.assert_equal("t")
