@@ -80,7 +80,7 @@ def new_secrets() -> dict[str, str]:
 
     return {
         "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-        "jwt_secret": secrets.token_urlsafe(32),
+        "jwt_secret": secrets.token_urlsafe(64),
         "api_secret": secrets.token_urlsafe(32),
         "admin_password": secrets.token_urlsafe(9),
     }

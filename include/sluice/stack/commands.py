@@ -210,7 +210,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         early = [component for component in stack.components() if component.kind in {"api-server", "scheduler"}]
         for component in early:
             component.start(wait=False)
-        spark = pool.submit(_started, stack, SPARK, progress)
+        spark = pool.submit(_start_spark, stack, progress)
         for future in databases:
             _result(future)
         stack.create_users()
@@ -244,6 +244,21 @@ def _started(stack: Stack, name: str, progress: Progress) -> None:
     stack.servers[name].start()
     stack.save()
     progress(f"{name} is ready")
+
+
+def _start_spark(stack: Stack, progress: Progress) -> None:
+    """Start the server and run one small job in the session that the pipelines use: the first one costs seconds."""
+    _started(stack, SPARK, progress)
+    code = (
+        "import importlib\n"
+        "from sluice.config.connections import from_environment\n"
+        "from sluice.spark.connect import ConnectRunner\n"
+        "runner = ConnectRunner(from_environment('spark_connect_default'))\n"
+        "runner.run(importlib.import_module, ['sluice.flows.units'] * 4, parallelism=4, description='warming up')\n"
+    )
+    env = {**os.environ, **stack.environment(), "PYTHONPATH": _include()}
+    run_setup([sys.executable, "-c", code], "warming up Spark", env=env)
+    progress("Spark's Python workers are warm")
 
 
 def _compile_kernels() -> None:
