@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -205,3 +206,15 @@ class Shop:
             f"{chance.randint(1990, 2030)}-{chance.randint(1, 12):02}-{chance.randint(1, 28):02} "
             f"{chance.randint(0, 23):02}:{chance.randint(0, 59):02}:{chance.randint(0, 59):02}.{chance.randint(0, 999_999):06}"
         )
+
+
+def sql() -> str:
+    """The statements that make the shop's tables in the current schema: docker/mysql/shop.sql."""
+    statements = [DDL[table].format(schema="x").replace("x.", "", 1) for table in TABLES]
+    return "-- The sample shop; written by `python -m sluice.stack.demo.shop`.\n" + "".join(
+        f"{s};\n" for s in statements
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(sql())

@@ -1,0 +1,81 @@
+"""The compose file, as far as it can be checked without Docker; ``docker compose config`` too where the client is there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from sluice.config.connections import parse_connection
+from sluice.stack import paths
+from sluice.stack.demo.shop import sql
+
+DOCKER = paths.repo_root() / "docker"
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    data: dict[str, Any] = YAML(typ="safe").load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+def test_images_are_pinned(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        assert re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?", service["image"]), service["image"]
+
+
+def test_ports_are_open_on_this_machine_only(compose: dict[str, Any]) -> None:
+    published = [port for service in compose["services"].values() for port in service.get("ports", ())]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_what_is_mounted_is_there(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (DOCKER / source).exists(), source
+            else:
+                assert source in compose["volumes"]
+
+
+def test_connections_are_in_airflows_notation(compose: dict[str, Any]) -> None:
+    environment = compose["services"]["airflow-scheduler"]["environment"]
+    found = {name: value for name, value in environment.items() if name.startswith("AIRFLOW_CONN_")}
+    assert len(found) == 5
+    for name, value in found.items():
+        assert parse_connection(name, value).host
+
+
+def test_the_shop_is_the_same_as_in_the_demo() -> None:
+    assert (DOCKER / "mysql" / "shop.sql").read_text(encoding="utf-8") == sql()
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    commands = [["docker", "compose"], ["docker-compose"]]
+    usable = [c for c in commands if shutil.which(c[0]) and _runs([*c, "version"])]
+    if not usable:
+        pytest.skip("there is no docker compose here")
+    done = subprocess.run(
+        [*usable[0], "--file", str(DOCKER / "compose.yaml"), "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _runs(command: list[str]) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_the_sources_of_the_image_are_there() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    for line in re.findall(r"^COPY (?:--\S+ )?(\S+) ", text, re.MULTILINE):
+        assert (Path(paths.repo_root()) / line).exists(), line
