@@ -313,10 +313,12 @@ def run_setup(
     timeout_s: float = 180.0,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a program that prepares a data directory to its end. Raises ServerFailed with the end of its output."""
+    """Run a program that prepares something to its end. Raises ServerFailed with the end of its output."""
+    environment = dict(_environment() if env is None else env)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         done = subprocess.run(
-            argv, input=stdin or "", capture_output=True, text=True, errors="replace", env=dict(_environment() if env is None else env),
+            argv, input=stdin or "", capture_output=True, text=True, errors="replace", env=environment,
             timeout=timeout_s, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
