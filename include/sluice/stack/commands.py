@@ -121,7 +121,11 @@ def demo(*, seconds: int = 30) -> int:
         stack, fresh = _start(progress)
         if not fresh:
             return _announce(stack)
-        return show(stack, progress, seconds=seconds)
+        try:
+            return show(stack, progress, seconds=seconds)
+        except SluiceError:
+            write(f"The stack is left running for a look: {stack.api.address} (make demo-down stops it).")
+            raise
 
     return _guarded(run)
 
