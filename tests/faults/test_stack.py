@@ -126,7 +126,7 @@ def test_random_changes_from_four_connections_end_equal(stack: Stack) -> None:
     assert done.changes >= CHANGES
     assert min(done.inserts, done.updates, done.deletes) > CHANGES // 50
     settled(stack)
-    runs = stack.api.call("GET", "/api/v2/dags/sync__shop_to_reporting/dagRuns?state=failed")
+    runs = stack.api.call("GET", "/dags/sync__shop_to_reporting/dagRuns?state=failed")
     assert runs["total_entries"] == 0
 
 

@@ -146,7 +146,10 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
         with shop.runtime().state() as state:
             for _ in range(8):
                 process = subprocess.Popen(
-                    shop.command("run", str(shop.path)), env=shop.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                    shop.command("run", str(shop.path)),
+                    env=shop.environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
                 )
                 while process.poll() is None and not (state.owner() or state.owner("copy")):
                     time.sleep(0.01)

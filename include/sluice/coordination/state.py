@@ -266,7 +266,9 @@ class PipelineState:
             now = self.process(target)
             if now is not None and now.batch >= batch.number:
                 return now
-            raise OutOfOrder(f"acknowledging batch {batch.number}: the position moved meanwhile", where=path) from conflict
+            raise OutOfOrder(
+                f"acknowledging batch {batch.number}: the position moved meanwhile", where=path
+            ) from conflict
         return replace(moved, version=process.version + 1)
 
     def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Process:

@@ -50,5 +50,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         while process is None or process.batch < batch:
             process = state.acknowledge(target, state.require(process.batch + 1 if process else batch))
         state.forget()
-    _log.info("acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position))
+    _log.info(
+        "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)
+    )
     return AckOutcome(target, process.batch, process.position)
