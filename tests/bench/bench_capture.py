@@ -69,7 +69,19 @@ def bulk(server: MySQLServer, rows: int) -> None:
         )
 
 
-WIDE = [f"{kind} NULL" for kind in ("INT", "BIGINT UNSIGNED", "DECIMAL(12,2)", "VARCHAR(40)", "DATETIME(3)", "DOUBLE", "DATE", "CHAR(10)", "TIMESTAMP(6)", "SMALLINT")] * 5  # fmt: skip
+_KINDS = (
+    "INT",
+    "BIGINT UNSIGNED",
+    "DECIMAL(12,2)",
+    "VARCHAR(40)",
+    "DATETIME(3)",
+    "DOUBLE",
+    "DATE",
+    "CHAR(10)",
+    "TIMESTAMP(6)",
+    "SMALLINT",
+)
+WIDE = [f"{kind} NULL" for kind in _KINDS] * 5
 
 
 def wide(server: MySQLServer, rows: int) -> None:

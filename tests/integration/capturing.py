@@ -98,10 +98,8 @@ def draining(server: Any, folder: Path, schema: str, **config: Any):
 
 def texts(table: pa.Table | pa.StructArray, column: str, sql_type: str) -> list[str | None]:
     """A stored column as the text (or hex digits) the server prints for it, see ``printed``."""
-    if isinstance(table, pa.Table):
-        values = table.column(stored_name(column)).combine_chunks()
-    else:
-        values = table.field(stored_name(column))
+    name = stored_name(column)
+    values = table.column(name).combine_chunks() if isinstance(table, pa.Table) else table.field(name)
     kind = values.type
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         digits = int(sql_type.partition("(")[2].rstrip(")") or 0)
@@ -117,10 +115,15 @@ def texts(table: pa.Table | pa.StructArray, column: str, sql_type: str) -> list[
     return [None if v is None else str(v) for v in values.to_pylist()]
 
 
+_HEX = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"} | {
+    "geometry", "point", "linestring", "polygon", "geometrycollection", "multipoint",
+}  # fmt: skip
+
+
 def printed(column: str, sql_type: str) -> str:
     """SQL that gives the text :func:`texts` gives."""
     kind = sql_type.split("(")[0].split()[0].lower()
-    if kind in {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector", "geometry", "point", "linestring", "polygon", "geometrycollection", "multipoint"}:  # fmt: skip
+    if kind in _HEX:
         return f"HEX(`{column}`)"
     if kind == "bit" or "zerofill" in sql_type:
         return f"CAST(`{column}` + 0 AS CHAR)"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
@@ -177,7 +178,7 @@ def test_a_transaction_larger_than_an_arena_is_cut_into_parts(made):
 
 
 def test_ddl_closes_the_batch_and_each_row_has_its_own_definition(made):
-    _, db, cursor, drain = made
+    _, _, cursor, drain = made
     cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
     cursor.execute("INSERT INTO t VALUES (1, 10)")
     cursor.execute("ALTER TABLE t ADD COLUMN b VARCHAR(5) FIRST, DROP COLUMN a")
@@ -237,7 +238,7 @@ def test_a_flipped_bit_in_a_segment_is_found(made):
     (manifest,) = drain.all()
     (file,) = manifest.files
     path = drain.store.full_path(file.path)
-    whole = open(path, "rb").read()
+    whole = Path(path).read_bytes()
     for at in range(0, len(whole), max(len(whole) // 40, 1)):
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
@@ -262,7 +263,7 @@ def test_a_wrong_password_is_a_clear_error(mysql_source):
 
 
 def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, made):
-    _, _, cursor, drain = made
+    _, _, _, drain = made
     stops = iter([True])
 
     def kill_the_dump(**_):

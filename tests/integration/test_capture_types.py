@@ -154,7 +154,7 @@ TYPES: dict[str, tuple[str, Any]] = {
     **{f"u{b}": (f"{n} unsigned", integer(b, True)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
     "zf": ("int(7) unsigned zerofill", integer(32, True)),
     "b1": ("tinyint(1)", integer(8, False)),
-    **{f"dec{p}_{s}": (f"decimal({p},{s})", decimal(p, s)) for p, s in ((1, 0), (9, 9), (10, 2), (18, 4), (19, 0), (20, 10), (38, 20), (39, 1), (65, 30), (65, 0), (30, 30), (14, 4))},
+    **{f"dec{p}_{s}": (f"decimal({p},{s})", decimal(p, s)) for p, s in ((1, 0), (9, 9), (10, 2), (18, 4), (19, 0), (20, 10), (38, 20), (39, 1), (65, 30), (65, 0), (30, 30), (14, 4))},  # noqa: E501
     "fl": ("float", lambda r: repr(r.choice([0.0, 1.5, -2.25, r.uniform(-1e30, 1e30), 3.4e38, 1e-30]))),
     "db": ("double", lambda r: repr(r.choice([0.0, 1.5, r.uniform(-1, 1) * 10 ** r.randint(-300, 300), 1.7e308, 5e-324]))),
     **{f"bit{n}": (f"bit({n})", lambda r, n=n: str(r.choice([0, 2**n - 1, r.randrange(2**n)]))) for n in (1, 3, 8, 9, 17, 33, 63, 64)},
@@ -196,7 +196,7 @@ TYPES: dict[str, tuple[str, Any]] = {
     "st": ("set('p','q','ré','s')", lambda r: r.choice(["''", "'p'", "'p,q,s'", "'ré,p'"])),
     "st64": ("set(" + ",".join(f"'m{i}'" for i in range(64)) + ")", lambda r: "'" + ",".join(f"m{i}" for i in range(64) if r.random() < 0.3) + "'"),
     "js": ("json", json_value),
-    "geo": ("geometry", lambda r: r.choice([f"ST_GeomFromText('POINT({r.randint(-9, 9)} {r.random()})')", "ST_GeomFromText('LINESTRING(0 0,1 1,2 5)')", "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))', 4326)"])),
+    "geo": ("geometry", lambda r: r.choice([f"ST_GeomFromText('POINT({r.randint(-9, 9)} {r.random()})')", "ST_GeomFromText('LINESTRING(0 0,1 1,2 5)')", "ST_GeomFromText('POLYGON((0 0,4 0,4 4,0 0))', 4326)"])),  # noqa: E501
     "pt": ("point", lambda r: f"ST_GeomFromText('POINT({r.randint(-9, 9)} 1)', 4326)"),
     "vec": ("vector(5)", lambda r: f"STRING_TO_VECTOR('[{','.join(str(r.uniform(-9, 9)) for _ in range(r.randint(1, 5)))}]')"),
 }  # fmt: skip
@@ -223,7 +223,7 @@ def test_every_type_is_what_select_says(kind, request, tmp_path, fresh_schema):
         for number, columns in enumerate(tables):
             definition = ", ".join(f"`{c}` {types[c][0]}" for c in columns)
             cursor.execute(f"CREATE TABLE t{number} (id INT PRIMARY KEY, {definition}) CHARACTER SET utf8mb4")
-        drain.position = drain.position if drain.all() is None else drain.position
+        drain.all()
         inserted, updated = {}, {}
         for number, columns in enumerate(tables):
             for i in range(ROWS):

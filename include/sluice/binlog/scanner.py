@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 import zlib
 from collections.abc import Callable
@@ -229,6 +230,13 @@ class Scanner:
                     error.where = self._where()
                     error.hint = error.hint or self._look()
                 raise
+            except (ValueError, IndexError, OverflowError, KeyError, struct.error) as error:
+                name = ev.NAMES.get(event[4], f"kind {event[4]}")
+                raise DecodeError(
+                    f"the bytes of an event ({name}) contradict the format: {error}",
+                    where=self._where(),
+                    hint=self._look(),
+                ) from error
         if code == sc.CODE_GROW_EVENTS:
             self._rev = _grown(self._rev, 1)
         elif code == sc.CODE_GROW_IMAGES:
@@ -396,6 +404,8 @@ class Scanner:
             source = str(uuid.UUID(bytes=body[at : at + 16]))
             intervals = int.from_bytes(body[at + 16 : at + 24], "little")
             at += 24
+            if intervals * 16 > len(body) - at:
+                raise DecodeError("a previous GTIDs event ends too early")
             for _ in range(intervals):
                 low, high = (
                     int.from_bytes(body[at : at + 8], "little"),

@@ -49,8 +49,9 @@ def to_debezium_json(change: Change) -> str:
 
 
 def to_maxwell_json(change: Change) -> str:
-    """Maxwell's row format: database, table, type, ts (s), xid, commit (at a transaction's end) or xoffset, data, old."""
-    kind = {Op.INSERT.value: "insert", Op.UPDATE.value: "update", Op.DELETE.value: "delete", Op.READ.value: "bootstrap-insert"}[change.op]  # fmt: skip
+    """Maxwell's row format: ``commit`` at the end of a transaction, ``xoffset`` else; ``old`` holds the columns that changed."""
+    kinds = {Op.INSERT.value: "insert", Op.UPDATE.value: "update", Op.DELETE.value: "delete"}
+    kind = kinds.get(change.op, "bootstrap-insert")
     line: dict[str, Any] = {
         "database": change.table.schema,
         "table": change.table.table,

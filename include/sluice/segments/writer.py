@@ -37,7 +37,8 @@ class SegmentWriter:
     """Collects a batch's rows and writes them.
 
     ``add`` may be called from several threads. A table is written as a part when it holds ``part_bytes``; when all tables together hold
-    ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
+    ``buffer_bytes`` the largest ones are written. Sorted rows of ``direct_bytes`` or more are
+    a part of their own: no copy, no sort. A file is opened, written and closed in one go, so ten thousand tables don't need ten
     thousand open files.
 
     Raises (all methods): StorageUnavailable.

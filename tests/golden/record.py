@@ -1,0 +1,85 @@
+"""Records a small log from each server flavour, with the rows it must give: ``python tests/golden/record.py``.
+
+``{flavour}.binlog`` is the server's own file; ``{flavour}.json`` holds the collations it names and, for each change, the operation, the table
+and the row as the server's SELECT printed it when the log was made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
+
+from sluice.binlog.connection import collations  # noqa: E402
+from sluice.stack.mariadb import MariaDBServer  # noqa: E402
+from sluice.stack.mysql import MySQLServer  # noqa: E402
+
+TABLE = """CREATE TABLE g.t (id INT PRIMARY KEY, n BIGINT UNSIGNED, d DECIMAL(40,10), s VARCHAR(50) CHARACTER SET utf8mb4,
+  l VARCHAR(20) CHARACTER SET latin1, b BINARY(6), o BLOB, dt DATETIME(4), ts TIMESTAMP(3) NULL, ti TIME(6), da DATE, y YEAR,
+  e ENUM('a','b'), st SET('p','q','r'), bi BIT(12), f FLOAT, x DOUBLE)"""
+COLUMNS = {
+    "id": "id", "n": "CAST(n AS CHAR)", "d": "CAST(d AS CHAR)", "s": "s", "l": "CONVERT(l USING utf8mb4)", "b": "HEX(b)", "o": "HEX(o)",
+    "dt": "CAST(dt AS CHAR)", "ts": "CAST(ts AS CHAR)", "ti": "CAST(ti AS CHAR)", "da": "CAST(da AS CHAR)", "y": "LPAD(y, 4, '0')",
+    "e": "CAST(e AS CHAR)", "st": "CAST(st AS CHAR)", "bi": "bi + 0", "f": "f * 1e0", "x": "x",
+}  # fmt: skip
+STEPS = (
+    "INSERT INTO t VALUES (1, 18446744073709551615, -12345678901234567890.0123456789,"
+    " 'héllo 😀', 'ß€', x'610000', x'00ff', '2024-02-29 12:34:56.7891',"
+    " '2038-01-19 03:14:07.999', '-838:59:58.999999', '0000-00-00', 0, 'b', 'p,r', 2049, 1.5, 1e300)",
+    "INSERT INTO t (id) VALUES (2), (3)",
+    "UPDATE t SET s = REPEAT('x', id), ti = '-00:00:00.000001', st = '', y = 2155 WHERE id > 1",
+    "UPDATE t SET id = 30 WHERE id = 3",
+    "DELETE FROM t WHERE id = 1",
+)
+
+
+def record(server: Any, flavour: str) -> None:
+    rows: list[Any] = []
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', NAMES utf8mb4")
+        cursor.execute("CREATE DATABASE g")
+        cursor.execute(TABLE)
+        cursor.execute("USE g")
+        cursor.execute("FLUSH BINARY LOGS")
+        file = server.execute("SHOW BINARY LOGS")[-1][0]
+
+        def state() -> dict[int, list[Any]]:
+            cursor.execute(f"SELECT {', '.join(COLUMNS.values())} FROM t ORDER BY id")
+            return {row[0]: [None if v is None else str(v) for v in row] for row in cursor.fetchall()}
+
+        before = state()
+        for step in STEPS:
+            cursor.execute(step)
+            after = state()
+            if step.startswith("UPDATE t SET id"):
+                rows.append(["u", before[3], after[30]])
+            else:
+                rows += [["i", None, after[i]] for i in after if i not in before]
+                rows += [["u", before[i], after[i]] for i in after if i in before and after[i] != before[i]]
+                rows += [["d", before[i], None] for i in before if i not in after]
+            before = after
+        known = collations(connection)
+        cursor.execute("FLUSH BINARY LOGS")
+        cursor.execute("SELECT @@datadir")
+        data = Path(str(cursor.fetchone()[0]))
+        cursor.execute("SELECT @@log_bin_basename")
+        data = Path(str(cursor.fetchone()[0])).parent
+    (_HERE / f"{flavour}.binlog").write_bytes((data / file).read_bytes())
+    used = {number: names for number, names in known.items() if names[1] in {"utf8mb4", "latin1", "binary"}}
+    document = {"file": file, "columns": list(COLUMNS), "collations": used, "rows": rows}
+    (_HERE / f"{flavour}.json").write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    folder = Path(tempfile.mkdtemp())
+    with MySQLServer(folder / "mysql", server_id=1) as mysql:
+        record(mysql, "mysql-9.7")
+    with MySQLServer(folder / "old", server_id=1, options={"binlog_transaction_compression": "ON"}) as mysql:
+        record(mysql, "mysql-9.7-compressed")
+    with MariaDBServer(folder / "mariadb", server_id=1) as mariadb:
+        record(mariadb, "mariadb-10.11")

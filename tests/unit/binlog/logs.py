@@ -1,0 +1,116 @@
+"""Feeds recorded logs to the scanner as a server would send them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.binlog.decode import ArenaRows, decode_arena
+from sluice.binlog.plan import plan_table
+from sluice.binlog.scanner import Scanner
+from sluice.errors import UnsupportedType
+from sluice.model.positions import Position
+from sluice.model.temporal import to_text
+from sluice.segments.buckets import key_bucket
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+FLAVOURS = sorted(path.stem for path in GOLDEN.glob("*.binlog"))
+
+
+class Golden:
+    """A recorded log and what it must give."""
+
+    def __init__(self, flavour: str) -> None:
+        about = json.loads((GOLDEN / f"{flavour}.json").read_text(encoding="utf-8"))
+        self.file: str = about["file"]
+        self.rows: list[Any] = about["rows"]
+        self.columns: list[str] = about["columns"]
+        self.collations = {int(k): tuple(v) for k, v in about["collations"].items()}
+        self.mariadb = flavour.startswith("mariadb")
+        self.data = (GOLDEN / f"{flavour}.binlog").read_bytes()
+
+    def collation(self, number: int) -> tuple[str, str]:
+        if number not in self.collations:
+            raise UnsupportedType(f"collation {number}")
+        return self.collations[number]
+
+    def events(self) -> list[bytes]:
+        found, at = [], 4
+        while at < len(self.data):
+            size = struct.unpack_from("<I", self.data, at + 9)[0]
+            found.append(self.data[at : at + size])
+            at += size
+        return found
+
+    def wire(self) -> bytes:
+        return packets(self.events())
+
+    def scanner(self, sealed: list[ArenaRows], arena_bytes: int = 1 << 20) -> Scanner:
+        start = Position("mariadb:1" if self.mariadb else "uuid", self.file, 4)
+        return Scanner(
+            start,
+            tables=lambda table_map, where: plan_table(table_map, self.collation, where=where),
+            statement=lambda _: False,
+            seal=sealed.append,
+            mariadb=self.mariadb,
+            arena_bytes=arena_bytes,
+        )
+
+
+def packets(events: list[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(e) + 1)[:3] + b"\x00\x00" + e for e in events)
+
+
+def run(scanner: Scanner, wire: bytes, cuts: list[int]) -> None:
+    """Feed ``wire`` in pieces that end at ``cuts``."""
+    buffer = np.zeros(len(wire) + 16, np.uint8)
+    used = end = 0
+    for cut in [*sorted(c for c in cuts if c < len(wire)), len(wire)]:
+        buffer[end:cut] = np.frombuffer(wire[end:cut], np.uint8)
+        end = cut
+        used, _ = scanner.feed(buffer, end, used)
+    assert used == end
+    scanner.finish()
+
+
+def table_of(sealed: list[ArenaRows]) -> pa.Table:
+    tables = []
+    for rows in sealed:
+        for _, table in decode_arena(rows, lambda s, keys, n: key_bucket(s.table.schema, s.table.table, keys, n)):
+            tables.append(table)
+    whole = pa.concat_tables(tables)
+    return whole.filter(pa.compute.not_equal(whole["_op"], "k")).sort_by("_seq").combine_chunks()
+
+
+def printed(column: pa.Array, field: pa.Field) -> list[str | None]:
+    kind = column.type
+    if pa.types.is_temporal(kind):
+        return to_text(
+            column, fsp=int(field.metadata[b"sluice.type"].decode().partition("(")[2].rstrip(")") or 0)
+        ).to_pylist()
+    if pa.types.is_binary(kind):
+        return [None if v is None else v.hex().upper() for v in column.to_pylist()]
+    if field.metadata[b"sluice.type"] == b"year":
+        return [None if v is None else f"{v:04d}" for v in column.to_pylist()]
+    return [None if v is None else str(v) for v in column.to_pylist()]
+
+
+def rows_of(table: pa.Table, columns: list[str]) -> list[Any]:
+    """[op, before, after] of every change, as text."""
+    main = [
+        printed(table[c].chunk(0) if table[c].num_chunks else table[c].combine_chunks(), table.schema.field(c))
+        for c in columns
+    ]
+    old = table["_before"].combine_chunks()
+    old = old.chunk(0) if isinstance(old, pa.ChunkedArray) else old
+    befores = [printed(old.field(c), table.schema.field(c)) for c in columns]
+    out = []
+    for i, op in enumerate(table["_op"].to_pylist()):
+        row, before = [m[i] for m in main], [b[i] for b in befores]
+        out.append(["d", row, None] if op == "d" else [op, before if op == "u" else None, row])
+    return out

@@ -1,0 +1,142 @@
+"""Segments: what is written is what is read; memory, buckets, manifests, damage."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.errors import SegmentError, StorageUnavailable
+from sluice.model.positions import Position
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.segments.buckets import key_bucket
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import iter_changes, read_file
+from sluice.segments.store import SegmentStore, quoted
+from sluice.segments.writer import SegmentWriter, row_groups
+
+POSITION = Position("u", "binlog.000001", 4)
+
+
+def schema_of(table: str = "t") -> TableSchema:
+    columns = (
+        Column("id", ColumnKind.BIGINT, "bigint"),
+        Column("v", ColumnKind.VARCHAR, "varchar(20)", charset="utf8mb4"),
+    )
+    return TableSchema(TableId("s.1", table), columns, ("id",))
+
+
+def rows(schema: TableSchema, ids: list[int], seq: int = 0) -> pa.Table:
+    count = len(ids)
+    keys = pa.array(ids, pa.int64())
+    fields = [schema.field(c) for c in schema.columns]
+    data = {
+        "id": keys, "v": pa.array([f"v{i}" for i in ids]), "_op": pa.array(["i"] * count), "_seq": pa.array(range(seq, seq + count), pa.uint64()),
+        "_file": pa.array(["binlog.000001"] * count), "_offset": pa.array(range(count), pa.uint64()), "_row": pa.array([0] * count, pa.uint32()),
+        "_commit_ts": pa.array([1] * count, pa.timestamp("us", tz="UTC")), "_gtid": pa.nulls(count, pa.string()),
+        "_txn": pa.array(range(seq, seq + count), pa.uint64()), "_origin": pa.array([1] * count, pa.uint32()),
+        "_bucket": pa.array(key_bucket("s.1", schema.table.table, [keys]), pa.uint8()), "_present": pa.nulls(count, pa.binary()),
+        "_before": pa.nulls(count, pa.struct(fields)),
+    }  # fmt: skip
+    return pa.table(data, schema=schema.arrow_schema)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return SegmentStore(f"file://{tmp_path}", "p", min_free_bytes=0)
+
+
+@pytest.mark.parametrize("part_bytes", [1, 3000, 10**9])
+def test_what_is_written_is_read(store, part_bytes):
+    writer = SegmentWriter(store, 3, 2, part_bytes=part_bytes)
+    ids = list(range(1000))
+    for start in range(0, 1000, 100):
+        writer.add(schema_of(), rows(schema_of(), ids[start : start + 100], start))
+    made = writer.finish(POSITION, POSITION, transactions=1000)
+    assert made == store.read_manifest(store.manifest_path(3, 2))
+    assert made.changes == 1000
+    assert [c.after["id"] for c in iter_changes(store, made)] == ids
+    for file in made.files:
+        table = read_file(store, file)
+        order = list(zip(table["_bucket"].to_pylist(), table["_seq"].to_pylist(), strict=True))
+        assert order == sorted(order)
+        pieces = [read_file(store, file, (lo, lo + 8)) for lo in range(0, 64, 8)]
+        assert pa.concat_tables(pieces).equals(table)
+
+
+def test_many_tables_stay_within_the_buffer(store):
+    writer = SegmentWriter(store, 1, 1, buffer_bytes=20_000)
+    for number in range(50):
+        writer.add(schema_of(f"t{number}"), rows(schema_of(f"t{number}"), [1, 2, 3]))
+        assert writer._buffered <= 20_000
+    assert len(writer.finish(POSITION, POSITION).files) == 50
+
+
+def test_abort_leaves_nothing(store):
+    writer = SegmentWriter(store, 1, 1, part_bytes=1)
+    writer.add(schema_of(), rows(schema_of(), [1]))
+    assert store.files(1)
+    writer.abort()
+    assert store.files(1) == []
+
+
+def test_a_full_disk_is_said_before_it_is_full(tmp_path):
+    store = SegmentStore(f"file://{tmp_path}", "p", min_free_bytes=2**62)
+    with pytest.raises(StorageUnavailable, match="free"):
+        SegmentWriter(store, 1, 1)
+
+
+def test_a_manifest_of_another_format_is_refused(store):
+    made = SegmentWriter(store, 1, 1).finish(POSITION, POSITION)
+    with pytest.raises(SegmentError):
+        SegmentManifest.from_json(made.to_json().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(SegmentError):
+        SegmentManifest.from_json(made.to_json().replace('"pipeline"', '"unknown": 1, "pipeline"'))
+
+
+def test_delete_batch(store):
+    SegmentWriter(store, 1, 1).finish(POSITION, POSITION)
+    assert store.batches() == [1]
+    store.delete_batch(1)
+    assert store.batches() == []
+
+
+def test_names_are_safe_in_paths():
+    assert quoted("a.b/c é") == "a%2Eb%2Fc%20%C3%A9"
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), min_size=1))
+def test_buckets_do_not_depend_on_the_width_or_the_slice(values):
+    narrow, wide = pa.array(values, pa.int32()), pa.array(values, pa.int64())
+    whole = key_bucket("s", "t", [wide])
+    assert (key_bucket("s", "t", [narrow]) == whole).all()
+    assert (key_bucket("s", "t", [wide.slice(1)]) == whole[1:]).all()
+    assert whole.max() < 64
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_buckets_of_text(values):
+    keys = pa.array(values, pa.string())
+    again = key_bucket("s", "t", [keys.slice(len(values) // 2)])
+    assert (key_bucket("s", "t", [keys])[len(values) // 2 :] == again).all()
+
+
+def test_buckets_are_stable_for_ever():
+    assert key_bucket("shop", "orders", [pa.array([1, 2, 3], pa.int64())]).tolist() == [13, 44, 63]
+    assert key_bucket("shop", "orders", [], 2).tolist() == [0, 0]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 63), max_size=300), st.integers(1, 100))
+def test_row_groups_cut_at_bucket_borders(buckets, target):
+    buckets = np.array(sorted(buckets), np.uint8)
+    groups = row_groups(buckets, target)
+    assert groups[0][0] == 0
+    assert groups[-1][1] == len(buckets)
+    for (_, stop), (start, _) in itertools.pairwise(groups):
+        assert stop == start
+        assert buckets[stop - 1] != buckets[start]
