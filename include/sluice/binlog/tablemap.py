@@ -95,9 +95,9 @@ def parse_table_map(body: bytes) -> TableMap:
     r = _Reader(body)
     table_id = r.number(6)
     r.number(2)
-    schema = r.take(r.number(1)).decode("utf-8", "surrogateescape")
+    schema = r.take(r.number(1)).decode("utf-8")
     r.take(1)
-    name = r.take(r.number(1)).decode("utf-8", "surrogateescape")
+    name = r.take(r.number(1)).decode("utf-8")
     r.take(1)
     count = r.packed()
     types = r.take(count)
@@ -149,7 +149,7 @@ def _optional(table_map: TableMap, field_type: int, r: _Reader) -> None:
         _charsets([c for c in columns if c.type in {ENUM, SET}], r, default=field_type == 10)
     elif field_type == 4:
         for column in columns:
-            column.name = r.take(r.packed()).decode("utf-8", "surrogateescape")
+            column.name = r.take(r.packed()).decode("utf-8")
     elif field_type in {5, 6}:
         for column in columns:
             if column.type == (SET if field_type == 5 else ENUM):
