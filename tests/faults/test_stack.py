@@ -147,15 +147,8 @@ def test_every_kind_of_process_is_killed_once(stack: Stack) -> None:
 
     def progress(name: str) -> None:
         """A whole batch goes through after each kill, so that the next one meets a pipeline at work."""
-        before = int(stack.target.execute(f"SELECT batch FROM `{TARGET_SCHEMA}`._sluice_ack WHERE scope = ''")[0][0])
-
-        def moved() -> bool:
-            return (
-                int(stack.target.execute(f"SELECT batch FROM `{TARGET_SCHEMA}`._sluice_ack WHERE scope = ''")[0][0])
-                > before
-            )
-
-        wait_for(moved, 180, f"a further batch after the kill of {name}")
+        before = held_batch(stack)
+        wait_for(lambda: held_batch(stack) > before, 180, f"a further batch after the kill of {name}")
         killed.append(name)
 
     def kill_owner(target: str | None) -> None:
