@@ -6,10 +6,10 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture faults clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison
 	@.ci/require java disk
@@ -54,8 +54,10 @@ format: venv ## rewrite the code in the house's format
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
 	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
 
-bench: venv kernels servers ## measure; prints ratios against a baseline measured in the same run
-	@$(BIN)/python -m pytest tests/bench -m bench -s -q
+bench: bench-capture ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
+
+bench-capture: venv kernels servers ## capture alone, against mysql-replication on the same log
+	@$(BIN)/python tests/bench/bench_capture.py
 
 faults: venv kernels servers ## kill every kind of process in the middle of a batch and compare both sides
 	@$(BIN)/python -m pytest tests/faults -q

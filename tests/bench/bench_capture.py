@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +177,35 @@ def start_up(server: MySQLServer, start: Any) -> float:
     return statistics.median(times)
 
 
+RESULTS = _ROOT / "tests/bench/results/capture.json"
+
+
 def main() -> None:
     changes = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
     warm_up()
-    report: Callable[[dict[str, Any]], None] = lambda line: print(json.dumps(line), flush=True)  # noqa: E731
+    lines: list[dict[str, Any]] = []
+
+    def report(
+        measure: str, workload: str, value: float, unit: str, baseline: str = "", baseline_value: float = 0.0
+    ) -> None:
+        """One figure; ``ratio`` is how many times better it is than its baseline."""
+        better = (
+            value / baseline_value
+            if unit.endswith("/s") and baseline_value
+            else baseline_value / value
+            if baseline_value
+            else None
+        )
+        ratio = round(better, 2) if better else None
+        line = {
+            "measure": measure, "workload": workload, "value": round(value, 3), "unit": unit, "baseline": baseline or None,
+            "baseline_value": round(baseline_value, 3) or None, "ratio": ratio,
+        }  # fmt: skip
+        lines.append(line)
+        beside = f"  {baseline} {baseline_value:,.1f}  ratio {ratio}" if baseline else ""
+        print(f"{measure:<22} {value:>12,.2f} {unit:<10}{beside}   ({workload})", flush=True)
+
+    theirs = "mysql-replication, decoding only, 10 s of the same log"
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     with MySQLServer(folder / "server", server_id=99, options=FAST) as server:
         with draining(server, folder, "bench") as first:
@@ -191,16 +215,45 @@ def main() -> None:
         with server.connect("bench") as connection, connection.cursor() as cursor:
             cursor.execute("CALL oltp(%s)", (changes // 4,))
         line = measure("capture_oltp", server, folder, start)
-        rate = baseline(server, start)
-        report(line | {"mysql_replication_per_s": round(rate), "ratio": round(line["changes_per_s"] / rate, 1)})
-        report(measure("capture_filtered", server, folder, start, include=("other\\..*",)))
-        report({"name": "capture_start", "seconds": round(start_up(server, start), 2)})
+        workload = f"{line['changes']} single-row changes, {line['log_mb']} MB of log, before and after images, to durable zstd Parquet"
+        report("capture_oltp", workload, line["changes_per_s"], "changes/s", theirs, baseline(server, start))
+        filtered = measure("capture_filtered", server, folder, start, include=("other\\..*",))
+        report(
+            "capture_filtered",
+            "the same log, its table filtered out",
+            filtered["seconds"],
+            "s",
+            "the same log captured",
+            line["seconds"],
+        )
+        report("capture_start", "process start to first batch, warm caches", start_up(server, start), "s")
         start = head(endpoint)
         bulk(server, changes)
-        report(measure("capture_bulk_insert", server, folder, head_after_ddl(server, start)))
+        start = head_after_ddl(server, start)
+        line = measure("capture_bulk_insert", server, folder, start)
+        report(
+            "capture_bulk_insert",
+            f"{line['changes']} rows of multi-row inserts",
+            line["changes_per_s"],
+            "rows/s",
+            theirs,
+            baseline(server, start),
+        )
         start = head(endpoint)
         wide(server, changes // 4)
-        report(measure("capture_wide51", server, folder, head_after_ddl(server, start)))
+        start = head_after_ddl(server, start)
+        line = measure("capture_wide51", server, folder, start)
+        report(
+            "capture_wide51",
+            f"{line['changes']} rows of 51 mixed columns",
+            line["changes_per_s"],
+            "rows/s",
+            theirs,
+            baseline(server, start),
+        )
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {RESULTS.relative_to(_ROOT)}")
 
 
 def head_after_ddl(server: MySQLServer, start: Any) -> Any:

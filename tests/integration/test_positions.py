@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.binlog.connection import open_connection, server_info
-from sluice.binlog.positions import resolve_start
+from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.binlog.positions import dump_start, resolve_start
 from sluice.binlog.preflight import preflight, require_ready
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig, StartPosition
@@ -155,3 +155,13 @@ def test_cascades_that_the_log_lacks_stop(server) -> None:
         assert [f.severity for f in found if "CASCADE" in f.setting] == ([] if logged else ["error"])
     finally:
         server.execute("DROP TABLE d.child", "DROP TABLE d.parent")
+
+
+def test_a_start_beyond_four_gibibytes_is_the_next_file_or_an_error() -> None:
+    logs = (("binlog.000001", 5 * 2**30), ("binlog.000002", 4711))
+    info = ServerInfo("MySQL", "9.7.4", (9, 7, 4), "u", 1, Position("u", "binlog.000002", 4711), logs)
+    assert dump_start(info, Position("u", "binlog.000001", 5 * 2**30 - 44)) == Position("u", "binlog.000002", 4)
+    near = Position("u", "binlog.000001", 2**32 - 1)
+    assert dump_start(info, near) == near
+    with pytest.raises(LostPosition, match="beyond 4 GiB"):
+        dump_start(info, Position("u", "binlog.000001", 2**32 + 5))

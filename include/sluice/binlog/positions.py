@@ -19,6 +19,8 @@ _FIRST_OFFSET = 4
 _GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
 _FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
 _EVENTS_A_QUERY = 20_000
+_LAST_ADDRESSABLE = 2**32 - 1
+_ROTATION_BYTES = 300
 
 
 def resolve_start(
@@ -41,6 +43,28 @@ def resolve_start(
         return _after_gtids(connection, info, start.gtid)
     assert start.timestamp is not None
     return _at_moment(endpoint, info, start.timestamp, server_id)
+
+
+def dump_start(info: ServerInfo, position: Position) -> Position:
+    """Where to ask for the log: ``position``, or the start of the next file where the protocol cannot address it.
+
+    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server rotates; so behind
+    such an offset there is nothing but the rotation.
+
+    Raises:
+        LostPosition: there is more in that file.
+    """
+    if position.offset <= _LAST_ADDRESSABLE:
+        return position
+    names = [name for name, _ in info.binary_logs]
+    left = dict(info.binary_logs).get(position.file, 0) - position.offset
+    following = names.index(position.file) + 1 if position.file in names else len(names)
+    if 0 <= left <= _ROTATION_BYTES and following < len(names):
+        return position.at(file=names[following], offset=_FIRST_OFFSET)
+    raise LostPosition(
+        f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",
+        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then compare both sides",
+    )
 
 
 def _at(info: ServerInfo, file: str, offset: int) -> Position:

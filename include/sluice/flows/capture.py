@@ -12,7 +12,7 @@ import structlog
 
 from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
 from sluice.binlog.connection import ServerInfo, log_end, open_connection, server_info
-from sluice.binlog.positions import resolve_start
+from sluice.binlog.positions import dump_start, resolve_start
 from sluice.binlog.preflight import require_ready
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
@@ -153,7 +153,7 @@ def _capture(
     result: CaptureResult = capture(
         runtime.source,
         server_id=server_id_of(pipeline),
-        start=cursor.position,
+        start=dump_start(info, cursor.position),
         selection=Selection.compile(pipeline.capture),
         limits=CaptureLimits(
             max_changes=limits.max_changes,
