@@ -191,3 +191,23 @@ def test_every_kind_of_process_is_killed_once(stack: Stack) -> None:
     assert len(killed) == 7
     settled(stack)
     print(json.dumps({"killed": killed, "changes": workload.tally.changes}))
+
+
+def test_no_password_reached_a_file(stack: Stack) -> None:
+    """Neither a log, nor XCom and the rest of Airflow's database, nor a segment holds a password of a connection."""
+    passwords = [p.encode() for p in stack.settings.passwords.values() if len(p) > 8]
+    assert len(passwords) >= 3
+    looked_at = 0
+    for path in stack.folder.rglob("*"):
+        if (
+            path.name == "stack.json"
+            or not path.is_file()
+            or path.is_relative_to(stack.folder / "mysql-source" / "data")
+        ):
+            continue
+        if path.suffix not in {".log", ".db", ".json", ".parquet", ".db-wal"}:
+            continue
+        looked_at += 1
+        content = path.read_bytes()
+        assert not [p for p in passwords if p in content], f"a password is in {path}"
+    assert looked_at > 20
