@@ -128,6 +128,12 @@ def environment(
         "API_AUTH__JWT_SECRET": keys["jwt_secret"],
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.05,  # the default of 1 s is added to every step of every run
+        # a scheduler that was killed takes its tasks with it; by default that is noticed after five minutes
+        "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 15,
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 30,
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,
+        "WORKERS__MIN_HEARTBEAT_INTERVAL": 1,  # also how long a supervisor may sleep after its task has ended; default 5
         "DAG_PROCESSOR__REFRESH_INTERVAL": 5,  # the default of 5 minutes hides a new file that long
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 5,
         "DAG_PROCESSOR__PARSING_PROCESSES": 1,
@@ -138,6 +144,17 @@ def environment(
         "USAGE_DATA_COLLECTION__ENABLED": False,
         "METRICS__STATSD_ON": False,
     }
+    own_api = {
+        "conn_type": "http",
+        "host": ports.LOOPBACK,
+        "port": port,
+        "login": "admin",
+        "password": keys["admin_password"],
+    }
+    connections = {
+        "sluice_airflow_api": json.dumps(own_api),
+        **connections,
+    }  # the retention DAG removes old runs with it
     return {
         **kept,
         "AIRFLOW_HOME": str(home),
