@@ -28,7 +28,6 @@ _log = structlog.get_logger()
 ORPHAN_AGE_S = 60.0
 """An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
 
-
 PERMIT_EVERY_S = 1.0
 """How often a drain at work looks whether somebody paused the pipeline."""
 
@@ -143,13 +142,18 @@ def _capture(
     def writer() -> SegmentWriter:
         return SegmentWriter(runtime.store, number, lease.epoch)
 
+    started = asked = time.monotonic()
+
     def progress(*_: object, **__: object) -> None:
+        nonlocal asked
         if not state.alive:
             raise CoordinationUnavailable(
                 f"draining batch {number}: the ZooKeeper session, and with it the lease, is gone"
             )
+        if time.monotonic() - asked > PERMIT_EVERY_S:
+            asked = time.monotonic()
+            state.require_permit()
 
-    started = time.monotonic()
     result: CaptureResult = capture(
         runtime.source,
         server_id=server_id_of(pipeline),
@@ -177,7 +181,7 @@ def _capture(
         first=cursor.position,
         last=result.last,
         changes=result.changes,
-        size_bytes=sum(f.size_bytes for f in result.manifest.files),
+        size_bytes=result.manifest.size_bytes,
         created_ms=int(time.time() * 1000),
         first_commit_time_us=result.manifest.first_commit_time_us,
     )
@@ -209,8 +213,7 @@ def _orphan(state: PipelineState, claim: str) -> Batch | None:
         if batch is None:
             continue
         foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
-        old = time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
-        if (foreign or old) and not any(state.owner(target) for target in state.targets):
+        if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.targets):
             return state.reclaim(number, claim)
     return None
 
@@ -232,9 +235,8 @@ def has_news(runtime: Runtime) -> bool:
         with open_connection(runtime.source) as connection:
             if log_end(connection) != (cursor.position.file, cursor.position.offset):
                 return True
-        return any(_is_old(state, number) for number in state.undelivered())
+        return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.undelivered()))
 
 
-def _is_old(state: PipelineState, number: int) -> bool:
-    batch = state.batch(number)
-    return batch is not None and time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
+def _is_old(batch: Batch) -> bool:
+    return time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
