@@ -18,7 +18,7 @@ from tests.integration.test_target_mysql import DDL, insert, people, rows, updat
 
 @pytest.fixture(scope="module")
 def runner(spark_connect: Any) -> ConnectRunner:
-    return ConnectRunner(parse_connection("spark", spark_connect.connection_json()), slots=2)
+    return ConnectRunner(parse_connection("spark", spark_connect.connection_json()))
 
 
 def test_results_come_in_order_from_other_processes(runner: ConnectRunner) -> None:

@@ -141,9 +141,13 @@ def first_that_works(connection: Connection[Cursor], *statements: str) -> list[t
     raise error
 
 
+def _log_status(connection: Connection[Cursor]) -> list[tuple[Any, ...]]:
+    return first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+
+
 def log_end(connection: Connection[Cursor]) -> tuple[str, int]:
     """(file, offset) of the end of the server's log, ``("", 0)`` if it keeps none."""
-    status = first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+    status = _log_status(connection)
     return (str(status[0][0]), int(status[0][1])) if status else ("", 0)
 
 
@@ -166,7 +170,7 @@ def server_info(connection: Connection[Cursor]) -> ServerInfo:
     logs: tuple[tuple[str, int], ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
         try:
-            status = first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
+            status = _log_status(connection)
             found = rows_of(connection, "SHOW BINARY LOGS")
         except pymysql.err.OperationalError as error:
             if error.args and error.args[0] == 1227:

@@ -103,7 +103,6 @@ def _deliver(
             phase,
             parallelism=config.parallelism,
             description=f"{runtime.name}: load batch {number} into {target}",
-            slot=number,
         )
     loader.finish_load(lease.epoch, number, record.last)
     return results

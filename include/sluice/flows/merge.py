@@ -56,7 +56,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         attempt = attempt_id()
         units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt)
         results: list[MergeResult] = runtime.runner.run(
-            run_merge_unit, units, description=f"{runtime.name}: merge batch {batch}", slot=batch
+            run_merge_unit, units, description=f"{runtime.name}: merge batch {batch}"
         )
         changeset = write_changeset_manifest(store, manifest, attempt, results)
         kept = state.merged(batch, changeset.path)

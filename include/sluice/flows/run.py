@@ -65,12 +65,6 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
                     runtime, claim=claim, idle_wait_s=0.5 if until_head else IDLE_WAIT_S, until=target_position
                 )
                 if outcome.batch is None:
-                    if (
-                        target_position
-                        and outcome.closed_by == "idle"
-                        and not _reached(state.cursor(), target_position)
-                    ):
-                        continue
                     continue
                 number, changes, position = outcome.batch, outcome.changes, outcome.position
             yield Step("merging", number, changes, position)

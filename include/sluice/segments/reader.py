@@ -46,7 +46,10 @@ class Change:
 
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
     """Compare size and CRC32 of the whole file with the manifest. Raises SegmentError."""
-    data = store.read_bytes(file.path)
+    _require_intact(file, store.read_bytes(file.path))
+
+
+def _require_intact(file: SegmentFile, data: Any) -> None:
     if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
         raise _damaged(file, "its size or CRC32 is not the one in the manifest")
 
@@ -75,8 +78,7 @@ def read_file(
         with store.open_input(file.path) as source:
             if verify and whole:
                 data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
-                if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
-                    raise _damaged(file, "its size or CRC32 is not the one in the manifest")
+                _require_intact(file, data)
                 source = pa.BufferReader(data)
             reader = pq.ParquetFile(source, page_checksum_verification=verify)
             wanted = None if columns is None else list(columns)

@@ -25,9 +25,8 @@ class UnitRunner(Protocol):
         *,
         parallelism: int = 4,
         description: str = "",
-        slot: int = 0,
     ) -> list[Any]:
-        """Results in the order of ``units``. ``parallelism``: at most so many at a time; ``slot``: which warm session to use."""
+        """Results in the order of ``units``. ``parallelism``: at most so many at a time."""
 
 
 def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:

@@ -33,11 +33,10 @@ _current = next(_generation)
 
 
 class ConnectRunner:
-    """See :class:`sluice.spark.base.UnitRunner`. ``slots`` warm sessions are used in turn."""
+    """See :class:`sluice.spark.base.UnitRunner`. All runners use one warm session: a cold one costs seconds."""
 
-    def __init__(self, endpoint: Endpoint, *, slots: int = 1) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._slots = max(1, slots)
 
     def run(
         self,
@@ -46,7 +45,6 @@ class ConnectRunner:
         *,
         parallelism: int = 4,
         description: str = "",
-        slot: int = 0,
     ) -> list[Any]:
         global _current
         if not units:
@@ -54,7 +52,7 @@ class ConnectRunner:
         self._require_server()
         for _ in range(64):
             try:
-                return self._run_once(function, units, parallelism, description, slot % self._slots)
+                return self._run_once(function, units, parallelism)
             except PySparkException as error:
                 if not any(word in str(error) for word in _CLOSED):
                     raise self._lost(description, error) from error
@@ -64,18 +62,16 @@ class ConnectRunner:
                 raise self._lost(description, error) from error
         raise self._lost(description, RuntimeError("every session id is closed"))
 
-    def _run_once(
-        self, function: Callable[[Any], Any], units: Sequence[Any], parallelism: int, description: str, slot: int
-    ) -> list[Any]:
-        session = SparkSession.builder.remote(self._url(slot)).create()
+    def _run_once(self, function: Callable[[Any], Any], units: Sequence[Any], parallelism: int) -> list[Any]:
+        session = SparkSession.builder.remote(self._url()).create()
         try:
             session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
-            return run_on(session, function, units, parallelism=parallelism, description=description)
+            return run_on(session, function, units, parallelism=parallelism)
         finally:
             session.client.close()
 
-    def _url(self, slot: int) -> str:
-        session_id = uuid.uuid5(_NAMESPACE, f"{slot}/{_current}")
+    def _url(self) -> str:
+        session_id = uuid.uuid5(_NAMESPACE, str(_current))
         url = f"sc://{self._host}:{self._port}/;user_id=sluice;session_id={session_id}"
         if self._endpoint.password:
             url += f";token={self._endpoint.password}"

@@ -17,9 +17,8 @@ class LocalRunner:
         *,
         parallelism: int = 4,
         description: str = "",
-        slot: int = 0,
     ) -> list[Any]:
-        del description, slot
+        del description
         if len(units) <= 1 or parallelism <= 1:
             return [function(unit) for unit in units]
         with ThreadPoolExecutor(min(parallelism, len(units)), thread_name_prefix="unit") as pool:

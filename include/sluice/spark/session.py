@@ -23,7 +23,6 @@ class SessionRunner:
         *,
         parallelism: int = 4,
         description: str = "",
-        slot: int = 0,
     ) -> list[Any]:
-        del slot
-        return run_on(self._session, function, units, parallelism=parallelism, description=description)
+        del description
+        return run_on(self._session, function, units, parallelism=parallelism)

@@ -26,9 +26,7 @@ class UnitFailed(Exception):
     """A unit raised something that is no SluiceError: a fault in the program. The message is its traceback."""
 
 
-def run_on(
-    session: Any, function: Callable[[Any], Any], units: Sequence[Any], *, parallelism: int, description: str
-) -> list[Any]:
+def run_on(session: Any, function: Callable[[Any], Any], units: Sequence[Any], *, parallelism: int) -> list[Any]:
     """Run on a Spark session, classic or Connect. Raises what the first failing unit raised."""
     if not units:
         return []
@@ -46,7 +44,6 @@ def run_on(
         table = frame.toArrow()
     finally:
         session.removeTag("sluice")
-    del description
     results: list[Any] = [None] * len(units)
     for number, ok, payload in zip(*(table.column(i).to_pylist() for i in range(3)), strict=True):
         value = pickle.loads(payload)  # noqa: S301 - written by our own workers a moment ago
