@@ -8,11 +8,14 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from sluice.errors import ConfigError, LostPosition, MappingError, PreflightError, RuleError, SluiceError
+from sluice.errors import ConfigError, LostPosition, MappingError, Paused, PreflightError, RuleError, SluiceError
+from sluice.flows.admin import pause, resume
+from sluice.flows.capture import drain
 from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 
@@ -348,3 +351,21 @@ def test_check_reports_everything(shop: Case) -> None:
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for part in ("pipeline", "zookeeper", "source", "store", "rules", "target copy"):
         assert part in shown.stdout
+
+
+def test_a_drain_at_work_notices_a_pause(shop: Case) -> None:
+    begin(shop)
+    shop.path.write_text(shop.yaml.replace("max_wait: 200ms", "max_wait: 10m"), encoding="utf-8")
+    with ThreadPoolExecutor(1) as pool, shop.runtime().state() as state:
+        draining = pool.submit(drain, shop.runtime(), claim="test:pause:1", idle_wait_s=60)
+        while state.owner() is None and not draining.done():
+            time.sleep(0.01)
+        insert(shop, 1)
+        pause(shop.runtime(), by="tester", reason="tea")
+        with pytest.raises(Paused, match="tea"):
+            draining.result(timeout=60)
+        assert state.numbers() == []
+    resume(shop.runtime(), by="tester")
+    shop.path.write_text(shop.yaml, encoding="utf-8")
+    shop.run_until_head()
+    shop.assert_equal()
