@@ -23,10 +23,11 @@ from sluice.binlog import scan as sc
 from sluice.binlog.catalog import Catalog
 from sluice.binlog.connection import open_connection
 from sluice.binlog.decode import ArenaRows, decode_arena
+from sluice.binlog.prepared import PreparedReader
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.statements import Effect, look_at
-from sluice.binlog.stream import SILENCE_S, LogStream
+from sluice.binlog.stream import LogStream
 from sluice.binlog.tablemap import TableMap
 from sluice.config.connections import Endpoint
 from sluice.errors import SourceUnavailable, UnknownEvent
@@ -148,7 +149,8 @@ def capture(
         return CaptureResult(start, None, 0, 0, 0, True, "head")
     mariadb = start.server_uuid.startswith("mariadb:")
     with _Batch(writer_factory) as batch:
-        session = _Session(endpoint, selection, limits, batch, start, mariadb, arena_bytes)
+        reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
+        session = _Session(endpoint, selection, limits, batch, start, mariadb, arena_bytes, reread)
         stream = LogStream(endpoint, server_id=server_id, start=start, mariadb=mariadb)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
@@ -234,6 +236,7 @@ class _Session(Generic[M]):
         start: Position,
         mariadb: bool,
         arena_bytes: int,
+        reread: PreparedReader,
     ) -> None:
         self.selection = selection
         self.limits = limits
@@ -247,6 +250,7 @@ class _Session(Generic[M]):
             statement=self._statement,
             seal=lambda rows: batch.seal(rows, last=self._last_seal),
             row_events=selection.row_events,
+            reread=reread,
             mariadb=mariadb,
             arena_bytes=arena_bytes,
         )
@@ -292,7 +296,7 @@ class _Session(Generic[M]):
         buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
         used = end = 0
         log_bytes = 0
-        began = last_data = time.monotonic()
+        began = time.monotonic()
         first_change = 0.0
         next_progress = began + _PROGRESS_EVERY_S
         reason = ""
@@ -326,10 +330,8 @@ class _Session(Generic[M]):
             pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
             count = stream.receive(buffer[: len(buffer) - _SPARE], end, pause, max(need - (end - used), 2**19))
             if count == 0:
-                if time.monotonic() - last_data > SILENCE_S:
-                    raise stream.silent()
+                stream.check_alive()
                 continue
-            last_data = time.monotonic()
             log_bytes += count
             end += count
             if not scanner.changes:

@@ -49,6 +49,23 @@ class TaggedGtid:
     commit_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class MariaGtid:
+    """A GTID of MariaDB. ``prepares``: its transaction ends with an XA prepare; ``xid``: of an XA transaction, else None."""
+
+    domain: int
+    server: int
+    number: int
+    commit_us: int
+    prepares: bool
+    xid: tuple[int, bytes, bytes] | None
+
+
+def without_checksum(event: bytes) -> bytes:
+    """An event that was cut before its checksum, with the length in its header corrected."""
+    return event[:9] + struct.pack("<I", len(event)) + event[13:]
+
+
 def parse_rotate(event: bytes) -> Rotate:
     """``event`` with header, without checksum."""
     if len(event) < HEADER + 9:
@@ -220,6 +237,24 @@ def parse_tagged_gtid(event: bytes) -> TaggedGtid:
     seconds = struct.unpack_from("<I", event, 0)[0]
     number = values[2] >> 1  # signed numbers are stored in zigzag form
     return TaggedGtid(f"{name}:{tag}" if tag else name, number, values.get(6, seconds * 1_000_000))
+
+
+def parse_mariadb_gtid(event: bytes) -> MariaGtid:
+    """A GTID event of MariaDB. Source: ``Gtid_log_event`` in MariaDB's sql/log_event.cc. Raises DecodeError."""
+    try:
+        number, domain, flags = struct.unpack_from("<QIB", event, HEADER)
+        at = HEADER + 13 + (8 if flags & 2 else 0)  # FL_GROUP_COMMIT_ID
+        xid = None
+        if flags & 0xC0:  # FL_PREPARED_XA, FL_COMPLETED_XA
+            format_id, gtrid_size, bqual_size = struct.unpack_from("<IBB", event, at)
+            data = event[at + 6 : at + 6 + gtrid_size + bqual_size]
+            if len(data) != gtrid_size + bqual_size:
+                raise DecodeError("a GTID event ends too early")
+            xid = (format_id, data[:gtrid_size], data[gtrid_size:])
+    except struct.error as error:
+        raise DecodeError(f"a GTID event is too short: {error}") from error
+    stamp, server = struct.unpack_from("<I", event)[0], struct.unpack_from("<I", event, 5)[0]
+    return MariaGtid(domain, server, number, stamp * 1_000_000, bool(flags & 0x40), xid)
 
 
 def _varlen(data: bytes, at: int) -> tuple[int, int]:

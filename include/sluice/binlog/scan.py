@@ -215,6 +215,13 @@ def scan(
         if s[S_FIXED] >= 0:
             event_pos = s[S_FIXED]
 
+        if s[S_HELD]:  # inside an XA transaction that may yet be rolled back: Python keeps its rows
+            s[S_BYTES] += full
+            s[S_POS] = behind
+            s[S_FILE_POS] = file_pos
+            s[S_EVENT_POS] = event_pos
+            return CODE_EVENT
+
         if 23 <= kind <= 25 or 30 <= kind <= 32:
             at = start + _HEADER
             if at + 10 > stop:

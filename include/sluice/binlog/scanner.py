@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +12,22 @@ import numpy as np
 
 from sluice.binlog import events as ev
 from sluice.binlog import scan as sc
-from sluice.binlog.decode import ArenaRows, gtid_texts
-from sluice.binlog.gtids import GtidSet, MariaGtidPosition
+from sluice.binlog import xa
+from sluice.binlog.decode import ArenaRows
+from sluice.binlog.ledger import Ledger
 from sluice.binlog.plan import TablePlan
 from sluice.binlog.raw import CRC_TABLES
-from sluice.binlog.tablemap import TableMap, parse_table_map
-from sluice.errors import ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
+from sluice.binlog.slots import TableSlots, grown
+from sluice.binlog.tablemap import TableMap
+from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
 ARENA_BYTES = 24 * 2**20
 _FAR = 2**62
-_TRANSIENT_KINDS = {3, 36, 37}
+_TRANSIENT_KINDS = {3, 36, 37}  # stop, and group replication's
 _HEARTBEATS = {27, 41}
+ROW_KINDS = frozenset({23, 24, 25, 30, 31, 32, 39})
+Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Scanner:
         statement: called for every statement that is not BEGIN or COMMIT; returns True if the batch shall close behind it.
         seal: called with the rows of a full arena.
         row_events: bits of the row changes wanted, by OP_*.
+        reread: gives the events (without checksums, in pieces) of a prepared XA transaction, by its id, its place (None: not known) and a
+            position behind its prepare; None: such a transaction stops the scan.
         checksum: events carry a CRC32 from the first one on.
     """
 
@@ -59,6 +64,7 @@ class Scanner:
         statement: Callable[[Statement], bool],
         seal: Callable[[ArenaRows], None],
         row_events: int = 7,
+        reread: Reread | None = None,
         checksum: bool = True,
         mariadb: bool = False,
         arena_bytes: int = ARENA_BYTES,
@@ -66,8 +72,7 @@ class Scanner:
         self.start = start
         self.file = start.file
         self.mariadb = mariadb
-        self._tables, self._statement, self._seal = tables, statement, seal
-        self._row_events = row_events
+        self._statement, self._seal = statement, seal
         self._arena_bytes = arena_bytes
         self.s = np.zeros(sc.STATE_SIZE, np.int64)
         s = self.s
@@ -80,32 +85,11 @@ class Scanner:
         self._arena = np.empty(0, np.uint8)
         self._rev = np.empty((sc.REV_FIELDS, 1 << 14), np.int64)
         self._images = np.empty(1 << 16, np.int64)
-        self._txn_sid = np.empty(1 << 12, np.int64)
-        self._txn_gno = np.empty(1 << 12, np.int64)
-        self._txn_ts = np.empty(1 << 12, np.int64)
-        self._sids = np.zeros((16, 16), np.uint8)
-        self._tagged: dict[int, str] = {}
-        self._table_ids = np.full(256, -1, np.int64)
-        self._table_slots = np.full(256, -1, np.int32)
-        self._table_count = 0
-        self._plans: list[TablePlan | None] = []
-        self._by_body: dict[bytes, int] = {}
-        self._slot_columns = np.zeros(16, np.int64)
-        self._slot_first = np.zeros(16, np.int64)
-        self._slot_events = np.zeros(16, np.int64)
-        self._widths = np.zeros(64, np.int32)
-        self._width_count = 0
-        self._map_at = np.zeros(16, np.int64)
-        self._map_size = np.zeros(16, np.int64)
-        self._map_bytes = np.zeros(1 << 12, np.uint8)
-        self._map_used = 0
+        self._slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events)
+        self._ledger = Ledger(s, start.gtid_set, mariadb=mariadb)
+        self._waiting = xa.Waiting(xa.parse_prepared(start.prepared))
+        self._reread = reread
         self._files = [start.file]
-        self._gtids: GtidSet | MariaGtidPosition = (
-            MariaGtidPosition(start.gtid_set) if mariadb else GtidSet(start.gtid_set)
-        )
-        self._harvested = 0
-        self._reached = start
-        self._statement_seen = False
         self.ended_by_statement = False
         self.server_version = ""
         self.skipped: dict[str, int] = {}
@@ -136,11 +120,21 @@ class Scanner:
         """Commit time of the last complete transaction."""
         return int(self.s[sc.S_LAST_TS])
 
+    @property
+    def prepared(self) -> list[xa.Prepared]:
+        """XA transactions that are prepared and wait for their outcome, oldest first."""
+        return self._waiting.list()
+
     def position(self) -> Position:
         """The end of the last complete transaction."""
-        self._harvest()
+        s = self.s
         return Position(
-            self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]), str(self._gtids), int(self.s[sc.S_LAST_TS])
+            self.start.server_uuid,
+            self.file,
+            int(s[sc.S_LAST_END]),
+            self._ledger.executed(),
+            int(s[sc.S_LAST_TS]),
+            xa.print_prepared(self._waiting.list()),
         )
 
     def reached(self, stop: Position) -> bool:
@@ -210,11 +204,12 @@ class Scanner:
 
     # -----------------------------------------------------------------------------------------------------------------
     def _scan(self, buffer: np.ndarray[Any, Any], end: int) -> int:
+        slots, ledger = self._slots, self._ledger
         return int(
             sc.scan(
-                buffer, end, self.s, self._arena, self._rev, self._images, self._txn_sid, self._txn_gno, self._txn_ts, self._sids,
-                self._table_ids, self._table_slots, self._slot_columns, self._slot_first, self._slot_events, self._widths, self._map_at,
-                self._map_size, self._map_bytes, sc.QUIET, CRC_TABLES,
+                buffer, end, self.s, self._arena, self._rev, self._images, ledger.sid, ledger.gno, ledger.ts, ledger.sids, slots.ids,
+                slots.of_id, slots.columns, slots.first, slots.events, slots.widths, slots.map_at, slots.map_size, slots.map_bytes,
+                sc.QUIET, CRC_TABLES,
             )
         )  # fmt: skip
 
@@ -224,7 +219,7 @@ class Scanner:
         if code == sc.CODE_EVENT:
             event = buffer[int(s[sc.S_EVENT]) : int(s[sc.S_EVENT_END])].tobytes()
             try:
-                return self._event(event)
+                return self._hold(event) if s[sc.S_HELD] else self._event(event)
             except SluiceError as error:
                 if error.where is None:
                     error.where = self._where()
@@ -238,18 +233,16 @@ class Scanner:
                     hint=self._look(),
                 ) from error
         if code == sc.CODE_GROW_EVENTS:
-            self._rev = _grown(self._rev, 1)
+            self._rev = grown(self._rev, 1)
         elif code == sc.CODE_GROW_IMAGES:
-            self._images = _grown(self._images)
+            self._images = grown(self._images)
         elif code == sc.CODE_GROW_TXNS:
             if not s[sc.S_CHANGES] and self.between_transactions:
-                self._forget_transactions()
+                self._ledger.forget()
             else:
-                self._txn_sid, self._txn_gno, self._txn_ts = (
-                    _grown(a) for a in (self._txn_sid, self._txn_gno, self._txn_ts)
-                )
+                self._ledger.grow()
         elif code == sc.CODE_GROW_SIDS:
-            self._sids = np.concatenate([self._sids, np.zeros_like(self._sids)])
+            self._ledger.grow_sources()
         elif code == sc.CODE_ARENA:
             need = int(s[sc.S_NEED])
             self._seal_arena()
@@ -292,7 +285,7 @@ class Scanner:
         if kind in _HEARTBEATS:
             return False
         if kind == 19:
-            self._table_map(event)
+            self._slots.meet(event[ev.HEADER :])
         elif kind == 2:
             return self._query(ev.parse_query(event))
         elif kind == 165:
@@ -302,12 +295,14 @@ class Scanner:
         elif kind == 15:
             self.server_version, checksum = ev.parse_format(event)
             s[sc.S_CRC] = int(checksum)
-            self._forget_tables()
+            self._slots.forget()  # a server's ids start anew with it
         elif kind == 35:
             if not self.mariadb and not flags & 0x20:
-                self._previous_gtids(event[ev.HEADER :])
+                self._ledger.previous(event[ev.HEADER :])
         elif kind == 42:
-            self._tagged_gtid(ev.parse_tagged_gtid(event))
+            self._ledger.begin_tagged(ev.parse_tagged_gtid(event))
+        elif kind == 162:
+            self._mariadb_gtid(ev.parse_mariadb_gtid(event))
         elif kind == 40:
             return self._nested(_bytes(ev.parse_payload(event)), 16)
         elif 166 <= kind <= 171:
@@ -324,8 +319,6 @@ class Scanner:
                 "the log is encrypted by MariaDB and was read as stored",
                 hint="read it through the server, which decrypts it",
             )
-        elif kind in {38, 162}:
-            raise UnknownEvent("XA transactions are not understood by this version", hint=self._look())
         elif kind in {9, 11, 17, 18}:
             raise UnknownEvent(
                 "LOAD DATA was logged as a statement, which holds no rows",
@@ -342,7 +335,7 @@ class Scanner:
         s = self.s
         if s[sc.S_IN_TXN] and rotate.file != self.file:
             raise DecodeError(f"the log goes on in {rotate.file} inside a transaction")
-        self._harvest()
+        self._ledger.harvest()
         if rotate.file != self.file:
             self.file = rotate.file
             self._files.append(rotate.file)
@@ -357,7 +350,7 @@ class Scanner:
         words = query.sql.lstrip()[:40].upper().split()
         head = words[0] if words else ""
         if head == "XA":
-            raise UnknownEvent("XA transactions are not understood by this version", hint=self._look())
+            return self._xa(query.sql)
         if s[sc.S_IN_TXN] and head in {"SAVEPOINT", "RELEASE"}:
             return False
         if s[sc.S_IN_TXN] and head == "ROLLBACK":
@@ -368,7 +361,7 @@ class Scanner:
                 )
             return False if "TO" in words[1:4] else self._end_transaction()
         txn = int(s[sc.S_TXNS]) - 1
-        gtid = self._gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
+        gtid = self._ledger.gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0
         place = Position(self.start.server_uuid, self.file, int(s[sc.S_FILE_POS]), "", commit)
         inside = bool(s[sc.S_IN_TXN])
@@ -384,104 +377,108 @@ class Scanner:
 
     def _end_transaction(self) -> bool:
         s = self.s
-        s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = 0
+        s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_DONE_TXNS] = s[sc.S_TXNS]
         s[sc.S_LAST_END] = s[sc.S_FILE_POS]
         s[sc.S_LAST_TS] = s[sc.S_TS]
+        if s[sc.S_TXN_MARK]:
+            if not s[sc.S_CAPTURED_TXNS]:
+                s[sc.S_FIRST_TS] = s[sc.S_TS]
+            s[sc.S_CAPTURED_TXNS] += 1
+            s[sc.S_TXN_MARK] = 0
         return bool(
-            s[sc.S_STOP_AT_END] or s[sc.S_FILE_POS] >= s[sc.S_STOP_POS] or s[sc.S_CHANGES] >= s[sc.S_MAX_CHANGES]
+            s[sc.S_STOP_AT_END]
+            or s[sc.S_FILE_POS] >= s[sc.S_STOP_POS]
+            or s[sc.S_CHANGES] >= s[sc.S_MAX_CHANGES]
+            or (s[sc.S_CHANGES] and s[sc.S_BYTES] >= s[sc.S_MAX_BYTES])
         )
 
-    def _previous_gtids(self, body: bytes) -> None:
-        """Everything logged before this file: makes the set complete when the drain began at a file without knowing it."""
-        if self._gtids or not isinstance(self._gtids, GtidSet):
-            return
-        number_of_sids = int.from_bytes(body[:8], "little")
-        if number_of_sids >> 56:  # the form with tags: the set is known from the server then
-            return
-        at = 8
-        for _ in range(number_of_sids):
-            source = str(uuid.UUID(bytes=body[at : at + 16]))
-            intervals = int.from_bytes(body[at + 16 : at + 24], "little")
-            at += 24
-            if intervals * 16 > len(body) - at:
-                raise DecodeError("a previous GTIDs event ends too early")
-            for _ in range(intervals):
-                low, high = (
-                    int.from_bytes(body[at : at + 8], "little"),
-                    int.from_bytes(body[at + 8 : at + 16], "little"),
-                )
-                self._gtids.add(source, low, high - 1)
-                at += 16
+    # -- XA -------------------------------------------------------------------------------------------------------------
+    def _mariadb_gtid(self, gtid: ev.MariaGtid) -> None:
+        """A transaction that MariaDB prepares, or whose prepared rows it commits or rolls back; the kernel leaves those to us."""
+        self._ledger.begin_mariadb(gtid.domain, gtid.server, gtid.number, gtid.commit_us)
+        if gtid.prepares:
+            self._begin_held()
 
-    def _tagged_gtid(self, gtid: ev.TaggedGtid) -> None:
+    def _xa(self, sql: str) -> bool:
         s = self.s
-        if s[sc.S_TXNS] >= len(self._txn_gno):
-            self._answer(sc.CODE_GROW_TXNS, self._arena)
-        index = next((i for i, name in self._tagged.items() if name == gtid.source), None)
-        if index is None:
-            if s[sc.S_SIDS] >= len(self._sids):
-                self._answer(sc.CODE_GROW_SIDS, self._arena)
-            index = int(s[sc.S_SIDS])
-            self._sids[index] = np.frombuffer(uuid.uuid5(uuid.NAMESPACE_OID, gtid.source).bytes, np.uint8)
-            s[sc.S_SIDS] += 1
-            self._tagged[index] = gtid.source
-        t = int(s[sc.S_TXNS])
-        self._txn_sid[t], self._txn_gno[t], self._txn_ts[t] = index, gtid.number, gtid.commit_us
-        s[sc.S_TS] = gtid.commit_us
-        s[sc.S_TXNS] = t + 1
-        s[sc.S_HAS_GTID] = 1
+        verb, xid = xa.parse_statement(sql)
+        if not s[sc.S_HAS_GTID] and not s[sc.S_IN_TXN]:
+            self._ledger.begin_anonymous(int(s[sc.S_LAST_TS]))
+        if verb in {"START", "BEGIN"}:
+            self._begin_held()
+            return False
+        held = self._waiting.take(xid)
+        if verb == "COMMIT":
+            return self._commit_held(xid, held)
+        if verb != "ROLLBACK":
+            raise DecodeError(f"an XA statement stands outside a transaction: {sql[:120]}")
+        return self._end_transaction()
 
-    def _sid_names(self) -> list[str]:
-        names = []
-        for i in range(int(self.s[sc.S_SIDS])):
-            raw = self._sids[i].tobytes()
-            if i in self._tagged:
-                names.append(self._tagged[i])
-            elif self.mariadb:
-                names.append(f"{int.from_bytes(raw[:4], 'little')}-{int.from_bytes(raw[4:8], 'little')}")
-            else:
-                names.append(str(uuid.UUID(bytes=raw)))
-        return names
+    def _begin_held(self) -> None:
+        self._waiting.begin(self.file, int(self.s[sc.S_LAST_END]))
+        self.s[sc.S_HELD] = self.s[sc.S_IN_TXN] = 1
+        self.s[sc.S_TXN_MARK] = 0
 
-    def _gtid_of(self, txn: int) -> str | None:
-        sid = int(self._txn_sid[txn])
-        return None if sid < 0 else f"{self._sid_names()[sid]}{'-' if self.mariadb else ':'}{int(self._txn_gno[txn])}"
+    def _hold(self, event: bytes) -> bool:
+        """An event between XA START and XA PREPARE: wanted rows wait, with their table maps; a statement is looked at as anywhere."""
+        kind = event[4]
+        body = event[ev.HEADER :]
+        if 166 <= kind <= 171:
+            event = ev.parse_rows_compressed(event)
+            kind = event[4]
+        if kind == 38:
+            one_phase, xid = xa.parse_prepare(body)
+            if one_phase:
+                return self._commit_held(xid, self._waiting.take_open())
+            self._waiting.prepared(xid)
+            return self._end_transaction()
+        if kind == 19:
+            if self._slots.meet(body) >= 0:
+                self._waiting.hold(ev.without_checksum(event))
+        elif kind in ROW_KINDS:
+            slot = self._slots.slot_of(int.from_bytes(body[:6], "little"))
+            if slot is None:
+                raise self._fault(sc.CODE_NO_TABLE, np.frombuffer(event, np.uint8))
+            if slot >= 0:
+                self._waiting.hold(ev.without_checksum(event))
+        elif kind in {2, 165}:
+            query = ev.parse_query(event if kind == 2 else ev.parse_query_compressed(event))
+            if not query.sql.upper().startswith("XA END"):
+                return self._query(query)
+        elif not sc.QUIET[kind]:
+            return self._event(event)
+        return False
 
-    def _harvest(self) -> None:
-        """Put the GTIDs of complete transactions into the executed set."""
-        done = int(self.s[sc.S_DONE_TXNS])
-        if done <= self._harvested:
-            return
-        sids, numbers = self._txn_sid[self._harvested : done], self._txn_gno[self._harvested : done]
-        self._harvested = done
-        names = self._sid_names()
-        for index in np.unique(sids).tolist():
-            if index < 0:
-                continue
-            mine = numbers[sids == index]
-            if isinstance(self._gtids, MariaGtidPosition):
-                continue
-            ordered = np.unique(mine)
-            for run in np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1):
-                self._gtids.add(names[index], int(run[0]), int(run[-1]))
-        if isinstance(self._gtids, MariaGtidPosition):
-            last = {}
-            for index, number in zip(sids.tolist(), numbers.tolist(), strict=True):
-                if index >= 0:
-                    domain, server = names[index].split("-")
-                    last[int(domain)] = (int(domain), int(server), number)
-            self._gtids.see_all(last.values())
+    def _commit_held(self, xid: str, held: xa.Held | None) -> bool:
+        """Scan the rows of a prepared transaction as if they stood here."""
+        s = self.s
+        s[sc.S_IN_TXN], s[sc.S_HELD], s[sc.S_TXN_MARK] = 1, 0, 0
+        first_row = 0
+        for data in self._held_events(xid, held):
+            self._nested(_bytes(data), 16, int(s[sc.S_EVENT_POS]), first_row)
+            first_row = self._nested_rows
+        self._slots.forget()  # ids of the time of the prepare, which may name other tables by now
+        return self._end_transaction()
 
-    def _forget_transactions(self) -> None:
-        self._harvest()
-        self.s[sc.S_TXNS] = self.s[sc.S_DONE_TXNS] = self._harvested = 0
+    def _held_events(self, xid: str, held: xa.Held | None) -> Iterable[bytes]:
+        if held is not None and held.events is not None:
+            return [b"".join(held.events)]
+        if self._reread is None:
+            raise LostPosition(f"the rows of the XA transaction {xid} were prepared before this part of the log")
+        place = None if held is None else xa.Prepared(xid, held.file, held.offset)
+        before = Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
+        return self._reread(xid, place, before)
 
-    def _nested(self, data: np.ndarray[Any, Any], spare: int, fixed: int | None = None) -> bool:
-        """Scan events that came inside another one. True if a limit was reached behind them."""
+    _nested_rows = 0
+    """Rows that the last call of ``_nested`` numbered, from its ``first_row`` on."""
+
+    def _nested(self, data: np.ndarray[Any, Any], spare: int, fixed: int | None = None, first_row: int = 0) -> bool:
+        """Scan events that came inside another one, whose rows count from ``first_row``. True if a limit was reached behind them."""
         s = self.s
         saved = {i: int(s[i]) for i in (sc.S_POS, sc.S_FRAMED, sc.S_FIXED, sc.S_ROW_BASE)}
-        s[sc.S_POS] = s[sc.S_FRAMED] = s[sc.S_ROW_BASE] = 0
+        s[sc.S_POS] = s[sc.S_FRAMED] = 0
+        s[sc.S_ROW_BASE] = first_row
         s[sc.S_FIXED] = s[sc.S_EVENT_POS] if fixed is None else fixed
         limit = False
         end = len(data) - spare
@@ -491,6 +488,7 @@ class Scanner:
                 break
             if code == sc.CODE_END or self._answer(code, data):
                 limit = True
+        self._nested_rows = int(s[sc.S_ROW_BASE])
         for i, value in saved.items():
             s[i] = value
         if self.between_transactions:
@@ -525,64 +523,6 @@ class Scanner:
         self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
         return True
 
-    # -- tables -----------------------------------------------------------------------------------------------------------
-    def _table_map(self, event: bytes) -> None:
-        body = event[ev.HEADER :]
-        table_id = int.from_bytes(body[:6], "little")
-        slot = self._by_body.get(body)
-        if slot is None:
-            table_map = parse_table_map(body)
-            plan = self._tables(table_map, self._where())
-            slot = -1
-            if plan is not None:
-                slot = self._add_slot(plan, body)
-            if len(self._by_body) < 100_000:
-                self._by_body[body] = slot
-        self._remember(table_id, slot)
-
-    def _add_slot(self, plan: TablePlan, body: bytes) -> int:
-        slot = len(self._plans)
-        self._plans.append(plan)
-        count = len(plan.columns)
-        if slot >= len(self._slot_columns):
-            names = ("_slot_columns", "_slot_first", "_slot_events", "_map_at", "_map_size")
-            for name in names:
-                setattr(self, name, _grown(getattr(self, name)))
-        while self._width_count + count > len(self._widths):
-            self._widths = _grown(self._widths)
-        while self._map_used + len(body) > len(self._map_bytes):
-            self._map_bytes = _grown(self._map_bytes)
-        self._slot_columns[slot] = count
-        self._slot_first[slot] = self._width_count
-        self._slot_events[slot] = self._row_events
-        self._widths[self._width_count : self._width_count + count] = plan.widths
-        self._width_count += count
-        self._map_at[slot], self._map_size[slot] = self._map_used, len(body)
-        self._map_bytes[self._map_used : self._map_used + len(body)] = np.frombuffer(body, np.uint8)
-        self._map_used += len(body)
-        return slot
-
-    def _remember(self, table_id: int, slot: int) -> None:
-        if self._table_count * 2 >= len(self._table_ids):
-            known = [(int(i), int(n)) for i, n in zip(self._table_ids, self._table_slots, strict=True) if i >= 0]
-            self._table_ids = np.full(2 * len(self._table_ids), -1, np.int64)
-            self._table_slots = np.full(len(self._table_ids), -1, np.int32)
-            self._table_count = 0
-            for old_id, old_slot in known:
-                self._remember(old_id, old_slot)
-        mask = len(self._table_ids) - 1
-        i = (table_id * 0x9E3779B1) & mask
-        while self._table_ids[i] not in {-1, table_id}:
-            i = (i + 1) & mask
-        if self._table_ids[i] == -1:
-            self._table_count += 1
-        self._table_ids[i], self._table_slots[i] = table_id, slot
-
-    def _forget_tables(self) -> None:
-        """Table ids start anew with a server's restart."""
-        self._table_ids.fill(-1)
-        self._table_count = 0
-
     # -- arenas -----------------------------------------------------------------------------------------------------------
     def _seal_arena(self) -> None:
         s = self.s
@@ -591,26 +531,20 @@ class Scanner:
             rev = self._rev[:, :count].copy()
             first = int(rev[sc.R_TXN].min())
             last = int(s[sc.S_TXNS])
-            sid, gno = self._txn_sid[first:last].copy(), self._txn_gno[first:last].copy()
-            gtids = gtid_texts(self._sid_names(), sid, gno, "-" if self.mariadb else ":")
             self._seal(
                 ArenaRows(
                     arena=self._arena,
                     rev=rev,
                     images=self._images[: int(s[sc.S_IMAGES])].copy(),
                     txn_first=first,
-                    gtids=gtids,
-                    commit_us=self._txn_ts[first:last].copy(),
+                    gtids=self._ledger.texts(first, last),
+                    commit_us=self._ledger.ts[first:last].copy(),
                     files=list(self._files),
-                    plans=list(self._plans),
+                    plans=list(self._slots.plans),
                 )
             )
             self._arena = np.empty(0, np.uint8)
         s[sc.S_EVENTS] = s[sc.S_IMAGES] = s[sc.S_ARENA] = 0
-
-
-def _grown(array: np.ndarray[Any, Any], axis: int = 0) -> np.ndarray[Any, Any]:
-    return np.concatenate([array, np.zeros_like(array)], axis=axis)
 
 
 def _bytes(data: bytes) -> np.ndarray[Any, Any]:

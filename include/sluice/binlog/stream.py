@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import struct
+import time
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class LogStream:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         self._socket.settimeout(SILENCE_S)
+        self._heard = time.monotonic()
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
         """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes. Returns bytes read, 0 after ``timeout_s`` of silence."""
@@ -70,6 +72,7 @@ class LogStream:
                 raise self._broken(str(error)) from error
             if count == 0:
                 raise self._broken("the server closed the connection")
+            self._heard = time.monotonic()
             at += count
             if at - start >= enough or at >= len(buffer) or not self._ready(0):
                 return at - start
@@ -87,9 +90,10 @@ class LogStream:
             f"reading the log: {why}", where=f"connection {self.endpoint.connection_id}, {self.endpoint.address}"
         )
 
-    def silent(self) -> SourceUnavailable:
-        """The error for a connection on which not even heartbeats come."""
-        return self._broken(f"nothing came for {SILENCE_S:.0f} s, not even a heartbeat")
+    def check_alive(self) -> None:
+        """Raise SourceUnavailable if not even heartbeats have come for SILENCE_S."""
+        if time.monotonic() - self._heard > SILENCE_S:
+            raise self._broken(f"nothing came for {SILENCE_S:.0f} s, not even a heartbeat")
 
     def close(self) -> None:
         """Hang up. The dump thread on the server ends when it next writes."""

@@ -32,6 +32,7 @@ class Position:
         offset: byte offset of the next event in that file.
         gtid_set: everything executed up to here as the server prints it, ``""`` where GTIDs are off.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
+        prepared: XA transactions that are prepared here and wait for their outcome, see :mod:`sluice.binlog.xa`.
     """
 
     server_uuid: str
@@ -39,6 +40,7 @@ class Position:
     offset: int
     gtid_set: str = ""
     commit_time_us: int = 0
+    prepared: str = ""
 
     @property
     def order(self) -> tuple[int, int]:

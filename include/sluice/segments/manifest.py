@@ -25,6 +25,7 @@ class PositionRecord(_Stored):
     offset: int
     gtid_set: str = ""
     commit_time_us: int = 0
+    prepared: str = Field("", description="XA transactions that wait for their outcome.")
 
     @classmethod
     def of(cls, position: Position) -> PositionRecord:
@@ -34,7 +35,7 @@ class PositionRecord(_Stored):
     @property
     def position(self) -> Position:
         """The value object."""
-        return Position(self.server_uuid, self.file, self.offset, self.gtid_set, self.commit_time_us)
+        return Position(self.server_uuid, self.file, self.offset, self.gtid_set, self.commit_time_us, self.prepared)
 
 
 class SegmentFile(_Stored):
