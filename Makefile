@@ -59,8 +59,8 @@ bench: bench-capture ## measure; prints ratios against a baseline measured in th
 bench-capture: venv kernels servers ## capture alone, against mysql-replication on the same log
 	@$(BIN)/python tests/bench/bench_capture.py
 
-faults: venv kernels servers ## kill every kind of process in the middle of a batch and compare both sides
-	@$(BIN)/python -m pytest tests/faults -q
+faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), and kills on the whole stack; compares both sides
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} $(BIN)/python -m pytest tests/faults -q -s
 
 clean: demo-down ## remove the environment, fetched servers, data and caches
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

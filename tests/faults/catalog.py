@@ -1,0 +1,219 @@
+"""The faults of the walk. A fault strikes, lasts, and is healed again within its call; it returns one line about what it did.
+
+A further fault is one more entry in :data:`FAULTS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import pymysql
+
+from sluice.errors import SluiceError
+from sluice.flows import admin
+from tests.faults.world import SCHEMA, SESSION_S, Crew, World
+
+TASKS = ("drain", "merge", "load", "ack")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``strike(world, choose)`` does it and heals it; ``weight``: how often, against the others; ``possible``: here at all."""
+
+    name: str
+    strike: Callable[[World, random.Random], str]
+    weight: int = 1
+    possible: Callable[[], bool] = lambda: True
+
+
+def _catch(world: World, choose: random.Random, kind: str, patience_s: float = 4.0) -> tuple[Crew, psutil.Process]:
+    """A process that is at work on a task of this kind, as soon as there is one; after a while any process of a crew."""
+    end = time.monotonic() + patience_s
+    crews = choose.sample(world.crews, len(world.crews))
+    while time.monotonic() < end:
+        for crew in crews:
+            for process in crew.tasks(kind):
+                return crew, process
+        time.sleep(0.002)
+    return crews[0], (crews[0].processes() or world.crews[1].processes())[-1]
+
+
+def kill_task(world: World, choose: random.Random) -> str:
+    kind = choose.choice(TASKS)
+    time.sleep(choose.uniform(0, 0.3))
+    crew, process = _catch(world, choose, kind)
+    time.sleep(choose.choice((0.0, 0.005, 0.02, 0.1)))
+    with contextlib.suppress(psutil.Error):
+        process.kill()
+    return f"{kind} of {crew.name}"
+
+
+def kill_crew(world: World, choose: random.Random) -> str:
+    crew = choose.choice(world.crews)
+    crew.end()
+    return crew.name
+
+
+def pause_task(world: World, choose: random.Random) -> str:
+    """Longer than its session lives; then it comes back."""
+    kind = choose.choice(TASKS)
+    crew, process = _catch(world, choose, kind)
+    time.sleep(choose.choice((0.0, 0.005, 0.02, 0.1)))
+    for_s = SESSION_S * choose.uniform(1.3, 2.0)
+    with contextlib.suppress(psutil.Error):
+        process.suspend()
+        time.sleep(for_s)
+        process.resume()
+    return f"{kind} of {crew.name} for {for_s:.1f} s"
+
+
+def pause_crew(world: World, choose: random.Random) -> str:
+    crew = choose.choice(world.crews)
+    for_s = SESSION_S * choose.uniform(1.3, 2.0)
+    crew.signal(signal.SIGSTOP)
+    time.sleep(for_s)
+    crew.signal(signal.SIGCONT)
+    return f"{crew.name} for {for_s:.1f} s"
+
+
+def _crash(name: str) -> Callable[[World, random.Random], str]:
+    def strike(world: World, choose: random.Random) -> str:
+        server = getattr(world, name)
+        server.kill()
+        down_s = choose.uniform(0, 1.5)
+        time.sleep(down_s)
+        server.start()
+        return f"down for {down_s:.1f} s"
+
+    return strike
+
+
+def freeze_server(world: World, choose: random.Random) -> str:
+    """A server that neither answers nor closes."""
+    name = choose.choice(("source", "target", "zookeeper"))
+    server = getattr(world, name)
+    process = psutil.Process(server.handle.pid)
+    for_s = choose.uniform(0.5, SESSION_S * 1.5)
+    process.suspend()
+    time.sleep(for_s)
+    process.resume()
+    return f"{name} for {for_s:.1f} s"
+
+
+def cut(world: World, choose: random.Random) -> str:
+    name = choose.choice(("source", "target", "zookeeper"))
+    link = world.links[name]
+    count = 0
+    for _ in range(choose.randint(1, 4)):
+        count += link.cut()
+        time.sleep(choose.uniform(0, 0.5))
+    return f"{count} connections to {name}"
+
+
+def refuse(world: World, choose: random.Random) -> str:
+    name = choose.choice(("source", "target", "zookeeper"))
+    link = world.links[name]
+    link.refusing = True
+    link.cut()
+    time.sleep(choose.uniform(0.5, 2.0))
+    link.heal()
+    return name
+
+
+def lose_session(world: World, choose: random.Random) -> str:
+    """Nothing reaches ZooKeeper for longer than a session, and the crews' processes live on."""
+    for_s = SESSION_S * choose.uniform(1.2, 1.8)
+    link = world.links["zookeeper"]
+    link.stall()
+    time.sleep(for_s)
+    link.cut()
+    link.heal()
+    return f"for {for_s:.1f} s"
+
+
+def slow_link(world: World, choose: random.Random) -> str:
+    name = choose.choice(("source", "target", "zookeeper"))
+    link = world.links[name]
+    link.delay_s, link.bytes_per_s = choose.uniform(0.02, 0.15), choose.choice((None, 50_000.0))
+    time.sleep(choose.uniform(0.5, 2.0))
+    link.heal()
+    return name
+
+
+def slow_target(world: World, choose: random.Random) -> str:
+    """Somebody holds locks on the target."""
+    table = choose.choice(("customers", "orders", "_sluice_ack"))
+    for_s = choose.uniform(0.5, 2.0)
+    with contextlib.suppress(pymysql.MySQLError), world.target.connect(SCHEMA) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SET SESSION lock_wait_timeout = 5, innodb_lock_wait_timeout = 5")
+        connection.begin()
+        cursor.execute(f"SELECT COUNT(*) FROM {table} FOR UPDATE")
+        time.sleep(for_s)
+        connection.rollback()
+    return f"{table} for {for_s:.1f} s"
+
+
+def disk_full(world: World, choose: random.Random) -> str:
+    pids = [process.pid for crew in world.crews for process in crew.processes()]
+    world.disk.fill(pids)
+    time.sleep(choose.uniform(0.5, 1.5))
+    pids = [process.pid for crew in world.crews for process in crew.processes()]
+    world.disk.empty(pids)
+    return "a file system of its own" if world.disk.own else "by a limit on the size of files"
+
+
+def clock_jump(world: World, choose: random.Random) -> str:
+    crew = choose.choice(world.crews)
+    offset_s = choose.choice((-86400 * 400, -3600, -30, 30, 3600, 86400 * 400))
+    crew.clock.jump(offset_s)
+    time.sleep(choose.uniform(0.3, 1.0))
+    if choose.random() < 0.5:
+        crew.clock.jump(0)
+    return f"{crew.name} by {offset_s} s"
+
+
+def pause_pipeline(world: World, choose: random.Random) -> str:
+    admin.pause(world.runtime(), by="walk", reason="a test")
+    time.sleep(choose.uniform(0.2, 1.5))
+    admin.resume(world.runtime(), by="walk")
+    return ""
+
+
+def roll_back(world: World, choose: random.Random) -> str:
+    plan = admin.rollback(world.runtime(), by="walk", dry_run=False)
+    return plan.steps[0]
+
+
+def rotate(world: World, choose: random.Random) -> str:
+    with contextlib.suppress(pymysql.MySQLError, SluiceError):
+        world.source.execute("FLUSH BINARY LOGS")
+    return ""
+
+
+FAULTS: list[Fault] = [
+    Fault("kill a task", kill_task, weight=6),
+    Fault("kill a crew", kill_crew, weight=2),
+    Fault("kill the source", _crash("source")),
+    Fault("kill the target", _crash("target"), weight=2),
+    Fault("kill ZooKeeper", _crash("zookeeper"), weight=2),
+    Fault("pause a task beyond its session", pause_task, weight=4),
+    Fault("pause a crew beyond its session", pause_crew, weight=2),
+    Fault("freeze a server", freeze_server, weight=2),
+    Fault("cut connections", cut, weight=4),
+    Fault("refuse connections", refuse, weight=2),
+    Fault("lose the ZooKeeper session", lose_session, weight=2),
+    Fault("slow link", slow_link),
+    Fault("slow target", slow_target, weight=2),
+    Fault("disk full", disk_full, weight=2),
+    Fault("clock jump", clock_jump, weight=2),
+    Fault("pause and resume", pause_pipeline, weight=2),
+    Fault("roll back", roll_back, weight=2),
+    Fault("rotate the log", rotate),
+]

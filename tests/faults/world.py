@@ -1,0 +1,331 @@
+"""Everything that a fault can strike: two databases, ZooKeeper, a proxy before each, two crews of workers, a disk, clocks, a load.
+
+And what must hold after every fault, whatever it was: both sides equal, acknowledgements one by one, no batch twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+
+from sluice.binlog.connection import open_connection, server_info
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.loading import load_pipeline
+from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.runtime import Runtime
+from sluice.stack.demo import shop
+from sluice.stack.demo.workload import Workload, seed
+from sluice.stack.mysql import MySQLServer
+from sluice.stack.zookeeper import ZooKeeperServer
+from tests.faults.clock import Clock
+from tests.faults.disk import Disk
+from tests.pipelines import REPOSITORY, Case, case
+from tests.proxy import TcpProxy
+
+SCHEMA = "walk"
+SESSION_S = 2.0
+LANES = 3
+PATIENCE_S = 120.0
+KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
+JOURNAL = "journal"
+
+
+class Crew:
+    """One installation: a scheduler process and the tasks it forks. It is started again when it dies, as by an init system."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.world = world
+        self.clock = Clock(world.folder / f"clock-{name}")
+        self.events = world.folder / f"events-{name}.jsonl"
+        self._life = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        self._life += 1
+        log = (self.world.folder / f"crew-{self.name}.log").open("ab")
+        name = f"{self.name}{self._life}"
+        files = [str(self.world.case.path), name, str(LANES), str(self.events), str(self.clock.file)]
+        argv = [sys.executable, "-m", "tests.faults.crew", *files]
+        environment = self.world.case.environment
+        environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)])
+        self._process = subprocess.Popen(
+            self.world.disk.inside(argv), env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        log.close()
+
+    def revive(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self.start()
+
+    def processes(self) -> list[psutil.Process]:
+        """The scheduler first, then its tasks."""
+        assert self._process is not None
+        with contextlib.suppress(psutil.Error):
+            leader = psutil.Process(self._process.pid)
+            return [leader, *leader.children(recursive=True)]
+        return []
+
+    def tasks(self, kind: str) -> list[psutil.Process]:
+        """Processes that are doing a task of this kind now."""
+        doing: dict[int, str] = {}
+        for event in self.history():
+            if event["what"] == "start":
+                doing[event["pid"]] = event["task"]
+            elif event["what"] == "end":
+                doing.pop(event["pid"], None)
+        mine = {process.pid: process for process in self.processes()[1:]}
+        return [mine[pid] for pid, task in doing.items() if task == kind and pid in mine]
+
+    def history(self) -> list[dict[str, Any]]:
+        try:
+            lines = self.events.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines[-400:] if line.endswith("}")]
+
+    def signal(self, number: int) -> None:
+        """To the scheduler and all its tasks."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    def end(self) -> None:
+        members = self.processes()
+        for process in members:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if self._process is not None:
+            self._process.wait()
+
+
+class World:
+    """See the module. ``consistency`` is the target's; the crews read the pipeline file anew for every task."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.number = number
+        self.consistency = "row"
+        self._stack = contextlib.ExitStack()
+        self._rounds = 0
+        self._workload: Workload | None = None
+        self._journal: threading.Thread | None = None
+        self._stop_journal = threading.Event()
+
+    def __enter__(self) -> World:
+        try:
+            self._begin()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception):
+            self.rest()
+        self._stack.close()
+
+    def _begin(self) -> None:
+        enter = self._stack.enter_context
+        self.disk = Disk(self.folder / "store")
+        self._stack.callback(self.disk.close)
+        self.source: MySQLServer = enter(MySQLServer(self.folder / "source", name="source", server_id=201))
+        self.target: MySQLServer = enter(MySQLServer(self.folder / "target", name="target", server_id=202))
+        self.zookeeper: ZooKeeperServer = enter(ZooKeeperServer(self.folder / "zookeeper"))
+        servers = {"source": self.source, "target": self.target, "zookeeper": self.zookeeper}
+        self.links = {name: enter(TcpProxy("127.0.0.1", server.port or 0)) for name, server in servers.items()}
+        for server in (self.source, self.target):
+            shop.create_tables(server, SCHEMA)
+            server.execute(KEYLESS)
+        self.case: Case = enter(case(self.folder, self.source, self.target, self.zookeeper, SCHEMA))
+        self._direct = dict(self.case.connections)
+        for name, connection in (("source", "case_source"), ("target", "case_target"), ("zookeeper", "zookeeper_default")):  # fmt: skip
+            data = json.loads(self.case.connections[connection])
+            self.case.connections[connection] = json.dumps({**data, "port": self.links[name].port})
+        self.set_consistency("row")
+        with self.runtime().state():
+            pass
+        self.crews: list[Crew] = []
+        self._stack.callback(lambda: [crew.end() for crew in self.crews])
+        self.crews = [Crew(name, self) for name in ("A", "B")]
+        self.wait_until(lambda: self.captured() is not None, "the first drain")
+        seed(self.source.connect, SCHEMA, customers=60, products=40, orders=80)
+        self.wait_until(self.is_level, "the first batches")
+        self.target.execute(
+            f"CREATE TABLE `{SCHEMA}`._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT, epoch BIGINT)",
+            f"CREATE TRIGGER `{SCHEMA}`._watch AFTER UPDATE ON `{SCHEMA}`._sluice_ack FOR EACH ROW BEGIN "
+            "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
+            f"INSERT INTO `{SCHEMA}`._history (old, new, epoch) VALUES (OLD.batch, NEW.batch, NEW.epoch); END IF; END",
+        )
+        self._began = self.acknowledged()
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+    def runtime(self) -> Runtime:
+        """The pipeline past the proxies, for looking at it and for acting on it."""
+
+        def resolve(connection_id: str) -> Endpoint:
+            return parse_connection(connection_id, self._direct[connection_id])
+
+        return Runtime.build(load_pipeline(self.case.path), resolver=resolve, runner="local")
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[PipelineState]:
+        with self.runtime().state(connect_timeout_s=3) as state:
+            yield state
+
+    def captured(self) -> Any:
+        with self.state() as state:
+            return state.cursor()
+
+    def is_level(self) -> bool:
+        """All that the source has is captured and acknowledged."""
+        runtime = self.runtime()
+        with open_connection(runtime.source) as connection:
+            head = server_info(connection).head
+        with runtime.state(connect_timeout_s=3) as state:
+            cursor = state.cursor()
+            return cursor is not None and cursor.position.order == head.order and not state.undelivered()
+
+    def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Crews that died are started again meanwhile, as an init system would."""
+        end = time.monotonic() + patience_s
+        last: Exception | None = None
+        while time.monotonic() < end:
+            for crew in getattr(self, "crews", ()):
+                crew.revive()
+            try:
+                if condition():
+                    return
+                last = None
+            except (SluiceError, pymysql.MySQLError, OSError) as error:
+                last = error
+            time.sleep(0.1)
+        raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})\n{self.story()}")
+
+    def story(self) -> str:
+        """The last things that went wrong in the crews, for a failure's message."""
+        lines = []
+        for crew in self.crews:
+            told = [e for e in crew.history() if e["what"] in {"error", "crash"}][-6:]
+            lines += [f"  {crew.name}: {e['task']}: {e.get('kind', 'crash')}: {e['text']}" for e in told]
+        return "\n".join(lines)
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+    def work(self, changes_per_s: float = 250) -> None:
+        """Mixed changes from two connections, and a table without a key, until :meth:`rest`."""
+        self._rounds += 1
+        self._workload = Workload(
+            self.source.connect,
+            SCHEMA,
+            connections=2,
+            changes_per_s=changes_per_s,
+            seconds=600,
+            number=self.number % 10_000 * 10_000 + self._rounds,
+        ).start()
+        self._stop_journal.clear()
+        self._journal = threading.Thread(target=self._keep_journal, daemon=True)
+        self._journal.start()
+
+    def rest(self) -> None:
+        """No more changes."""
+        self._stop_journal.set()
+        if self._workload is not None:
+            self._workload.stop()
+            with contextlib.suppress(SluiceError):  # the source was killed under it: its last transaction is gone
+                self._workload.wait()
+            self._workload = None
+        if self._journal is not None:
+            self._journal.join()
+            self._journal = None
+
+    def _keep_journal(self) -> None:
+        choose = random.Random(f"{self.number}/{self._rounds}")
+        with contextlib.suppress(pymysql.MySQLError), self.source.connect(SCHEMA) as connection:
+            cursor = connection.cursor()
+            while not self._stop_journal.wait(0.02):
+                if choose.random() < 0.8:
+                    cursor.execute(
+                        "INSERT INTO journal VALUES (%s, %s)", (f"{self._rounds}", choose.randrange(20))
+                    )  # doubles are wanted
+                else:
+                    cursor.execute("DELETE FROM journal WHERE n = %s LIMIT 1", (choose.randrange(20),))
+
+    def set_consistency(self, word: str) -> None:
+        """How the target is loaded from the next task on."""
+        self.consistency = word
+        text = self.case.yaml.replace(
+            "connection: case_target\n", f"connection: case_target\n    consistency: {word}\n"
+        )
+        text = text.replace("segments: {uri:", "segments: {retain: 1s, uri:").replace(
+            "session_timeout: 2s", f"session_timeout: {SESSION_S:g}s"
+        )
+        partial = self.case.path.with_suffix(".tmp")
+        partial.write_text(text)
+        partial.rename(self.case.path)
+
+    # -- what must hold --------------------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Wait until all is delivered; then compare everything."""
+        self.rest()
+        self.wait_until(self.is_level, "delivery of all changes")
+        self.compare()
+        self.check_history()
+
+    def compare(self) -> None:
+        """CHECKSUM TABLE of both sides; of the table without a key, its rows as a multiset."""
+        here, there = (shop.checksums(server, SCHEMA) for server in (self.source, self.target))
+        assert here == there, f"the tables differ: {here} and {there}"
+        query = f"SELECT what, n, COUNT(*) FROM `{SCHEMA}`.{JOURNAL} GROUP BY what, n ORDER BY what, n"
+        rows = [server.execute(query) for server in (self.source, self.target)]
+        assert rows[0] == rows[1], f"the journal differs: {set(rows[0]) ^ set(rows[1])}"
+
+    def check_history(self) -> None:
+        """The target's own record of its acknowledgement, and ZooKeeper's count of the moves."""
+        moves = self.target.execute(f"SELECT old, new, epoch FROM `{SCHEMA}`._history ORDER BY id")
+        held = None
+        for old, new, _ in moves:
+            assert new == old + 1, f"the target went from batch {old} to {new}"
+            assert held is None or old == held, f"the target held {held}, then moved from {old}"
+            held = new
+        epochs = [epoch for _, _, epoch in moves]
+        assert epochs == sorted(epochs), "an older epoch wrote after a newer one"
+        batch, version = self.acknowledged()
+        assert held is None or held == batch, f"the target holds {held}, ZooKeeper says {batch}"
+        assert version - self._began[1] == batch - self._began[0], (
+            "the acknowledgement moved more or less than once a batch"
+        )
+        with self.state() as state:
+            numbers = state.numbers()
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"batches with gaps: {numbers}"
+            last = state.batch(numbers[-1])
+            cursor = state.cursor()
+        assert last is not None
+        assert cursor is not None
+        assert cursor.next_batch == numbers[-1] + 1
+
+    def acknowledged(self) -> tuple[int, int]:
+        """The acknowledged batch, and how often ZooKeeper's node of it was written."""
+        with self.state() as state:
+            process = state.process("copy")
+        assert process is not None
+        return process.batch, process.version
+
+    def prune(self) -> None:
+        """Retention, as its DAG runs it."""
+        argv = self.disk.inside(self.case.command("segments", str(self.case.path), "--prune"))
+        done = subprocess.run(argv, env=self.case.environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
