@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import numba as nb
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
+from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
 _F = TypeVar("_F")
@@ -75,8 +76,8 @@ CRC_TABLES = _crc_tables()
 
 
 @kernel
-def crc32_of(buf: Any, start: Any, end: Any, tables: Any) -> Any:
-    """CRC32 (zlib's) of ``buf[start:end]``, sixteen bytes a step; ``tables`` is CRC_TABLES."""
+def _crc32_by_tables(buf: Any, start: Any, end: Any, tables: Any) -> Any:
+    """Sixteen bytes a step: about 1.5 bytes a nanosecond."""
     crc = np.uint64(0xFFFFFFFF)
     i = np.int64(start)
     m = np.uint64(0xFF)
@@ -106,3 +107,144 @@ def crc32_of(buf: Any, start: Any, end: Any, tables: Any) -> Any:
         crc = np.uint64(tables[0, (crc ^ np.uint64(buf[i])) & m]) ^ (crc >> np.uint64(8))
         i += 1
     return crc ^ np.uint64(0xFFFFFFFF)
+
+
+# The sum by carry-less multiplication, as "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Gopal et al., Intel 2009) has it:
+# sixteen bytes are folded onto the next sixteen, four such lanes side by side in long events. The constants are powers of x modulo the
+# polynomial, bits reversed, as they stand there: x^(4*128+32), x^(4*128-32) and x^(128+32), x^(128-32).
+_FOLD_64 = (0x154442BD4, 0x1C6E41596)
+_FOLD_16 = (0x1751997D0, 0x0CCAA009E)
+_LANES = ir.VectorType(ir.IntType(64), 2)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any) -> Any:
+    """Fold ``buf[at:end]`` (a multiple of 16 bytes) onto the 128 bits (low, high); returns the folded 128 bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, byte = ir.IntType(64), ir.IntType(8)
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        at, end = (context.cast(builder, args[i], signature.args[i], types.int64) for i in (1, 2))
+        multiply = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_LANES, [_LANES, _LANES, byte]), "llvm.x86.pclmulqdq"
+        )
+
+        def load(position: Any) -> Any:
+            pointer = builder.bitcast(builder.gep(view.data, [position]), _LANES.as_pointer())
+            value = builder.load(pointer)
+            value.align = 1
+            return value
+
+        def folded(state: Any, by: tuple[int, int], onto: Any) -> Any:
+            constant = ir.Constant(_LANES, [ir.Constant(word, by[0]), ir.Constant(word, by[1])])
+            lows = builder.call(multiply, [state, constant, byte(0x00)])
+            highs = builder.call(multiply, [state, constant, byte(0x11)])
+            return builder.xor(builder.xor(lows, highs), onto)
+
+        state = builder.insert_element(ir.Constant(_LANES, ir.Undefined), args[3], ir.IntType(32)(0))
+        state = builder.insert_element(state, args[4], ir.IntType(32)(1))
+        entry = builder.block
+        wide, wide_body, join, narrow, narrow_body, done = (
+            builder.append_basic_block(name) for name in ("wide", "wide_body", "join", "narrow", "narrow_body", "done")
+        )
+        # four lanes: the state is the first, the next 48 bytes are the others
+        builder.cbranch(builder.icmp_signed(">=", builder.sub(end, at), word(48 + 64)), wide, narrow)
+        builder.position_at_end(wide)
+        lanes = [state, *(load(builder.add(at, word(16 * i))) for i in range(3))]
+        behind = builder.add(at, word(48))
+        builder.branch(wide_body)
+        builder.position_at_end(wide_body)
+        here = builder.phi(word)
+        here.add_incoming(behind, wide)
+        phis = []
+        for lane in lanes:
+            phi = builder.phi(_LANES)
+            phi.add_incoming(lane, wide)
+            phis.append(phi)
+        stepped = [folded(phi, _FOLD_64, load(builder.add(here, word(16 * i)))) for i, phi in enumerate(phis)]
+        there = builder.add(here, word(64))
+        here.add_incoming(there, wide_body)
+        for phi, lane in zip(phis, stepped, strict=True):
+            phi.add_incoming(lane, wide_body)
+        builder.cbranch(builder.icmp_signed(">=", builder.sub(end, there), word(64)), wide_body, join)
+        builder.position_at_end(join)
+        joined = stepped[0]
+        for lane in stepped[1:]:
+            joined = folded(joined, _FOLD_16, lane)
+        builder.branch(narrow)
+        builder.position_at_end(narrow)
+        position, current = builder.phi(word), builder.phi(_LANES)
+        for block, offset, value in ((entry, at, state), (join, there, joined)):
+            position.add_incoming(offset, block)
+            current.add_incoming(value, block)
+        builder.cbranch(builder.icmp_signed("<", position, end), narrow_body, done)
+        builder.position_at_end(narrow_body)
+        position.add_incoming(builder.add(position, word(16)), narrow_body)
+        current.add_incoming(folded(current, _FOLD_16, load(position)), narrow_body)
+        builder.branch(narrow)
+        builder.position_at_end(done)
+        pair = [builder.extract_element(current, ir.IntType(32)(i)) for i in (0, 1)]
+        return context.make_tuple(builder, signature.return_type, pair)
+
+    pair = types.Tuple((types.uint64, types.uint64))
+    return pair(buf, at, end, types.uint64, types.uint64), codegen
+
+
+@kernel
+def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
+    """About 8 bytes a nanosecond. The odd bytes come first, behind zero bytes, which a sum with nothing in it does not see."""
+    size = np.int64(end) - np.int64(start)
+    if size < 32:
+        return _crc32_by_tables(buf, start, end, tables)
+    at = np.int64(start)
+    odd = size & 15
+    low = load_u64(buf, at) ^ np.uint64(0xFFFFFFFF)
+    high = load_u64(buf, at + 8)
+    if odd == 0:
+        at += 16
+    else:
+        # the first ``odd`` bytes, moved to the top of the 128 bits
+        bits = np.uint64(8 * (16 - odd))
+        if bits >= 64:
+            high = low << (bits - np.uint64(64))
+            low = np.uint64(0)
+        else:
+            high = (high << bits) | (low >> (np.uint64(64) - bits))
+            low = low << bits
+        at += odd
+        if odd < 4:  # the start value's ones reach into the next sixteen bytes: fold those by hand
+            rest = np.uint64(0xFFFFFFFF) >> np.uint64(8 * odd)
+            low, high = _fold(buf, at, at + 16, low, high)
+            low ^= rest
+            at += 16
+    low, high = _fold(buf, at, end, low, high)
+    m = np.uint64(0xFF)
+    return np.uint64(
+        tables[15, low & m]
+        ^ tables[14, (low >> np.uint64(8)) & m]
+        ^ tables[13, (low >> np.uint64(16)) & m]
+        ^ tables[12, (low >> np.uint64(24)) & m]
+        ^ tables[11, (low >> np.uint64(32)) & m]
+        ^ tables[10, (low >> np.uint64(40)) & m]
+        ^ tables[9, (low >> np.uint64(48)) & m]
+        ^ tables[8, low >> np.uint64(56)]
+        ^ tables[7, high & m]
+        ^ tables[6, (high >> np.uint64(8)) & m]
+        ^ tables[5, (high >> np.uint64(16)) & m]
+        ^ tables[4, (high >> np.uint64(24)) & m]
+        ^ tables[3, (high >> np.uint64(32)) & m]
+        ^ tables[2, (high >> np.uint64(40)) & m]
+        ^ tables[1, (high >> np.uint64(48)) & m]
+        ^ tables[0, high >> np.uint64(56)]
+    ) ^ np.uint64(0xFFFFFFFF)
+
+
+def _can_fold() -> bool:
+    """Does the processor that the kernels are compiled for multiply without carry?"""
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+pclmul" in str(config.CPU_FEATURES or "")
+    return bool(get_host_cpu_features().get("pclmul"))
+
+
+crc32_of: Any = _crc32_by_folding if _can_fold() else _crc32_by_tables
+"""``crc32_of(buf, start, end, CRC_TABLES)``: CRC32 (zlib's) of ``buf[start:end]``, a uint64."""
