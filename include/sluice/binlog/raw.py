@@ -186,7 +186,7 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
         pair = [builder.extract_element(current, ir.IntType(32)(i)) for i in (0, 1)]
         return context.make_tuple(builder, signature.return_type, pair)
 
-    pair = types.Tuple((types.uint64, types.uint64))
+    pair = types.UniTuple(types.uint64, 2)  # type: ignore[attr-defined]
     return pair(buf, at, end, types.uint64, types.uint64), codegen
 
 
