@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.binlog import arrow, fill, jsonb
+from sluice.binlog import arrow, fill, jsondiff, jsontext
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
 from sluice.binlog.charsets import UTF8, codec_of, single_byte_table
@@ -88,6 +88,12 @@ class _TableDecoder:
         image_event = np.repeat(np.arange(len(events)), image_counts)
         image_within = np.arange(len(image_event)) - local_first[image_event]
         starts = rows.images[rev[sc.R_IMAGE][image_event] + image_within]
+        self.partial: np.ndarray[Any, Any] | None = None
+        if rev[sc.R_PARTIAL].any():  # where the bits of an image with JSON differences stand, 0 for other images
+            marked = starts >= sc.PARTIAL_IMAGE
+            starts = np.where(marked, starts - sc.PARTIAL_IMAGE, starts)
+            size = (sum(p.type == t.JSON for p in plan.columns) + 7) >> 3
+            self.partial = np.where(marked, starts - size, 0)
         after = update[image_event] & (image_within & 1 == 1)
         self.bitmaps = np.where(after, rev[sc.R_BM2][image_event], rev[sc.R_BM1][image_event])
         self.offsets = np.empty((len(plan.columns), len(starts)), np.int64)
@@ -206,7 +212,7 @@ class _TableDecoder:
             data = np.empty(int(ends[-1]), np.uint8)
             fill.fill_bytes(self.arena, offsets, select, prefix, ends, data)
         if column.kind is K.JSON:
-            return _json(data, ends, valid)
+            return self._json(plan, offsets, select, data, ends, valid)
         if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
             data, ends = self._inflate(column.name, data, ends)
         charset = column.charset
@@ -253,6 +259,47 @@ class _TableDecoder:
             ])
         except UnicodeDecodeError as error:
             raise self._error(f"column {name}: a value is not valid {charset}: {error}") from error
+
+    def _json(
+        self,
+        plan: ColumnPlan,
+        offsets: np.ndarray[Any, Any],
+        select: np.ndarray[Any, Any],
+        data: np.ndarray[Any, Any],
+        ends: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any],
+    ) -> pa.Array:
+        changed = self._differences(plan, select, valid)
+        try:
+            if not len(changed):
+                return jsontext.json_texts(data, ends, valid)
+            raw = data.tobytes()
+            texts = []
+            for i in changed.tolist():
+                before = int(offsets[select[i] - 1])
+                if before < 0:
+                    raise DecodeError("differences came without the value they apply to")
+                size = int.from_bytes(self.arena[before : before + 4].tobytes(), "little")
+                whole = self.arena[before + 4 : before + 4 + size].tobytes()
+                texts.append(jsondiff.patched_text(whole, raw[int(ends[i]) : int(ends[i + 1])]))
+            mask = np.zeros(len(valid), bool)
+            mask[changed] = True
+            others = jsontext.json_texts(data, ends, np.where(mask, 0, valid).astype(np.uint8))
+            return pc.replace_with_mask(others, arrow.booleans(mask), arrow.strings(texts))
+        except DecodeError as error:
+            hint = "SET GLOBAL binlog_row_image = 'FULL'" if "without" in error.message else None
+            raise self._error(f"column {plan.column.name}: {error.message}", hint=hint) from error
+
+    def _differences(
+        self, plan: ColumnPlan, select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """Indexes into ``select`` of the values that are differences to the before image."""
+        if self.partial is None:
+            return np.empty(0, np.int64)
+        bit = [p.column.name for p in self.plan.columns if p.type == t.JSON].index(plan.column.name)
+        at = np.where(select >= 0, self.partial[select], 0)
+        flags = np.where(at > 0, self.arena[at + (bit >> 3)] >> (bit & 7) & 1, 0)
+        return np.flatnonzero((flags == 1) & (valid == 1))
 
     def _inflate(
         self, name: str, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
@@ -320,13 +367,13 @@ class _TableDecoder:
         }
         return [values[f.name] for f in META_FIELDS]
 
-    def _error(self, what: str, event: int = 0) -> DecodeError:
+    def _error(self, what: str, event: int = 0, hint: str | None = None) -> DecodeError:
         number = int(self.rev[sc.R_FILE][event])
         file, offset = self.rows.files[number], int(self.rev[sc.R_OFFSET][event])
         return DecodeError(
             f"decoding rows of {self.plan.schema.table}: {what}",
             where=f"{file}:{offset}",
-            hint=f"mysqlbinlog -vvv --start-position={offset} {file}",
+            hint=hint or f"mysqlbinlog -vvv --start-position={offset} {file}",
         )
 
 
@@ -363,14 +410,6 @@ def _sets(labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndar
         pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(inverse.astype(np.int64))], null_count=nulls
     )
     return arrow.strings(texts).take(index)
-
-
-def _json(data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> pa.Array:
-    raw = data.tobytes()
-    bounds = ends.tolist()
-    return arrow.strings([
-        jsonb.json_text(raw[bounds[i] : bounds[i + 1]]) if valid[i] else None for i in range(len(valid))
-    ])
 
 
 def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, Any], tail: str = ":") -> pa.Array:

@@ -1,9 +1,13 @@
-"""MySQL's binary JSON to the text the server prints. Source: sql-common/json_binary.cc and json_dom.cc."""
+"""Single values of MySQL's binary JSON: as a tree, to which differences are applied, and its text; and what the kernel leaves to Python.
+
+Source: sql-common/json_binary.cc and json_dom.cc. Whole columns are printed by :mod:`sluice.binlog.jsontext`.
+"""
 
 from __future__ import annotations
 
 import base64
 import struct
+from typing import Any
 
 from sluice.errors import DecodeError
 from sluice.model.temporal import time_text
@@ -26,67 +30,101 @@ _PLAIN_FROM, _PLAIN_TO = -14, 15
 """my_gcvt writes a double plainly if its decimal point lies here (counted from the first digit), else with an exponent."""
 
 
-def json_text(data: bytes) -> str:
-    """The text of a binary JSON value; an empty value (an old server's damaged row) is ``null``. Raises DecodeError."""
+Node = dict[bytes, Any] | list[Any] | str
+"""An object by its keys (UTF-8), an array, or the text of a scalar."""
+
+
+def tree(data: bytes) -> Node:
+    """A binary JSON value as nodes; an empty value (an old server's damaged row) is ``null``. Raises DecodeError."""
     if not data:
         return "null"
     try:
-        out: list[str] = []
-        _value(data, data[0], 1, len(data), out, 0)
-        return "".join(out)
+        return _value(data, data[0], 1, _Budget(len(data)), 0)
     except (struct.error, IndexError, UnicodeDecodeError, KeyError, ValueError) as error:
         raise DecodeError(f"a JSON value is broken: {error}") from error
 
 
-def _value(d: bytes, kind: int, at: int, end: int, out: list[str], depth: int) -> None:
+def tree_text(node: Node) -> str:
+    """The text of a node; keys in the server's order, shorter ones first."""
+    if isinstance(node, str):
+        return node
+    if isinstance(node, list):
+        return f"[{', '.join(map(tree_text, node))}]"
+    keys = sorted(node, key=lambda key: (len(key), key))
+    return "{" + ", ".join(f"{quote(key.decode())}: {tree_text(node[key])}" for key in keys) + "}"
+
+
+def opaque_at(d: Any, at: int) -> str:
+    """The text of the opaque value at ``at`` (its type, its length, its bytes) of a uint8 array. Raises DecodeError."""
+    head = bytes(d[at : at + 6])
+    size, behind = _varlen(head, 1)
+    try:
+        return _opaque(head[0], bytes(d[at + behind : at + behind + size]))
+    except (struct.error, IndexError, ValueError) as error:
+        raise DecodeError(f"a JSON value is broken: {error}") from error
+
+
+class _Budget:
+    """Bytes of a value that its parts may still take together; so shared or nested parts end."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise DecodeError("the parts of a JSON value are longer than the value")
+
+
+def _value(d: bytes, kind: int, at: int, budget: _Budget, depth: int) -> Node:
     if kind in _NUMBERS:
-        out.append(str(struct.unpack_from(_NUMBERS[kind], d, at)[0]))
-    elif kind == _STRING:
+        return str(struct.unpack_from(_NUMBERS[kind], d, at)[0])
+    if kind == _STRING:
         size, at = _varlen(d, at)
-        out.append(quote(_cut(d, at, size).decode("utf-8")))
-    elif kind == _LITERAL:
-        out.append(_LITERALS[d[at]])
-    elif kind == _DOUBLE:
-        out.append(double_text(struct.unpack_from("<d", d, at)[0]))
-    elif kind == _OPAQUE:
-        field_type = d[at]
-        size, at = _varlen(d, at + 1)
-        out.append(_opaque(field_type, _cut(d, at, size)))
-    elif kind <= _LARGE_ARRAY:
-        if depth > _MAX_DEPTH:
-            raise DecodeError("a JSON value is nested too deeply")
-        _container(d, kind, at, out, depth)
-    else:
+        budget.spend(size)
+        return quote(_cut(d, at, size).decode("utf-8"))
+    if kind == _LITERAL:
+        return _LITERALS[d[at]]
+    if kind == _DOUBLE:
+        return double_text(struct.unpack_from("<d", d, at)[0])
+    if kind == _OPAQUE:
+        size, behind = _varlen(d, at + 1)
+        budget.spend(size)
+        return _opaque(d[at], _cut(d, behind, size))
+    if kind > _LARGE_ARRAY:
         raise DecodeError(f"a JSON value has the unknown type {kind}")
+    if depth > _MAX_DEPTH:
+        raise DecodeError("a JSON value is nested too deeply")
+    return _container(d, kind, at, budget, depth)
 
 
-def _container(d: bytes, kind: int, base: int, out: list[str], depth: int) -> None:
+def _container(d: bytes, kind: int, base: int, budget: _Budget, depth: int) -> Node:
     large = kind in {_LARGE_OBJECT, _LARGE_ARRAY}
     is_object = kind in {_SMALL_OBJECT, _LARGE_OBJECT}
     width, fmt = (4, "<I") if large else (2, "<H")
     count, size = struct.unpack_from(fmt, d, base)[0], struct.unpack_from(fmt, d, base + width)[0]
     if base + size > len(d) or count * (1 + width) > size:
         raise DecodeError("a JSON container is longer than its value")
+    budget.spend(count * (1 + width))
     at = base + 2 * width
     values = at + count * (width + 2) if is_object else at
-    out.append("{" if is_object else "[")
+    keys, items = [], []
     for i in range(count):
-        if i:
-            out.append(", ")
         if is_object:
             entry = at + i * (width + 2)
-            key_at = struct.unpack_from(fmt, d, entry)[0]
-            key_size = struct.unpack_from("<H", d, entry + width)[0]
-            out.append(quote(_cut(d, base + key_at, key_size).decode("utf-8")))
-            out.append(": ")
+            key_at, key_size = struct.unpack_from(fmt, d, entry)[0], struct.unpack_from("<H", d, entry + width)[0]
+            budget.spend(key_size)
+            key = _cut(d, base + key_at, key_size)
+            key.decode("utf-8")
+            keys.append(key)
         entry = values + i * (1 + width)
         item = d[entry]
         inline = item in {_LITERAL, _INT16, _UINT16} or (large and item in {_INT32, _UINT32})
         where = entry + 1 if inline else base + struct.unpack_from(fmt, d, entry + 1)[0]
         if not inline and where <= base:
             raise DecodeError("a JSON value points to itself")
-        _value(d, item, where, base + size, out, depth + 1)
-    out.append("}" if is_object else "]")
+        items.append(_value(d, item, where, budget, depth + 1))
+    return dict(zip(keys, items, strict=True)) if is_object else items
 
 
 def _cut(d: bytes, at: int, size: int) -> bytes:

@@ -104,14 +104,14 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         "updates would come with a part of the columns",
         f"{set_} binlog_row_image = 'FULL'; then reconnect the applications",
     )
-    if "PARTIAL_JSON" in have.get("binlog_row_value_options", "").upper():
+    if "PARTIAL_JSON" in have.get("binlog_row_value_options", "").upper() and have.get("binlog_row_image") != "FULL":
         found.append(
             Finding(
                 "error",
                 "binlog_row_value_options",
                 "PARTIAL_JSON",
-                "updates of JSON columns would come as differences",
-                "SET PERSIST binlog_row_value_options = ''",
+                "updates of JSON columns come as differences, which need the whole before image",
+                "SET PERSIST binlog_row_image = 'FULL', or SET PERSIST binlog_row_value_options = ''",
             )
         )
     if have.get("encrypt_binlog", "").upper() in _ON and info.is_mariadb:

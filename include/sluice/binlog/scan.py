@@ -54,6 +54,9 @@ REV_FIELDS = 14
 
 OP_INSERT, OP_UPDATE, OP_DELETE = 0, 1, 2
 
+PARTIAL_IMAGE = 1 << 62
+"""Added to the offset of an after image whose JSON columns may hold differences; a bit for each of them stands just before the image."""
+
 _HEADER = 19
 
 # event types that say nothing a reader needs: intvar, rand, user var, rows query, ignorable, GTID list,
@@ -222,13 +225,15 @@ def scan(
             s[S_EVENT_POS] = event_pos
             return CODE_EVENT
 
-        if 23 <= kind <= 25 or 30 <= kind <= 32:
+        if 23 <= kind <= 25 or 30 <= kind <= 32 or kind == 39:
             at = start + _HEADER
             if at + 10 > stop:
                 return CODE_BAD
             table_id = np.int64(load_u32(buf, at)) | (np.int64(load_u16(buf, at + 4)) << 32)
             version1 = kind <= 25
             op = np.int64(kind - 23) if version1 else np.int64(kind - 30)
+            if kind == 39:
+                op = np.int64(OP_UPDATE)
             at += 8
             slot = find_table(table_ids, table_slots, table_id)
             if slot == -2:
@@ -294,7 +299,17 @@ def scan(
                 if at < 0:
                     return CODE_BAD
                 if op == OP_UPDATE:
-                    images[image] = base + at
+                    partial = np.int64(0)
+                    if kind == 39:  # an option byte, then perhaps a bit for each JSON column
+                        if at >= stop or buf[at] > 1:
+                            return CODE_BAD
+                        if buf[at] == 1:
+                            at += ((slot_events[slot] >> 8) + 7) >> 3
+                            partial = np.int64(PARTIAL_IMAGE)
+                        at += 1
+                        if at > stop:
+                            return CODE_BAD
+                    images[image] = (base + at) | partial
                     image += 1
                     at = walk_image(buf, at, stop, bitmap2, columns, widths, first)
                     if at < 0:
@@ -320,7 +335,7 @@ def scan(
             rev[R_FILE, r] = s[S_FILE]
             rev[R_ROW, r] = s[S_ROW_BASE]
             rev[R_ORIGIN, r] = np.int64(load_u32(buf, start + 5))
-            rev[R_PARTIAL, r] = 0
+            rev[R_PARTIAL, r] = 1 if kind == 39 else 0
             s[S_EVENTS] += 1
             s[S_IMAGES] = image
             s[S_CHANGES] += rows

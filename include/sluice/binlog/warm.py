@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.binlog import fill
+from sluice.binlog import fill, jsontext
 from sluice.binlog import tablemap as t
 from sluice.binlog.charsets import single_byte_table
 from sluice.binlog.decode import ArenaRows, decode_arena
@@ -94,5 +94,7 @@ def compile_kernels() -> None:
     fill.transcode(some[:0], latin1, some)
     one, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
     fill.fill_padded(some, one, one, 1, 4, ends, some.copy(), valid)
+    one[0], valid[0] = 1, 1
+    jsontext.json_texts(np.frombuffer(bytearray(b"\x0b" + bytes(8)), np.uint8), np.array([0, 9]), valid)
     assert parse_table_map(table).named
     assert pa.__version__
