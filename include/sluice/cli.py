@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice.cli_rules import rules_app
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline, pipeline_json_schema
 from sluice.errors import ConfigError, SluiceError
@@ -31,6 +32,7 @@ stack_app = typer.Typer(
     no_args_is_help=True, help="The local development stack: MySQL x2, ZooKeeper, Spark Connect, Airflow."
 )
 app.add_typer(stack_app, name="stack")
+app.add_typer(rules_app, name="rules")
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +53,13 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
         lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ConfigError(f"{count} in {Path(source).name}:\n{lines}", where=f"{source}:{problems[0][0]}") from error
+
+
+def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tuple[int | str, ...]], int]]:
+    """As :func:`load_model`, with a function from a place in the file (``("rules", 0, "path")``) to its line."""
+    found = load_model(path, model)
+    marked = YAML(typ="rt").load(io.StringIO(path.read_text(encoding="utf-8")))
+    return found, lambda loc: _line_of(marked, loc)
 
 
 def load_pipeline(path: Path) -> PipelineConfig:

@@ -246,6 +246,10 @@ class PipelineConfig(_Model):
     rules: str | None = Field(
         None, description="File in include/rules (engine.yaml) that lists the rules; none: rows go as they are."
     )
+    masked: tuple[Regex, ...] = Field(
+        (),
+        description="Regular expressions on schema.table.column, anchored: their values never appear in errors, logs, XCom or on a screen.",
+    )
     mapping: tuple[TableMapping, ...] = Field((), description="Where tables go; a table not named keeps its name.")
     targets: tuple[TargetConfig, ...] = Field(min_length=1, description="The stores to keep in step.")
     retry: RetryConfig = Field(default_factory=RetryConfig, description="Retries of a task.")

@@ -85,7 +85,8 @@ class RuleTotal(_Stored):
     rows_in: int
     rows_out: int
     seconds: float
-    errors: int = 0
+    errors: int = Field(0, description="Rows on which it raised; they were skipped, or kept as dead letters.")
+    dead_letters: int = 0
 
 
 class ChangesetManifest(_Stored):
@@ -97,6 +98,9 @@ class ChangesetManifest(_Stored):
     last: PositionRecord = Field(description="Position behind the batch's last transaction.")
     tables: tuple[ChangesetTable, ...]
     rules: tuple[RuleTotal, ...] = ()
+    dead_letters: tuple[str, ...] = Field(
+        (), description="Files of rows that rules rejected, relative to the pipeline's store folder."
+    )
     counts: dict[str, int] = Field(
         default_factory=dict, description="changes: merged from; rows, inserts, updates, deletes: merged to."
     )

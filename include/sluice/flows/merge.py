@@ -54,7 +54,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         store = runtime.store
         manifest = store.read_manifest(record.manifest)
         attempt = attempt_id()
-        units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt)
+        units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt, resolver=runtime.resolver)
         results: list[MergeResult] = runtime.runner.run(
             run_merge_unit, units, description=f"{runtime.name}: merge batch {batch}"
         )
@@ -68,5 +68,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             units=len(units),
             seconds=time.monotonic() - started,
         )
+        for rule in changeset.manifest.rules:
+            _log.info("rule", pipeline=runtime.name, batch=batch, **rule.model_dump())
         _log.info("merged", pipeline=runtime.name, **outcome.to_json())
         return outcome

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,16 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.config.connections import ConnectionResolver, Endpoint
-from sluice.config.pipeline import PipelineConfig, TargetConfig
-from sluice.errors import ConfigError, SegmentError
+from sluice.config.connections import ConnectionResolver
+from sluice.config.pipeline import PipelineConfig, TableMapping, TargetConfig
+from sluice.errors import SegmentError
 from sluice.flows.changeset import (
     Changeset,
     ChangesetColumn,
     ChangesetFile,
     ChangesetManifest,
     ChangesetTable,
-    RuleTotal,
     changeset_file_path,
     changeset_folder,
     columns_of,
@@ -36,6 +35,9 @@ from sluice.flows.changeset import (
     read_changeset_file,
     write_changeset_file,
 )
+from sluice.flows.deadletters import Written
+from sluice.flows.endpoints import Endpoints
+from sluice.flows.ruling import Ruling, rule_totals
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import compact, user_columns
@@ -68,24 +70,6 @@ _Part = TypeVar("_Part")
 _READ = ("_op", "_seq", "_commit_ts", "_before")
 
 
-@dataclass(frozen=True)
-class Endpoints:
-    """A resolver that travels with the units: the endpoints themselves. Its repr names ids only."""
-
-    endpoints: Mapping[str, Endpoint] = field(repr=False)
-
-    @classmethod
-    def of(cls, resolver: ConnectionResolver, ids: Iterable[str]) -> Endpoints:
-        """Resolve ``ids`` now, here."""
-        return cls({name: resolver(name) for name in ids})
-
-    def __call__(self, connection_id: str) -> Endpoint:
-        try:
-            return self.endpoints[connection_id]
-        except KeyError:
-            raise ConfigError(f"there is no connection {connection_id!r} in this work unit") from None
-
-
 # merge -----------------------------------------------------------------------------------------------------------------
 
 
@@ -97,7 +81,6 @@ class MergePart:
     files: tuple[SegmentFile, ...]
     buckets: tuple[int, int]
     route: TableRoute
-    rules: RuleSet
 
     @property
     def cost(self) -> int:
@@ -116,6 +99,8 @@ class MergeUnit:
     attempt: str
     number: int
     parts: tuple[MergePart, ...]
+    ruling: Ruling
+    mapping: tuple[TableMapping, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -141,6 +126,7 @@ class MergeResult:
     parts: tuple[MergedPart, ...]
     rules: tuple[RuleCount, ...]
     seconds: float
+    dead_letters: tuple[Written, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -156,17 +142,21 @@ def plan_merge(
     attempt: str,
     *,
     parallelism: int | None = None,
+    resolver: ConnectionResolver | None = None,
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+
+    ``resolver``: for the connections that lookups of rules name.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
     """
     rules = RuleSet.load(rules_path) if rules_path else RuleSet()
     rules.validate()
+    ruling = Ruling.of(rules, pipeline, rules_path, resolver)
     routes = Routes.compile(pipeline.mapping)
     parts = [
-        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source), rules.matching(source))
+        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source))
         for source, files in _by_table(manifest).items()
     ]
     workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
@@ -174,7 +164,7 @@ def plan_merge(
     size = min(max(UNIT_ROWS, total // (workers * 2) + 1), MAX_UNIT_ROWS)
     pieces = [piece for part in parts for piece in _cut(part, size)]
     return [
-        MergeUnit(store.uri, store.pipeline, manifest.batch, attempt, number, tuple(group))
+        MergeUnit(store.uri, store.pipeline, manifest.batch, attempt, number, tuple(group), ruling, pipeline.mapping)
         for number, group in enumerate(_pack([(piece, piece.cost) for piece in pieces], size))
     ]
 
@@ -196,7 +186,7 @@ def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
     for lo, hi in pairwise(borders):
         files = tuple(f for f in part.files if f.bucket_min < hi and f.bucket_max >= lo)
         if files:
-            yield MergePart(part.source, files, (lo, hi), part.route, part.rules)
+            yield MergePart(part.source, files, (lo, hi), part.route)
 
 
 def _pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
@@ -216,20 +206,38 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     store = SegmentStore(unit.store_uri, unit.pipeline)
     done: list[MergedPart] = []
     counts: list[RuleCount] = []
+    letters: list[Written] = []
+    routes: Routes | None = None
     for number, part in enumerate(unit.parts):
         changes, key = _read(store, part)
-        merged = compact(changes, key)
-        ruled, counted = part.rules.apply(merged, part.source)
-        counts += counted
-        mapped = part.route.apply(ruled)
-        file = None
-        if mapped.num_rows:
-            path = changeset_file_path(
-                store, unit.batch, unit.attempt, part.route.target, f"{unit.number:05d}-{number:04d}"
+        ruled = unit.ruling.apply(compact(changes, key), part.source)
+        counts += ruled.counts
+        name = f"{unit.number:05d}-{number:04d}"
+        letters += unit.ruling.keep_rejected(store, unit.batch, unit.attempt, name, part.source, ruled, part.files)
+        for source, rows in ruled.tables.items():
+            if source == part.source:
+                route = part.route
+            else:  # a rule sent rows to another table
+                routes = routes or Routes.compile(unit.mapping)
+                route = routes.route(source)
+            mapped = route.apply(rows)
+            file = None
+            if mapped.num_rows:
+                path = changeset_file_path(store, unit.batch, unit.attempt, route.target, name)
+                file = write_changeset_file(store, path, mapped, (part.buckets[0], part.buckets[1] - 1))
+            done.append(
+                MergedPart(
+                    source, route, columns_of(mapped.schema), file, changes.num_rows if source == part.source else 0
+                )
             )
-            file = write_changeset_file(store, path, mapped, (part.buckets[0], part.buckets[1] - 1))
-        done.append(MergedPart(part.source, part.route, columns_of(mapped.schema), file, changes.num_rows))
-    return MergeResult(tuple(done), tuple(counts), time.perf_counter() - started)
+    return MergeResult(tuple(done), tuple(counts), time.perf_counter() - started, tuple(letters))
+
+
+def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
+    """All tables of a batch, each merged whole: for looking at, not for work."""
+    for source, files in sorted(_by_table(manifest).items()):
+        changes, key = _read(store, MergePart(source, tuple(files), (0, KEY_BUCKETS), TableRoute(source, source)))
+        yield source, compact(changes, key)
 
 
 def _read(store: SegmentStore, part: MergePart) -> tuple[pa.Table, list[str]]:
@@ -301,39 +309,26 @@ def write_changeset_manifest(
                 )
             )
     every = [file for entry in entries for file in entry.files]
+    letters = [letter for result in results for letter in result.dead_letters]
     changeset = ChangesetManifest(
         batch=manifest.batch,
         attempt=attempt,
         last=manifest.last,
         tables=tuple(entries),
-        rules=_rule_totals(results),
+        rules=rule_totals((c for r in results for c in r.rules), letters),
+        dead_letters=tuple(letter.path for letter in letters),
         counts={
             "changes": manifest.changes,
             "rows": sum(f.rows for f in every),
             "inserts": sum(f.inserts for f in every),
             "updates": sum(f.updates for f in every),
             "deletes": sum(f.deletes for f in every),
+            "dead_letters": sum(letter.rows for letter in letters),
         },
     )
     path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
     store.write_bytes(path, (changeset.model_dump_json(by_alias=True, indent=1) + "\n").encode())
     return Changeset(path, changeset)
-
-
-def _rule_totals(results: Sequence[MergeResult]) -> tuple[RuleTotal, ...]:
-    totals: dict[str, RuleCount] = {}
-    for count in (count for result in results for count in result.rules):
-        known = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
-        totals[count.name] = RuleCount(
-            count.name,
-            known.rows_in + count.rows_in,
-            known.rows_out + count.rows_out,
-            known.seconds + count.seconds,
-        )
-    return tuple(
-        RuleTotal(name=c.name, rows_in=c.rows_in, rows_out=c.rows_out, seconds=round(c.seconds, 6))
-        for c in totals.values()
-    )
 
 
 # load ------------------------------------------------------------------------------------------------------------------

@@ -38,12 +38,15 @@ META_FIELDS: tuple[pa.Field, ...] = (
 that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it; ``_bucket`` is
 ``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns in the after image, null = all."""
 
+RULE_COLUMNS = ("_image", "_source_row", "_table")
+"""Columns that exist only while rules run."""
+
 KEY_BUCKETS = 64
 
 
 def stored_name(column: str) -> str:
     """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a column of ours."""
-    return f"${column}" if column.lower() in META_COLUMNS or column.startswith("$") else column
+    return f"${column}" if column.lower() in META_COLUMNS + RULE_COLUMNS or column.startswith("$") else column
 
 
 @dataclass(frozen=True, slots=True, order=True)

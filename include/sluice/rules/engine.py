@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from sluice.config.pipeline import Regex
+from sluice.config.pipeline import Regex, Size, Span
 
 
 class RuleKind(StrEnum):
@@ -20,10 +21,22 @@ class RuleKind(StrEnum):
     SPARK = "spark"
 
 
-AVAILABLE_KINDS = (RuleKind.ROW, RuleKind.ARROW, RuleKind.PANDAS)
-"""The kinds that this version runs."""
+class OnError(StrEnum):
+    """What becomes of a row on which a rule raises."""
+
+    STOP = "stop"
+    DEAD_LETTER = "dead_letter"
+    SKIP_ROW = "skip_row"
+
 
 RuleEvent = Literal["insert", "update", "delete"]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class _Model(BaseModel):
@@ -35,14 +48,49 @@ class RuleMatch(_Model):
 
     schema_: Regex = Field(".*", alias="schema", description="Regular expression on the source schema.")
     table: Regex = Field(".*", description="Regular expression on the source table.")
+    operation: Regex = Field(".*", description="Regular expression on insert, update or delete.")
     events: tuple[RuleEvent, ...] = Field(
         ("insert", "update", "delete"),
         min_length=1,
-        description="Operations the rule sees. Others pass it by, unchanged.",
+        description="Operations the rule sees, as a list. Others pass it by, unchanged.",
     )
     columns: tuple[Regex, ...] = Field(
         (), description="An update is seen only if a column of such a name changed; inserts and deletes always are."
     )
+
+
+class LookupConfig(_Model):
+    """A dimension table that a rule holds: from a file, or from a query over a connection."""
+
+    file: str | None = Field(
+        None, description="CSV, Parquet or JSON-lines file, relative to engine.yaml, or any pyarrow.fs URI."
+    )
+    connection: str | None = Field(None, description="Id of a connection of type mysql; goes with query.")
+    query: str | None = Field(None, description="One SELECT; its columns are the lookup's.")
+    key: Names = Field(min_length=1, description="Column or columns that a row is found by.")
+    max_age: Span = Field(timedelta(minutes=5), description="A worker reads it again when its copy is older.")
+    max_rows: int = Field(
+        100_000, gt=0, description="More rows are an error: a lookup is held in the memory of every worker."
+    )
+    max_bytes: Size = Field(64 * 2**20, description="The same, in bytes of Arrow memory.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> LookupConfig:
+        if (self.file is None) == (self.connection is None) or (self.connection is None) != (self.query is None):
+            raise ValueError("a lookup takes either file, or connection and query")
+        return self
+
+
+class EmitConfig(_Model):
+    """What a table that a rule sends rows to looks like. A bare list is the key."""
+
+    key: Names | None = Field(None, description="Key columns; none: those of the source table.")
+    columns: Names | None = Field(None, description="Only these columns go there; none: all the rule gives.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_key(cls, value: Any) -> Any:
+        return {"key": value} if isinstance(value, str | list | tuple) else value
 
 
 class RuleConfig(_Model):
@@ -51,24 +99,61 @@ class RuleConfig(_Model):
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,99}$")] = Field(
         description="Name in logs, errors and the graph."
     )
-    path: str = Field(description="The rule's file, relative to engine.yaml.")
+    path: str | None = Field(None, description="The rule's file, relative to engine.yaml.")
+    builtin: str | None = Field(
+        None, description="Instead of path: a rule that comes with Sluice; docs/rules.md lists them."
+    )
     type: RuleKind = Field(
-        RuleKind.ROW, description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table."
+        RuleKind.ROW,
+        description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table; sql: one SELECT over the table `rows`; "
+        "spark: DataFrame in and out, always a task of its own. A built-in rule has its own.",
     )
     order: int = Field(0, description="Lower runs first; rules of one order run as listed.")
     match: RuleMatch = Field(default_factory=RuleMatch, description="What it applies to.")
-    params: dict[str, Any] = Field(default_factory=dict, description="Given to the rule as context.params.")
-    on_error: Literal["stop"] = Field("stop", description="stop: the batch stays where it is until the rule is mended.")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="Given to the rule as context.params; in SQL as $name."
+    )
+    lookups: dict[str, LookupConfig] = Field(
+        default_factory=dict, description="Dimension tables: context.lookups[name]; in SQL a table of that name."
+    )
+    emits: dict[str, EmitConfig] = Field(
+        default_factory=dict,
+        description="Key (and columns) of other tables (schema.table) that the rule sends rows to; without a line here they have "
+        "the source table's key and all columns.",
+    )
+    on_error: OnError = Field(
+        OnError.STOP,
+        description="stop: the batch stays until the rule is mended; dead_letter: the row is kept in the dead-letter store; "
+        "skip_row: its change is left out, and counted.",
+    )
+    max_errors: int = Field(
+        1000,
+        ge=1,
+        description="Rows of a table in one work unit that may fail; beyond, the batch stops whatever on_error says.",
+    )
     task: Literal["fused", "own"] = Field(
-        "fused", description="fused: in one pass with the other rules; own: an Airflow task of its own."
+        "fused",
+        description="fused: in one pass with the other rules; own: an Airflow task of its own, rule.NAME in the graph.",
     )
 
-    @field_validator("type")
+    @property
+    def owns_task(self) -> bool:
+        """True if the rule is a task of its own in the graph."""
+        return self.task == "own" or self.type is RuleKind.SPARK
+
+    @field_validator("emits")
     @classmethod
-    def _available(cls, value: RuleKind) -> RuleKind:
-        if value not in AVAILABLE_KINDS:
-            raise ValueError(f"rules of type {value} are not in this version; available: {', '.join(AVAILABLE_KINDS)}")
+    def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if name.count(".") != 1:
+                raise ValueError(f"{name!r} must be schema.table")
         return value
+
+    @model_validator(mode="after")
+    def _one_file(self) -> RuleConfig:
+        if (self.path is None) == (self.builtin is None):
+            raise ValueError("a rule takes either path (a file of yours) or builtin (a rule that comes with Sluice)")
+        return self
 
 
 class EngineConfig(_Model):
@@ -84,3 +169,8 @@ class EngineConfig(_Model):
         if twice:
             raise ValueError(f"two rules have the name {twice[0]!r}")
         return self
+
+    @property
+    def in_order(self) -> tuple[RuleConfig, ...]:
+        """As they run."""
+        return tuple(sorted(self.rules, key=lambda rule: rule.order))

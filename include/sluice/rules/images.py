@@ -6,12 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import META_COLUMNS
+from sluice.model.tables import META_COLUMNS, RULE_COLUMNS
 
 AFTER, SHADOW, DELETED = 0, 1, 2
 """Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
 
-INTERNAL = ("_op", "_seq", "_commit_ts", "_before", "_image")
+INTERNAL = (*META_COLUMNS, *RULE_COLUMNS)
+"""Columns that are not the user's."""
 
 
 def key_columns(schema: pa.Schema) -> list[str]:
@@ -20,9 +21,17 @@ def key_columns(schema: pa.Schema) -> list[str]:
     return [name for _, name in sorted(keys)]
 
 
+def user_columns(schema: pa.Schema) -> list[str]:
+    """Stored names of the user's columns."""
+    return [name for name in schema.names if name not in INTERNAL]
+
+
 def unfold(merged: pa.Table) -> pa.Table:
-    """Rows and old images below each other, with ``_image``. A deleted row that existed before is seen as it was then."""
-    merged = merged.combine_chunks()
+    """Rows and old images below each other, with ``_image``. A deleted row that existed before is seen as it was then.
+
+    ``_source_row`` is the number of the merged row that an image belongs to; whatever rules make of an image keeps it.
+    """
+    merged = merged.append_column("_source_row", pa.array(np.arange(merged.num_rows, dtype=np.int64))).combine_chunks()
     before = merged["_before"].combine_chunks()
     deleted = pc.equal(merged["_op"], "d")
     existed = pc.is_valid(before)
@@ -39,8 +48,8 @@ def unfold(merged: pa.Table) -> pa.Table:
 def fold(rows: pa.Table, key: list[str]) -> pa.Table:
     """The inverse, after rules: one row a key with ``_op`` and ``_before`` made anew."""
     image = rows["_image"].to_numpy()
-    rows = rows.drop_columns(["_image", "_before"]).combine_chunks()
-    users = [name for name in rows.schema.names if name not in META_COLUMNS]
+    rows = rows.drop_columns(["_image", "_before", "_source_row"]).combine_chunks()
+    users = user_columns(rows.schema)
     after = rows.filter(pa.array(image == AFTER))
     was = rows.filter(pa.array(image != AFTER))
     struct = pa.struct([rows.schema.field(name) for name in users])

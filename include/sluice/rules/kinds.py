@@ -2,35 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sluice.errors import RuleError
+from sluice.config.masking import SHOWN
+from sluice.errors import RuleError, SluiceError
 from sluice.model.tables import TableId, stored_name
-from sluice.rules import images
-from sluice.rules.context import RuleContext
-from sluice.rules.engine import RuleKind
+from sluice.rules import images, sql, views
+from sluice.rules.context import RuleContext, Sent
+from sluice.rules.engine import OnError, RuleKind
+from sluice.rules.lookups import Lookup
 from sluice.rules.script import Rule
-from sluice.rules.values import from_python, inferred, to_python, to_rows, true_name
+from sluice.rules.values import fitted, from_python, inferred, to_python, to_rows, true_name
 
 _EVENTS = {"i": "insert", "u": "update", "d": "delete"}
 
-
-def run(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
-    """``rows`` (user columns and ``images.INTERNAL``) through one rule. Raises RuleError."""
-    return _KINDS[rule.config.type](rule, rows, table)
+Tables = dict[TableId, pa.Table]
 
 
-def _context(rule: Rule, rows: pa.Table, table: TableId) -> RuleContext:
-    schema = rows.schema
-    key = tuple(true_name(schema.field(name)) for name in images.key_columns(schema))
-    return RuleContext(rule.name, table.schema, table.table, key, rule.config.params)
+@dataclass
+class Run:
+    """One rule at work on one table.
+
+    Attributes:
+        hidden: names of the columns whose values must not be shown.
+        failed: merged rows (``_source_row``) on which the rule raised, and why.
+    """
+
+    rule: Rule
+    table: TableId
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    failed: dict[int, RuleError] = field(default_factory=dict)
+
+    def context(self, rows: pa.Table) -> RuleContext:
+        """The context of these rows."""
+        key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
+        return RuleContext(self.rule.name, self.table.schema, self.table.table, key, self.rule.params(), self.lookups)
+
+    def error(self, error: Exception, what: str) -> RuleError:
+        """What the user's code raised, as a RuleError."""
+        return error if isinstance(error, RuleError) else self.rule.error(error, what, withheld=bool(self.hidden))
+
+    def key_text(self, key: Mapping[str, Any]) -> str:
+        """A key for people; masked where configured."""
+        if not key:
+            return "(a table without a key)"
+        return ", ".join(f"{name}={SHOWN if name in self.hidden else repr(value)}" for name, value in key.items())
+
+    def fail(self, source_row: int, error: RuleError) -> None:
+        """Note a row that failed. Raises the error if the rule says stop, or too many failed."""
+        config = self.rule.config
+        if config.on_error is OnError.STOP:
+            raise error
+        self.failed.setdefault(source_row, error)
+        if len(self.failed) > config.max_errors:
+            raise RuleError(
+                f"{error.message} (and {config.max_errors} rows of {self.table} before it: more than max_errors)",
+                where=error.where,
+                hint="mend the rule; the batch stays and is tried again",
+            ) from None
 
 
-def _row(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
-    """dict -> dict, None or a list of dicts."""
+def run(work: Run, rows: pa.Table) -> Tables:
+    """``rows`` (user columns and internal ones) through one rule: rows by table, its own always among them.
+
+    With ``on_error`` other than stop, rows that fail are found, noted in ``work.failed`` and left out with all of their images.
+
+    Raises:
+        RuleError: names rule, file:line and table.
+    """
+    kind = _KINDS[work.rule.kind]
+    work.rule.params()  # what is wrong with the rule itself is no row's fault
+    try:
+        tables = kind(work, rows)
+    except RuleError:
+        if work.rule.config.on_error is OnError.STOP or len(work.failed) > work.rule.config.max_errors:
+            raise
+        _find_failing(kind, work, rows)
+        tables = kind(work, without(rows, work.failed))
+    return {table: without(part, work.failed) for table, part in tables.items()} if work.failed else tables
+
+
+def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> None:
+    """By halves: every row that fails alone, and nothing else, is noted."""
+    try:
+        kind(work, rows)
+    except RuleError as error:
+        if len(work.failed) > work.rule.config.max_errors:
+            raise
+        if rows.num_rows == 1:
+            work.fail(rows["_source_row"][0].as_py(), error)
+            return
+        half = rows.num_rows // 2
+        _find_failing(kind, work, rows.slice(0, half))
+        _find_failing(kind, work, rows.slice(half))
+
+
+def without(rows: pa.Table, failed: Mapping[int, Any]) -> pa.Table:
+    """Rows of which no image failed."""
+    if not failed:
+        return rows
+    gone = np.isin(rows["_source_row"].to_numpy(), np.fromiter(failed, np.int64))
+    return rows.filter(pa.array(~gone)) if gone.any() else rows
+
+
+def _row(work: Run, rows: pa.Table) -> Tables:
+    """dict -> dict, None or a list of dicts; rows made by ``context.to`` go to another table."""
+    rule, table = work.rule, work.table
     function = rule.function()
     fields = {true_name(f): f for f in rows.schema if f.name not in images.INTERNAL}
     dicts = to_rows(list(fields), [rows[f.name] for f in fields.values()])
@@ -39,11 +123,12 @@ def _row(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
     befores = to_rows([true_name(f) for f in before_type], struct.flatten())
     existed = struct.is_valid().to_pylist()
     ops, commits = rows["_op"].to_pylist(), to_python(rows["_commit_ts"])
-    kinds = rows["_image"].to_pylist()
-    context = _context(rule, rows, table)
-    results: list[dict[str, Any]] = []
-    origin: list[int] = []
+    kinds, origins = rows["_image"].to_pylist(), rows["_source_row"].to_pylist()
+    context = work.context(rows)
+    results: dict[TableId, tuple[list[dict[str, Any]], list[int]]] = {table: ([], [])}
     for index, row in enumerate(dicts):
+        if origins[index] in work.failed:
+            continue
         context.op = _EVENTS[ops[index]]  # type: ignore[assignment]
         context.image = "before" if kinds[index] == images.SHADOW else "after"
         context.before = befores[index] if existed[index] and context.image == "after" else None
@@ -52,23 +137,28 @@ def _row(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
         try:
             result = function(row, context)
         except Exception as error:
-            raise _failed(rule, error, f"failed on {context.op} of {table} {_key_text(key)}") from error
+            work.fail(origins[index], work.error(error, f"failed on {context.op} of {table} {work.key_text(key)}"))
+            continue
         if result is None:
             continue
         for item in result if isinstance(result, list | tuple) else (result,):
             if not isinstance(item, dict):
-                raise RuleError(
-                    f"rule {rule.name!r} returned {type(item).__name__} for {table} {_key_text(key)}",
+                wrong = RuleError(
+                    f"rule {rule.name!r} returned {type(item).__name__} for {table} {work.key_text(key)}",
                     where=f"{rule.path}:{function.__code__.co_firstlineno if hasattr(function, '__code__') else 1}",
                     hint="return the row (a dict), None to leave it out, or a list of rows",
                 )
-            results.append(item)
+                work.fail(origins[index], wrong)
+                break
+            place = views.table_id(item.table, table) if isinstance(item, Sent) else table
+            items, origin = results.setdefault(place, ([], []))
+            items.append(item)
             origin.append(index)
-    return _columns(rule, rows, table, fields, results, origin)
+    return {place: _columns(work, rows, place, fields, items, origin) for place, (items, origin) in results.items()}
 
 
 def _columns(
-    rule: Rule,
+    work: Run,
     rows: pa.Table,
     table: TableId,
     fields: dict[str, pa.Field],
@@ -76,6 +166,7 @@ def _columns(
     origin: list[int],
 ) -> pa.Table:
     """Dicts back to Arrow. A column is gone if all rows lack it; some rows lacking it is an error."""
+    rule = work.rule
     taken = rows.take(pa.array(origin, pa.int64()))
     if not results:
         return taken
@@ -88,107 +179,165 @@ def _columns(
             values = [row[name] for row in results]
         except KeyError:
             lacking = next(i for i, row in enumerate(results) if name not in row)
+            key = work.key_text({
+                k: results[lacking].get(k) for k in fields if fields[k].name in images.key_columns(rows.schema)
+            })
             raise RuleError(
-                f"rule {rule.name!r} returned a row of {table} without column {name!r}, which other rows have "
-                f"({_key_text(_key_of(taken, lacking))})",
-                where=f"{rule.path}:1",
+                f"rule {rule.name!r} returned a row without column {name!r} for {table} {key}, and others with it",
+                where=rule.home,
                 hint=f"set row[{name!r}] = None to send NULL, or take the column out of every row",
             ) from None
         try:
             if name in fields:
-                array, field = from_python(values, fields[name]), fields[name]
+                array, made = from_python(values, fields[name]), fields[name]
             else:
                 array = inferred(values)
-                field = pa.field(stored_name(str(name)), array.type, metadata={"sluice.name": str(name)})
+                made = pa.field(stored_name(str(name)), array.type, metadata={"sluice.name": str(name)})
         except ValueError as error:
+            told = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
             raise RuleError(
-                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit: {error}",
-                where=f"{rule.path}:1",
-            ) from error
+                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit: {told}",
+                where=rule.home,
+            ) from None
         columns.append(array)
-        schema.append(field)
-    for name in images.INTERNAL:
-        columns.append(taken[name])
-        schema.append(taken.schema.field(name))
+        schema.append(made)
+    for index, internal in enumerate(taken.schema):
+        if internal.name in images.INTERNAL:
+            columns.append(taken.column(index))
+            schema.append(internal)
     return pa.table(columns, schema=pa.schema(schema))
 
 
-def _arrow(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
-    """pa.Table -> pa.Table. ``_op``, ``_seq``, ``_commit_ts``, ``_before`` and ``_image`` have to stay."""
-    function = rule.function()
+def _arrow(work: Run, rows: pa.Table) -> Tables:
+    """pa.Table -> pa.Table. ``_row`` has to stay."""
+    function = work.rule.function()
     try:
-        result = function(rows, _context(rule, rows, table))
+        result = function(views.view(rows), work.context(rows))
     except Exception as error:
-        raise _failed(rule, error, f"failed on {table}") from error
-    return _checked_table(rule, rows, result, table)
+        raise _failed(work, error) from (None if work.hidden else error)
+    if not isinstance(result, pa.Table):
+        raise _not_a(work, result, "a pyarrow.Table")
+    return _restored(work, rows, result)
 
 
-def _pandas(rule: Rule, rows: pa.Table, table: TableId) -> pa.Table:
-    """DataFrame (Arrow-backed columns) -> DataFrame."""
+def _pandas(work: Run, rows: pa.Table) -> Tables:
+    """DataFrame (Arrow-backed columns) -> DataFrame. ``_row`` has to stay."""
     import pandas as pd
 
-    function = rule.function()
-    hidden = rows.select(["_before"])
-    frame = rows.drop_columns(["_before"]).to_pandas(types_mapper=pd.ArrowDtype)
+    function = work.rule.function()
+    frame = views.view(rows).to_pandas(types_mapper=pd.ArrowDtype)
     try:
-        result = function(frame, _context(rule, rows, table))
+        result = function(frame, work.context(rows))
     except Exception as error:
-        raise _failed(rule, error, f"failed on {table}") from error
+        raise _failed(work, error) from (None if work.hidden else error)
     if not isinstance(result, pd.DataFrame):
-        raise RuleError(
-            f"rule {rule.name!r} returned {type(result).__name__} for {table}",
-            where=f"{rule.path}:1",
-            hint="return a DataFrame that keeps the index of the rows",
-        )
-    back = pa.Table.from_pandas(result, preserve_index=False)
-    back = back.append_column(rows.schema.field("_before"), hidden["_before"].take(pa.array(result.index.to_numpy())))
-    return _checked_table(rule, rows, back, table)
+        raise _not_a(work, result, "a DataFrame")
+    ours = [name for name in result.columns if name in images.INTERNAL and name not in {"_row", "_table"}]
+    try:
+        back = pa.Table.from_pandas(result.drop(columns=ours), preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _failed(work, error) from (None if work.hidden else error)
+    return _restored(work, rows, back)
 
 
-def _checked_table(rule: Rule, rows: pa.Table, result: Any, table: TableId) -> pa.Table:
-    if not isinstance(result, pa.Table):
-        raise RuleError(
-            f"rule {rule.name!r} returned {type(result).__name__} for {table}",
-            where=f"{rule.path}:1",
-            hint="return a pyarrow.Table",
+def _sql(work: Run, rows: pa.Table) -> Tables:
+    """One SELECT over the table ``rows``. ``_row`` has to stay."""
+    given = work.rule.params()
+    try:
+        result = sql.select(
+            work.rule.text, views.view(rows), given, {n: lookup.table for n, lookup in work.lookups.items()}
         )
-    missing = [name for name in images.INTERNAL if name not in result.schema.names]
-    if missing:
+    except Exception as error:
+        raise _failed(work, error) from (None if work.hidden else error)
+    return _restored(work, rows, result)
+
+
+def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
+    """The rule's columns with ours beside them again, by table."""
+    rule = work.rule
+    if "_row" not in result.schema.names:
         raise RuleError(
-            f"rule {rule.name!r} lost the column {missing[0]} of {table}",
-            where=f"{rule.path}:1",
+            f"rule {rule.name!r} lost the column _row of {work.table}, which says what row each result came from",
+            where=rule.home,
+            hint="keep it as it is: SELECT *, or SELECT _row, …" if rule.kind is RuleKind.SQL else "keep it as it is",
+        )
+    origin = result["_row"].combine_chunks()
+    try:
+        taken = rows.take(origin)
+    except (pa.ArrowException, IndexError) as error:
+        raise RuleError(
+            f"rule {rule.name!r} changed the values of column _row of {work.table}",
+            where=rule.home,
             hint="keep it as it is",
-        )
+        ) from error
     columns, schema = [], []
-    for name in [n for n in result.schema.names if n not in images.INTERNAL] + list(images.INTERNAL):
-        known = rows.schema.field(name) if name in rows.schema.names else None
-        field = known or pa.field(name, result.schema.field(name).type, metadata={"sluice.name": name})
+    for name in images.user_columns(result.schema):
+        if name == "_row":
+            continue
+        known = _declared(result.schema.field(name), rows.schema)
         try:
-            columns.append(result[name].cast(field.type) if result[name].type != field.type else result[name])
-        except pa.ArrowException as error:
+            column = fitted(result[name], known.type if known is not None else None)
+        except (pa.ArrowException, ValueError) as error:
+            told = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
             raise RuleError(
-                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit: {error}",
-                where=f"{rule.path}:1",
-            ) from error
-        schema.append(field)
-    return pa.table(columns, schema=pa.schema(schema))
+                f"rule {rule.name!r} returned a value for column {name!r} of {work.table} that does not fit: {told}",
+                where=rule.home,
+            ) from None
+        columns.append(column)
+        schema.append(
+            known if known is not None else pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
+        )
+    revived = _revived(taken, result)
+    for index, internal in enumerate(taken.schema):
+        if internal.name in images.INTERNAL:
+            columns.append(revived.get(internal.name, taken.column(index)))
+            schema.append(internal)
+    whole = pa.table(columns, schema=pa.schema(schema))
+    if "_table" not in result.schema.names:
+        return {work.table: whole}
+    return views.by_table(whole, result["_table"], work.table)
 
 
-def _failed(rule: Rule, error: Exception, what: str) -> RuleError:
-    return error if isinstance(error, RuleError) else rule.error(error, what)
+def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
+    """What a result column is: the source's field, unless the rule gave its own another name or type (``sluice.*`` metadata)."""
+    known = schema.field(given.name) if given.name in schema.names else None
+    metadata = given.metadata or {}
+    if known is not None and metadata.get(b"sluice.type", b"") in {
+        b"",
+        (known.metadata or {}).get(b"sluice.type", b""),
+    }:
+        return known
+    return given if any(key.startswith(b"sluice.") for key in metadata) else None
 
 
-def _key_of(rows: pa.Table, index: int) -> dict[str, Any]:
-    schema = rows.schema
-    return {true_name(schema.field(name)): rows[name][index].as_py() for name in images.key_columns(schema)}
+def _revived(taken: pa.Table, result: pa.Table) -> dict[str, pa.Array]:
+    """Deletes that the rule returned with ``_op`` u: from here on the row stays. ``_image`` says which of its images a row is."""
+    if "_op" not in result.schema.names or "_image" not in result.schema.names:
+        return {}
+    stays = pc.and_(pc.equal(taken["_image"], images.DELETED), pc.equal(result["_op"], "u")).combine_chunks()
+    if not pc.any(stays).as_py():
+        return {}
+    kind = pc.if_else(
+        pc.equal(result["_image"], "before"), pa.scalar(images.SHADOW, pa.int8()), pa.scalar(images.AFTER, pa.int8())
+    )
+    return {"_image": pc.if_else(stays, kind, taken["_image"]), "_op": pc.if_else(stays, "u", taken["_op"])}
 
 
-def _key_text(key: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in key.items()) or "(a table without a key)"
+def _failed(work: Run, error: Exception) -> SluiceError:
+    return error if isinstance(error, SluiceError) else work.error(error, f"failed on {work.table}")
 
 
-_KINDS: dict[RuleKind, Callable[[Rule, pa.Table, TableId], pa.Table]] = {
+def _not_a(work: Run, result: Any, what: str) -> RuleError:
+    return RuleError(
+        f"rule {work.rule.name!r} returned {type(result).__name__} for {work.table}",
+        where=work.rule.home,
+        hint=f"return {what}",
+    )
+
+
+_KINDS: dict[RuleKind, Callable[[Run, pa.Table], Tables]] = {
     RuleKind.ROW: _row,
     RuleKind.ARROW: _arrow,
     RuleKind.PANDAS: _pandas,
+    RuleKind.SQL: _sql,
 }

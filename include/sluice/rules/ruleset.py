@@ -6,37 +6,69 @@ batch, for the row as it was; the difference is what has to be done at the targe
 * rows that only come out for the old image are deleted, so a row that leaves a filter leaves the target;
 * rows that come out for the new image are upserted, so a row that enters a filter is inserted.
 
-Tables that no rule matches never leave Arrow.
+Rows may come out for another table; later rules see them there. Tables that no rule matches never leave Arrow.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.config.loading import load_model
+from sluice.config.loading import load_model_with_lines
+from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.model.tables import TableId
-from sluice.rules import images, kinds
-from sluice.rules.engine import EngineConfig
+from sluice.rules import builtin, images, kinds
+from sluice.rules.engine import EngineConfig, OnError
+from sluice.rules.kinds import Run, Tables
+from sluice.rules.lookups import LookupSource, resolved
 from sluice.rules.script import Rule
+from sluice.rules.values import true_name
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """What a rule did: rows in and out (old images are not counted), seconds."""
+    """What a rule did: rows in and out (old images are not counted), seconds, rows on which it raised."""
 
     name: str
     rows_in: int
     rows_out: int
     seconds: float
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Merged rows, as they came into the rules, on which one rule with ``on_error: dead_letter`` raised.
+
+    ``rows`` have the columns of the merged table; ``reasons`` and ``places`` (file:line) go with them.
+    """
+
+    rule: str
+    rows: pa.Table
+    reasons: tuple[str, ...]
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """What came of the merged rows of one table.
+
+    Attributes:
+        tables: merged rows by the (source-side) table they go on as; the table itself is always among them.
+        counts: one a rule. rejected: rows for the dead-letter store.
+    """
+
+    tables: Tables
+    counts: list[RuleCount]
+    rejected: list[Rejected] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,87 +80,184 @@ class RuleSet:
     @classmethod
     def load(cls, engine_path: Path) -> RuleSet:
         """Read engine.yaml and the files it names, as they are now. Raises ConfigError with file and line."""
-        engine = load_model(engine_path, EngineConfig)
+        engine, line_of = load_model_with_lines(engine_path, EngineConfig)
         rules = []
-        for config in sorted(engine.rules, key=lambda rule: rule.order):
+        for config in engine.in_order:
+            number = engine.rules.index(config)
+            where = f"{engine_path}:{line_of(('rules', number, 'path' if config.path else 'builtin'))}"
+            place = f"{engine_path}:{line_of(('rules', number, 'params'))}" if config.params else where
+            if config.builtin:
+                rules.append(Rule(config, *builtin.source(config.builtin, where), place))
+                continue
+            assert config.path is not None
             path = engine_path.parent / config.path
             try:
                 text = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-                raise ConfigError(
-                    f"rule {config.name!r}: cannot read {config.path}: {reason}",
-                    where=f"{engine_path}:{_line_of(engine_path, config.path)}",
-                ) from error
-            rules.append(Rule(config, str(path), text))
+                raise ConfigError(f"rule {config.name!r}: cannot read {config.path}: {reason}", where=where) from error
+            rules.append(Rule(config, str(path), text, place))
         return cls(tuple(rules))
 
     def __len__(self) -> int:
         return len(self.rules)
 
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
     def validate(self) -> None:
-        """Load every rule. Raises RuleError with file and line for the first that is broken."""
+        """Load every rule and check its parameters. Raises RuleError with file and line for the first that is broken."""
         for rule in self.rules:
-            rule.function()
+            rule.loaded()
+            rule.params()
 
     def matching(self, table: TableId) -> RuleSet:
         """The rules that may apply to rows of ``table``."""
-        return RuleSet(
-            tuple(
-                rule
-                for rule in self.rules
-                if re.fullmatch(rule.config.match.schema_, table.schema)
-                and re.fullmatch(rule.config.match.table, table.table)
-            )
-        )
+        return RuleSet(tuple(rule for rule in self.rules if _matches(rule, table)))
 
-    def apply(self, merged: pa.Table, table: TableId) -> tuple[pa.Table, list[RuleCount]]:
+    def concerning(self, table: TableId) -> RuleSet:
+        """All rules if one may apply to ``table`` (it may send rows to a table that another one matches), else none."""
+        return self if any(_matches(rule, table) for rule in self.rules) else RuleSet()
+
+    def apply(
+        self,
+        merged: pa.Table,
+        table: TableId,
+        *,
+        lookups: Mapping[str, LookupSource] | None = None,
+        masking: Masking | None = None,
+    ) -> Ruled:
         """Run all rules over the merged rows of ``table`` (what :func:`sluice.merge.compact.compact` returns).
 
-        Only for rules from :meth:`matching`. Returns rows of the same shape (columns may be added or gone) and a count a rule.
+        Args:
+            lookups: by rule name, who finds its dimension tables.
+            masking: columns whose values stay out of errors.
+
+        Returns rows of the same shape (columns may be added or gone) and a count a rule.
 
         Raises:
             RuleError: a rule is broken, raised, or returned what does not fit; names rule, file:line, table and key.
         """
-        if not self.rules or not merged.num_rows:
-            return merged, [RuleCount(rule.name, 0, 0, 0.0) for rule in self.rules]
-        key = images.key_columns(merged.schema)
-        rows = images.unfold(merged)
-        counts = []
+        if not self.matching(table).rules or not merged.num_rows:
+            return Ruled({table: merged}, [RuleCount(rule.name, 0, 0, 0.0) for rule in self.rules])
+        tables: Tables = {table: images.unfold(merged)}
+        counts, rejected = [], []
         for rule in self.rules:
             started = time.perf_counter()
-            mask = _sees(rule, rows)
-            seen = rows if mask.all() else rows.filter(pa.array(mask))
-            out = kinds.run(rule, seen, table) if seen.num_rows else seen
-            _check_key(rule, out, key, table)
-            counts.append(
-                RuleCount(rule.name, images.visible(seen), images.visible(out), time.perf_counter() - started)
-            )
-            rows = out if mask.all() else _together([out, rows.filter(pa.array(~mask))], rule, table)
-        return images.fold(rows, key), counts
+            matched = [place for place in tables if _matches(rule, place)]
+            rows_in = rows_out = 0
+            failed: dict[int, RuleError] = {}
+            held = resolved(rule.config.lookups, (lookups or {}).get(rule.name)) if matched else {}
+            for place in matched:
+                hidden = (
+                    masking.hidden(place.schema, place.table, map(true_name, tables[place].schema))
+                    if masking
+                    else frozenset()
+                )
+                work = Run(rule, place, held, hidden)
+                seen, came = _apply_to(work, tables)
+                rows_in += seen
+                rows_out += came
+                failed |= work.failed
+            if failed:
+                tables = {place: kinds.without(rows, failed) for place, rows in tables.items()}
+                if rule.config.on_error is OnError.DEAD_LETTER:
+                    rejected.append(_rejected(rule, merged, failed))
+            counts.append(RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started, len(failed)))
+        return Ruled(
+            {place: images.fold(rows, images.key_columns(rows.schema)) for place, rows in tables.items()},
+            counts,
+            rejected,
+        )
+
+
+def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
+    """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out."""
+    rule, place = work.rule, work.table
+    rows = tables[place]
+    key = images.key_columns(rows.schema)
+    mask = _sees(rule, rows)
+    if not mask.any():
+        return 0, 0
+    seen = rows if mask.all() else rows.filter(pa.array(mask))
+    came = 0
+    results = kinds.run(work, seen)
+    for table, out in results.items():
+        out = _emitted(rule, out, table, place, key)
+        came += images.visible(out)
+        if table == place:
+            rest = rows.filter(pa.array(~mask)) if not mask.all() else None
+            tables[table] = out if rest is None else _together([out, kinds.without(rest, work.failed)], rule, table)
+        elif table in tables:
+            tables[table] = _together([tables[table], out], rule, table)
+        else:
+            tables[table] = out
+    return images.visible(seen), came
+
+
+def _emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:
+    """Rows with the key (and only the columns) that ``emits`` says, or the key they had."""
+    line = rule.config.emits.get(str(table))
+    names = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
+    if line and line.columns is not None:
+        keep = {names[c] for c in line.columns if c in names}
+        rows = rows.select([n for n in rows.schema.names if n in keep or n in images.INTERNAL])
+        names = {true: stored for true, stored in names.items() if stored in keep}
+    if not (line and line.key):
+        have = {_ordinal(f) for f in rows.schema}
+        lost = [name for number, name in enumerate(key, 1) if number not in have]
+        if lost:
+            raise _lost_key(rule, lost[0], table, source)
+        return rows
+    missing = [name for name in line.key if name not in names]
+    if missing:
+        raise _lost_key(rule, missing[0], table, source)
+    return rows.cast(pa.schema([_keyed(f, [names[name] for name in line.key]) for f in rows.schema]))
+
+
+def _lost_key(rule: Rule, column: str, table: TableId, source: TableId) -> RuleError:
+    if table == source:
+        return RuleError(
+            f"rule {rule.name!r} took the key column {column!r} away from {table}",
+            where=rule.home,
+            hint="keep the key columns; change their values if you must, or rename them with the built-in rule rename",
+        )
+    return RuleError(
+        f"rule {rule.name!r} sends rows of {source} to {table} without the key column {column!r}",
+        where=rule.home,
+        hint=f"say what tells its rows apart, in engine.yaml: emits: {{{table}: [column, …]}}",
+    )
+
+
+def _ordinal(column: pa.Field) -> int:
+    return int((column.metadata or {}).get(b"sluice.key", 0))
+
+
+def _keyed(column: pa.Field, key: Sequence[str]) -> pa.Field:
+    metadata = {k: v for k, v in (column.metadata or {}).items() if k != b"sluice.key"}
+    if column.name in key:
+        metadata[b"sluice.key"] = str(key.index(column.name) + 1).encode()
+    return column.with_metadata(metadata)
+
+
+def _matches(rule: Rule, table: TableId) -> bool:
+    match = rule.config.match
+    return bool(re.fullmatch(match.schema_, table.schema) and re.fullmatch(match.table, table.table))
 
 
 def _sees(rule: Rule, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which rows the rule applies to, by operation and by changed columns."""
     match = rule.config.match
-    mask = pc.is_in(rows["_op"], pa.array([event[0] for event in match.events]))
+    events = [event[0] for event in match.events if re.fullmatch(match.operation, event)]
+    mask = pc.is_in(rows["_op"], pa.array(events, pa.string()))
     if match.columns:
         changed = pc.not_equal(rows["_op"], "u")
-        for name in rows.schema.names:
-            if name not in images.INTERNAL and any(re.fullmatch(pattern, name) for pattern in match.columns):
-                changed = pc.or_(changed, images.changed(rows, name))
+        before = {child.name for child in rows.schema.field("_before").type}
+        for column in rows.schema:
+            if column.name in before and any(re.fullmatch(pattern, true_name(column)) for pattern in match.columns):
+                changed = pc.or_(changed, images.changed(rows, column.name))
         mask = pc.and_(mask, changed)
     return np.asarray(mask.to_numpy(), dtype=np.bool_)
-
-
-def _check_key(rule: Rule, rows: pa.Table, key: Sequence[str], table: TableId) -> None:
-    missing = [name for name in key if name not in rows.schema.names]
-    if missing:
-        raise RuleError(
-            f"rule {rule.name!r} took the key column {missing[0]!r} away from {table}",
-            where=f"{rule.path}:1",
-            hint="keep the key columns; change their values if you must",
-        )
 
 
 def _together(parts: list[pa.Table], rule: Rule, table: TableId) -> pa.Table:
@@ -138,19 +267,22 @@ def _together(parts: list[pa.Table], rule: Rule, table: TableId) -> pa.Table:
         odd = sorted(names[0] ^ names[1])
         raise RuleError(
             f"rule {rule.name!r} adds or takes away {', '.join(odd)} for some rows of {table} and does not see the others",
-            where=f"{rule.path}:1",
+            where=rule.home,
             hint="let match cover all events of the table, or keep the columns (None sends NULL)",
         )
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:
         raise RuleError(
-            f"rule {rule.name!r} changed the type of a column of {table}: {error}", where=f"{rule.path}:1"
+            f"rule {rule.name!r} changed the type of a column of {table}: {error}", where=rule.home
         ) from error
 
 
-def _line_of(path: Path, text: str) -> int:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.split("#")[0].rstrip().endswith(text) and "path" in line:
-            return number
-    return 1
+def _rejected(rule: Rule, merged: pa.Table, failed: Mapping[int, RuleError]) -> Rejected:
+    numbers = sorted(failed)
+    return Rejected(
+        rule.name,
+        merged.take(pa.array(numbers, pa.int64())),
+        tuple(failed[n].message for n in numbers),
+        tuple(failed[n].where or "" for n in numbers),
+    )

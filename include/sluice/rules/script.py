@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -10,28 +12,56 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from sluice.errors import RuleError
-from sluice.rules.engine import RuleConfig
+from sluice.rules import params
+from sluice.rules.engine import RuleConfig, RuleKind
 
 FUNCTION = "transform"
 
-_cache: dict[tuple[str, str], Callable[..., Any]] = {}
+_cache: dict[tuple[str, str], Loaded] = {}
 _lock = threading.Lock()
 _CACHE_LIMIT = 256
+_LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a rule's file became: its ``transform`` (None for SQL) and its declared parameters (None: any)."""
+
+    function: Callable[..., Any] | None
+    params: type[BaseModel] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule and the contents of its file when the batch was planned. Picklable."""
+    """A rule and the contents of its file when the batch was planned. Picklable.
+
+    Attributes:
+        path: the file, for errors; text: its contents.
+        engine: ``engine.yaml:line`` of the rule.
+    """
 
     config: RuleConfig
     path: str
     text: str
+    engine: str = ""
 
     @property
     def name(self) -> str:
         """The name in engine.yaml."""
         return self.config.name
+
+    @property
+    def kind(self) -> RuleKind:
+        """How it is written. Built-in rules are of type arrow."""
+        return RuleKind.ARROW if self.config.builtin else self.config.type
+
+    @property
+    def home(self) -> str:
+        """``file:line`` where a person mends it when no better line is known."""
+        return self.engine if self.config.builtin else f"{self.path}:1"
 
     @property
     def digest(self) -> str:
@@ -40,17 +70,36 @@ class Rule:
 
     def function(self) -> Callable[..., Any]:
         """The rule's ``transform``. Loaded once a process and content. Raises RuleError with file and line."""
+        function = self.loaded().function
+        assert function is not None
+        return function
+
+    def loaded(self) -> Loaded:
+        """See :class:`Loaded`. Raises RuleError with file and line."""
         key = (self.path, self.digest)
         with _lock:
             found = _cache.get(key)
             if found is None:
                 if len(_cache) >= _CACHE_LIMIT:
                     _cache.clear()
-                found = _cache[key] = self._load()
+                found = _cache[key] = self._load_sql() if self.kind is RuleKind.SQL else self._load()
         return found
 
-    def _load(self) -> Callable[..., Any]:
-        module = ModuleType(f"sluice_rule_{self.name}")
+    def params(self) -> params.Params:
+        """The parameters of engine.yaml, checked against those the file declares. Raises RuleError that names engine.yaml's line."""
+        values, problems = params.checked(self.loaded().params, self.config.params)
+        if problems:
+            name, text = problems[0]
+            more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise RuleError(
+                f"rule {self.name!r}: params.{name}: {text}{more}",
+                where=self.engine or self.home,
+                hint=f"it takes {'; '.join(params.described(self.loaded().params))}",
+            )
+        return values
+
+    def _load(self) -> Loaded:
+        module = ModuleType(f"sluice_rule_{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_{self.digest[:12]}")
         module.__file__ = self.path
         try:
             code = compile(self.text, self.path, "exec")
@@ -62,8 +111,10 @@ class Rule:
             ) from error
         except ValueError as error:  # a null byte
             raise RuleError(f"rule {self.name!r} is not valid Python: {error}", where=f"{self.path}:1") from error
+        sys.modules[module.__name__] = module  # dataclasses and typing look their module up
         try:
             exec(code, module.__dict__)  # noqa: S102 - running the user's rule is the purpose
+            declared = params.declared_in(module)
         except Exception as error:
             raise self.error(error, "could not be loaded") from error
         function = getattr(module, FUNCTION, None)
@@ -73,13 +124,58 @@ class Rule:
                 where=f"{self.path}:1",
                 hint=f"define it: def {FUNCTION}(row, context): return row",
             )
-        return function  # type: ignore[no-any-return]
+        return Loaded(function, declared)
 
-    def error(self, error: Exception, what: str) -> RuleError:
-        """The RuleError for an exception that the user's code raised: its line is the innermost one in the user's file."""
+    def _load_sql(self) -> Loaded:
+        import duckdb
+
+        try:
+            statements = duckdb.extract_statements(self.text)
+        except duckdb.Error as error:
+            raise self.error(error, "is not valid SQL") from error
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise RuleError(
+                f"rule {self.name!r} has to be one SELECT; it is {len(statements)} statements"
+                if len(statements) != 1
+                else f"rule {self.name!r} has to be a SELECT",
+                where=f"{self.path}:1",
+                hint="write SELECT * FROM rows; helpers go into WITH",
+            )
+        try:
+            declared = params.declared_in_sql(self.text)
+        except ValueError as error:
+            line = re.match(r"line (\d+)", str(error))
+            raise RuleError(f"rule {self.name!r}: {error}", where=f"{self.path}:{line[1] if line else 1}") from error
+        named = statements[0].named_parameters
+        unknown = sorted(set(named) - set(declared.model_fields if declared else self.config.params))
+        if unknown:
+            number = next((i for i, text in enumerate(self.text.splitlines(), 1) if f"${unknown[0]}" in text), 1)
+            raise RuleError(
+                f"rule {self.name!r} uses ${unknown[0]}, which is no parameter of it",
+                where=f"{self.path}:{number}",
+                hint=f"declare it at the top of the file: -- param {unknown[0]}: str = …",
+            )
+        return Loaded(None, declared)
+
+    def line_of(self, error: BaseException) -> str:
+        """``file:line`` of an exception: the innermost line in the user's file."""
+        if self.config.builtin:
+            return self.engine
+        if self.kind is RuleKind.SQL:
+            line = _LINE.search(str(error))
+            return f"{self.path}:{line[1] if line else 1}"
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
+        return f"{self.path}:{lines[-1] if lines else 1}"
+
+    def error(self, error: Exception, what: str, *, withheld: bool = False) -> RuleError:
+        """The RuleError for an exception that the user's code raised; ``withheld``: its text may hold values that must not be shown."""
+        text = str(error).split("\n\nLINE ")[0] if self.kind is RuleKind.SQL else str(error)
+        told = f"{type(error).__name__}: {text}"
+        if withheld:
+            told = f"{type(error).__name__} (its text is withheld: the table has masked columns)"
         return RuleError(
-            f"rule {self.name!r} {what}: {type(error).__name__}: {error}",
-            where=f"{self.path}:{lines[-1] if lines else 1}",
-            hint="mend the rule; the batch stays and is tried again",
+            f"rule {self.name!r} {what}: {told}",
+            where=self.line_of(error),
+            hint="mend the rule; the batch stays and is tried again"
+            + ("; `sluice rules test` shows values on your own data" if withheld else ""),
         )

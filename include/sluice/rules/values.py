@@ -99,3 +99,57 @@ def _moment(value: Any, *, date: bool) -> int:
         return days if date else days * 86_400_000_000 + micros
     kind = pa.date32() if date else pa.timestamp("us")
     return int(pa.scalar(value, kind).cast(pa.int32() if date else pa.int64()).as_py())
+
+
+def fitted(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
+    """A rule's column as ``kind``, or, for a column that the source lacks (None), as a type that a target can take.
+
+    Raises ValueError or ArrowException if a value does not fit: nothing is rounded or cut.
+    """
+    have = column.type
+    if kind is not None and have == kind:
+        return column
+    if have == pa.month_day_nano_interval():
+        column = _durations(column)
+    elif kind is None and (pa.types.is_nested(have)):
+        texts = [None if v is None else json.dumps(v, ensure_ascii=False, default=str) for v in column.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+    target = kind if kind is not None else _plain_type(column.type)
+    if column.type == target:
+        return column
+    if pa.types.is_boolean(column.type) and not pa.types.is_integer(target):
+        column = column.cast(pa.int8())
+    if kind is not None and pa.types.is_string(have) and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
+        return pa.chunked_array([from_python(column.to_pylist(), pa.field("", kind))])
+    return column.cast(target)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if (
+        pa.types.is_null(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_dictionary(kind)
+    ):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_boolean(kind):
+        return pa.int8()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return pa.duration("us")
+    if pa.types.is_date(kind):
+        return pa.date32()
+    return kind
+
+
+def _durations(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Intervals as microseconds. A month has no length."""
+    micros = []
+    for value in column.to_pylist():
+        if value is not None and value.months:
+            raise ValueError("an interval of months has no fixed length")
+        micros.append(None if value is None else value.days * 86_400_000_000 + value.nanoseconds // 1000)
+    return pa.chunked_array([pa.array(micros, pa.int64()).cast(pa.duration("us"))])

@@ -63,7 +63,7 @@ def rules(tmp_path: Path):
 
 
 def applied(rules: RuleSet, *items: dict[str, Any]) -> list[dict[str, Any]]:
-    result, _ = rules.apply(rows(*items), TABLE)
+    result = rules.apply(rows(*items), TABLE).tables[TABLE]
     return sorted(result.to_pylist(), key=lambda r: (r["id"], r["_op"]))
 
 
@@ -78,7 +78,8 @@ def transform(row, context):
     return row
 """
     table = rows(row(), row(id=2, email=None))
-    result, counts = rules(code, params="{a: 1}").apply(table, TABLE)
+    ruled = rules(code, params="{a: 1}").apply(table, TABLE)
+    result, counts = ruled.tables[TABLE], ruled.counts
     assert result.select(merged_schema(SCHEMA.arrow_schema).names).to_pylist() == table.to_pylist()
     assert result.schema.field("id").metadata == table.schema.field("id").metadata
     assert [(c.name, c.rows_in, c.rows_out) for c in counts] == [("mine", 2, 2)]
@@ -95,7 +96,7 @@ def transform(row, context):
     row["seen"] = "2024-00-15 10:00:00.5"
     return row
 """
-    result, _ = rules(code).apply(table, TABLE)
+    result = rules(code).apply(table, TABLE).tables[TABLE]
     assert result["born"].combine_chunks().view(pa.int32())[0].as_py() == special_date(0, 0, 0)
     micros = 36_000_500_000
     assert result["seen"].combine_chunks().view(pa.int64())[0].as_py() == special_timestamp(2024, 0, 15, micros)
@@ -137,7 +138,7 @@ def test_one_row_becomes_many(rules) -> None:
 
 def test_columns_are_added_and_taken_away(rules) -> None:
     code = "def transform(row, context):\n    del row['paid']\n    return {**row, 'len': len(row['email']), '_op': 'mine'}\n"
-    result, _ = rules(code).apply(rows(row(), row("u", {"email": "B@xx"}, id=2)), TABLE)
+    result = rules(code).apply(rows(row(), row("u", {"email": "B@xx"}, id=2)), TABLE).tables[TABLE]
     assert "paid" not in result.schema.names
     assert result["len"].to_pylist() == [3, 3]
     assert result["_before"].to_pylist()[1]["len"] == 4

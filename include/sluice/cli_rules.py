@@ -1,0 +1,205 @@
+"""``sluice rules``: list, make and try rules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.config.loading import find_pipeline
+from sluice.config.masking import Masking
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime, pipelines_folder, rules_folder
+
+if TYPE_CHECKING:
+    from sluice.flows.ruletest import Sample, Tried
+
+rules_app = typer.Typer(no_args_is_help=True, help="Write, list and try rules (include/rules/engine.yaml).")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_NOTHING = "nothing goes to the target"
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+@rules_app.command(name="list")
+def list_rules(
+    engine: Annotated[str, typer.Option(help="The file, in include/rules.")] = "engine.yaml", as_json: AsJson = False
+) -> None:
+    """The rules in the order in which they run; loads each, and says what is wrong with one."""
+    from sluice.rules import RuleSet, params
+
+    rules = RuleSet.load(rules_folder() / engine)
+    rules.validate()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": rule.name,
+            "kind": rule.config.builtin or rule.config.type.value,
+            "order": rule.config.order,
+            "tables": f"{rule.config.match.schema_}.{rule.config.match.table}",
+            "on_error": rule.config.on_error.value,
+            "task": "own" if rule.config.owns_task else "fused",
+            "params": dict(rule.params()),
+            "takes": params.described(rule.loaded().params),
+        }
+        for rule in rules
+    ]
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False, default=str))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "kind", "order", "tables", "on_error", "task", "params"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        given = ", ".join(f"{k}={v!r}" for k, v in row["params"].items())
+        table.add_row(
+            *(escape(str(row[k])) for k in ("name", "kind", "order", "tables", "on_error", "task")), escape(given)
+        )
+    _console().print(table)
+
+
+@rules_app.command()
+def new(
+    kind: Annotated[
+        str, typer.Argument(help="row, arrow, pandas, sql, spark, or a built-in rule: filter, mask, route, …")
+    ],
+    name: Annotated[str, typer.Argument(help="Name of the rule.")],
+    table: Annotated[str, typer.Option(help="schema.table that it is for; regular expressions.")] = "shop.customers",
+    as_json: AsJson = False,
+) -> None:
+    """Write a starter that works, changes to try it on, and its lines in engine.yaml."""
+    from sluice.flows.rulenew import new_rule
+
+    made = new_rule(kind, name, rules_folder(), table=table)
+    if as_json:
+        print(json.dumps({"name": made.name, "files": [str(f) for f in made.files], "engine": str(made.engine)}))
+        return
+    console = _console()
+    for file in made.files:
+        console.print(f"wrote {escape(_short(file))}", highlight=False)
+    console.print(
+        f"added {made.name} to {escape(_short(made.engine))}; pipelines with `rules: {made.engine.name}` use it from their next batch",
+        highlight=False,
+    )
+    console.print(f"next: sluice rules test {made.name}", highlight=False)
+
+
+@rules_app.command(name="test")
+def try_out(
+    rule: Annotated[str, typer.Argument(help="Name in engine.yaml, or the path of a rule's file.")],
+    changes: Annotated[
+        Path | None, typer.Option(help="YAML or JSON file of changes; default: changes/NAME.yaml beside the rule.")
+    ] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Try it on a stored batch of this pipeline instead.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Number of the batch; default: the newest.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only this table (schema.table).")] = None,
+    kind: Annotated[str | None, typer.Option("--type", help="Kind of a file that engine.yaml does not name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows a table of a stored batch.")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Run a rule over changes and show them before and after, side by side. Nothing is written."""
+    from sluice.flows import ruletest
+
+    found = ruletest.find_rule(rule, rules_folder(), kind=kind)
+    masking = None
+    if pipeline is not None:
+        runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()))
+        masking = Masking(runtime.pipeline.masked)
+        numbers = runtime.store.batches()
+        if batch is None and not numbers:
+            raise ConfigError(f"{pipeline} has no stored batch", hint="run it, or write changes down: --changes FILE")
+        samples = ruletest.recorded(runtime, batch or numbers[-1], table=table, limit=limit)
+    else:
+        samples = _written_down(rule, changes)
+    tried = list(ruletest.try_rule(found, samples, masking=masking))
+    if as_json:
+        print(json.dumps([t.to_json() for t in tried], ensure_ascii=False, default=str))
+    else:
+        _show(tried)
+    if not all(t.right for t in tried):
+        raise typer.Exit(1)
+
+
+def _written_down(rule: str, changes: Path | None) -> list[Sample]:
+    from sluice.flows import ruletest
+    from sluice.flows.rulenew import changes_file
+
+    if changes is None:
+        path = Path(rule)
+        changes = changes_file(path.parent if path.suffix else rules_folder(), path.stem)
+        if not changes.exists():
+            raise ConfigError(
+                f"there are no changes to try {rule} on: {_short(changes)} does not exist",
+                hint="write it, or name a file with --changes, or a stored batch with --pipeline PIPELINE --batch N",
+            )
+    return ruletest.handwritten(changes)
+
+
+def _show(tried: list[Tried]) -> None:
+    console = _console()
+    for number, item in enumerate(tried, 1):
+        grid = Table(title=_title(number, item), title_justify="left", box=None, pad_edge=False)
+        single = item.out[0] if len(item.out) == 1 else None
+        updates = item.before is not None and item.op == "update"
+        grid.add_column("")
+        grid.add_column("column")
+        if updates:
+            grid.add_column("was", style="dim", overflow="fold")
+        grid.add_column("in", overflow="fold")
+        for index in range(1, len(item.out) + 1):
+            grid.add_column("out" if single else f"out {index}", overflow="fold")
+        names = list(dict.fromkeys([*item.row, *(name for out in item.out for name in out.row)]))
+        for name in names:
+            cells = [_cell(out.row, name) for out in item.out]
+            given = _cell(item.row, name)
+            differs = any(cell != given for cell in cells)
+            mark = "[yellow]~[/]" if differs else " "
+            shown = [f"[yellow]{escape(cell)}[/]" if cell != given else escape(cell) for cell in cells]
+            was = [escape(_cell(item.before or {}, name))] if updates else []
+            grid.add_row(mark, escape(name), *was, escape(given), *shown)
+        console.print(grid)
+        if item.error is not None:
+            console.print(f"[bold red]error[/] {escape(item.error.message)}", highlight=False)
+            console.print(f"  [dim]at[/] {escape(item.error.where or '')}", highlight=False)
+        elif not item.right:
+            console.print(
+                f"[bold red]expected[/] {escape(json.dumps(item.expected, ensure_ascii=False, default=str))}",
+                highlight=False,
+            )
+        console.print()
+    wrong = sum(not t.right for t in tried)
+    expected = sum(t.expected is not None for t in tried)
+    colour = "red" if wrong else "green"
+    console.print(f"[{colour}]{len(tried)} changes, {expected} with expectations, {wrong} wrong[/]", highlight=False)
+
+
+def _title(number: int, item: Tried) -> str:
+    if item.error is not None:
+        came = "[red]error[/]"
+    elif not item.out:
+        came = f"[yellow]{_NOTHING}[/]"
+    else:
+        came = ", ".join(f"{out.op} {escape(out.table)}" for out in item.out)
+    return f"{number}. {item.op} {escape(item.table)}  →  {came}"
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name not in row:
+        return "—"
+    value = row[name]
+    return "NULL" if value is None else value.hex(" ") if isinstance(value, bytes) else str(value)
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

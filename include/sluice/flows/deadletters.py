@@ -1,0 +1,168 @@
+"""The dead-letter store: rows that a rule or a target did not take, with the reason and the position they came from.
+
+Below the pipeline's folder, never touched by the retention of batches::
+
+    dead-letters/_rules/batch=0000000042/{attempt}-{part}.parquet     rows on which a rule raised; they lack in every target
+    dead-letters/{target}/batch=0000000042/{table}-{part}.parquet     rows that the target refused
+    dead-letters/{target}/batch=0000000042/skipped.json …             a whole batch that a person skipped, with its segment files
+    dead-letters/_settled/{time}-{random}.json                        what became of them: replayed, superseded, discarded
+
+A Parquet file holds rows of one table: its own columns as merged, ``_op _seq _commit_ts _before``, and the ``_dl_*`` columns below. What is
+the same for all of its rows is JSON in the schema's metadata (:class:`Origin`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.config.masking import Masking
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.rules import Rejected
+from sluice.segments.manifest import SegmentFile
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+
+FOLDER = "dead-letters"
+RULES = "_rules"
+SETTLED = "_settled"
+METADATA = b"sluice.dead_letter"
+LETTER_FIELDS = (
+    pa.field("_dl_id", pa.string()),
+    pa.field("_dl_reason", pa.string()),
+    pa.field("_dl_where", pa.string()),
+    pa.field("_dl_file", pa.string()),
+    pa.field("_dl_offset", pa.uint64()),
+    pa.field("_dl_gtid", pa.string()),
+)
+"""Id, why, where in a rule's file or at the target, and the row event in the source's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all rows of a dead-letter file share.
+
+    Attributes:
+        stage: ``rule`` or ``load``; by: the rule's name, or the target's.
+        schema, table: at the source for a rule, at the target for a load; source: the table they came from.
+        at: when it was written, ISO 8601.
+    """
+
+    pipeline: str
+    batch: int
+    stage: str
+    by: str
+    schema: str
+    table: str
+    source: str
+    at: str
+    format_version: int = 1
+
+    @property
+    def table_id(self) -> TableId:
+        return TableId(self.schema, self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A dead-letter file that a work unit wrote."""
+
+    path: str
+    rows: int
+    by: str
+
+
+def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str) -> str:
+    """Twelve hex digits that are the same whenever the same change fails in the same place."""
+    return hashlib.sha256(f"{pipeline}|{place}|{batch}|{table}|{seq}|{op}".encode()).hexdigest()[:12]
+
+
+def place_folder(place: str, batch: int) -> str:
+    """Folder of one batch's letters of a target, or of :data:`RULES`."""
+    return f"{FOLDER}/{place}/batch={batch:010d}"
+
+
+def write_rejected(
+    store: SegmentStore,
+    batch: int,
+    attempt: str,
+    part: str,
+    source: TableId,
+    rejected: Rejected,
+    segments: Sequence[SegmentFile],
+    masking: Masking,
+) -> Written:
+    """Rows that a rule rejected. ``part`` tells the files of an attempt apart."""
+    path = f"{place_folder(RULES, batch)}/{attempt}-{part}.parquet"
+    origin = Origin(store.pipeline, batch, "rule", rejected.rule, source.schema, source.table, str(source), _now())
+    write_letters(store, path, origin, RULES, rejected.rows, rejected.reasons, rejected.places, segments, masking)
+    return Written(path, rejected.rows.num_rows, rejected.rule)
+
+
+def write_letters(
+    store: SegmentStore,
+    path: str,
+    origin: Origin,
+    place: str,
+    rows: pa.Table,
+    reasons: Sequence[str],
+    wheres: Sequence[str],
+    segments: Iterable[SegmentFile],
+    masking: Masking,
+) -> None:
+    """Write one file, durably, replacing one of that path."""
+    rows = rows.combine_chunks()
+    seqs = rows["_seq"].to_pylist()
+    ids = [
+        letter_id(store.pipeline, place, origin.batch, origin.table_id, seq, op)
+        for seq, op in zip(seqs, rows["_op"].to_pylist(), strict=True)
+    ]
+    positions = positions_of(store, segments, set(seqs))
+    found = [positions.get(seq, (None, None, None)) for seq in seqs]
+    values: list[list[Any]] = [ids, list(reasons), list(wheres), *([row[i] for row in found] for i in range(3))]
+    for field, column in zip(LETTER_FIELDS, values, strict=True):
+        rows = rows.append_column(field, pa.array(column, field.type))
+    schema = pa.schema(
+        [_tagged(field, origin, masking) for field in rows.schema],
+        metadata={METADATA: json.dumps(asdict(origin)).encode()},
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(rows.columns, schema=schema), sink, compression="zstd", write_page_checksum=True)
+    store.write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def positions_of(
+    store: SegmentStore, segments: Iterable[SegmentFile], seqs: set[int]
+) -> dict[int, tuple[str, int, str | None]]:
+    """(log file, offset, GTID) of changes by ``_seq``."""
+    wanted = pa.array(sorted(seqs), pa.uint64())
+    found: dict[int, tuple[str, int, str | None]] = {}
+    for file in segments:
+        if len(found) == len(seqs):
+            break
+        rows = read_file(store, file, columns=["_seq", "_file", "_offset", "_gtid"])
+        for row in rows.filter(pc.is_in(rows["_seq"], value_set=wanted)).to_pylist():
+            found[row["_seq"]] = (row["_file"], row["_offset"], row["_gtid"])
+    return found
+
+
+def _tagged(field: pa.Field, origin: Origin, masking: Masking) -> pa.Field:
+    """Columns that are masked now stay masked when the setting changes."""
+    if field.name in META_COLUMNS or field.name.startswith("_dl_"):
+        return field
+    name = (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
+    if not masking.hides(origin.schema, origin.table, name):
+        return field
+    return field.with_metadata({**(field.metadata or {}), b"sluice.masked": b"1"})
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,27 @@
+"""Connections that travel with work units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """A resolver that travels with the units: the endpoints themselves. Its repr names ids only."""
+
+    endpoints: Mapping[str, Endpoint] = field(repr=False)
+
+    @classmethod
+    def of(cls, resolver: ConnectionResolver, ids: Iterable[str]) -> Endpoints:
+        """Resolve ``ids`` now, here."""
+        return cls({name: resolver(name) for name in ids})
+
+    def __call__(self, connection_id: str) -> Endpoint:
+        try:
+            return self.endpoints[connection_id]
+        except KeyError:
+            raise ConfigError(f"there is no connection {connection_id!r} in this work unit") from None

@@ -1,0 +1,30 @@
+"""Rules that come with Sluice: ``builtin: NAME`` in engine.yaml. Each is a file here, written as a user would write a rule of type arrow."""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from pathlib import Path
+
+from sluice.errors import ConfigError
+
+_HOME = Path(__file__).parent
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """All of them."""
+    return tuple(sorted(path.stem for path in _HOME.glob("*.py") if not path.stem.startswith("_")))
+
+
+def source(name: str, where: str) -> tuple[str, str]:
+    """(path, contents) of a built-in rule. Raises ConfigError that lists those there are."""
+    if name not in names():
+        close = difflib.get_close_matches(name, names(), n=1)
+        raise ConfigError(
+            f"there is no built-in rule {name!r}{f'; did you mean {close[0]!r}?' if close else ''}",
+            where=where,
+            hint=f"choose one of {', '.join(names())}",
+        )
+    path = _HOME / f"{name}.py"
+    return str(path), path.read_text(encoding="utf-8")

@@ -1,0 +1,41 @@
+"""Adds columns: constants, and what is known about the change.
+
+    builtin: add
+    params: {constants: {origin: "shop"}, metadata: {changed_at: commit_time}}
+
+Metadata: schema, table, op (insert, update, delete), commit_time.
+"""
+
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.rules.columns import append, repeated
+from sluice.rules.context import RuleContext
+
+
+class Params:
+    constants: dict[str, Any] = {}  # noqa: RUF012 - a declaration
+    """Column -> constant."""
+    metadata: dict[str, Literal["schema", "table", "op", "commit_time"]] = {}  # noqa: RUF012 - a declaration
+    """Column -> what to write there."""
+
+
+def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    for name, value in context.params.constants.items():
+        kind = pa.string() if value is None else pa.int8() if isinstance(value, bool) else pa.scalar(value).type
+        rows = append(rows, name, repeated(int(value) if isinstance(value, bool) else value, rows.num_rows, kind))
+    for name, what in context.params.metadata.items():
+        if what == "commit_time":
+            rows = append(rows, name, rows["_commit_ts"])
+        elif what == "op":
+            rows = append(rows, name, _operation(rows))
+        else:
+            rows = append(rows, name, repeated(getattr(context, what), rows.num_rows, pa.string()))
+    return rows
+
+
+def _operation(rows: pa.Table) -> pa.Array:
+    names = pa.array(["insert", "update", "delete"])
+    return names.take(pc.index_in(rows["_op"].combine_chunks(), pa.array(["i", "u", "d"])))

@@ -1,0 +1,29 @@
+"""Gives columns other names, key columns too.
+
+builtin: rename
+params: {columns: {ts: created_at}}
+"""
+
+import pyarrow as pa
+
+from sluice.rules.columns import require
+from sluice.rules.context import RuleContext
+
+
+class Params:
+    columns: dict[str, str]
+    """Name -> new name."""
+
+
+def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    names = {require(rows, old): new for old, new in context.params.columns.items()}
+    taken = [new for new in names.values() if new in rows.schema.names and new not in names]
+    if taken:
+        raise ValueError(f"there is a column {taken[0]!r} already")
+    fields = [
+        f.with_name(names[f.name]).with_metadata({**(f.metadata or {}), b"sluice.name": names[f.name].encode()})
+        if f.name in names
+        else f
+        for f in rows.schema
+    ]
+    return pa.table(rows.columns, schema=pa.schema(fields))

@@ -1,0 +1,44 @@
+"""Sends rows to another table, for one the shards ``db_*.orders_*`` to one table. `match` says whose rows.
+
+    builtin: route
+    match: {schema: "db_\\d+", table: "orders_\\d+"}
+    params: {to: shop.orders, shard_column: shard, shard_in_key: true}
+
+Shards whose keys may collide need `shard_in_key`: the shard's name becomes a part of the key.
+"""
+
+import re
+
+import pyarrow as pa
+
+from sluice.rules.columns import append, repeated
+from sluice.rules.context import RuleContext
+
+
+class Params:
+    to: str
+    """schema.table; with `pattern`, its groups as \\1, \\2."""
+    pattern: str | None = None
+    """Regular expression on schema.table, anchored at both ends."""
+    shard_column: str | None = None
+    """Column that gets the name of the table (schema.table) that the row came from."""
+    shard_in_key: bool = False
+
+
+def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    p = context.params
+    own = f"{context.schema}.{context.table}"
+    to = p.to
+    if p.pattern is not None:
+        match = re.fullmatch(p.pattern, own)
+        if match is None:
+            return rows
+        to = match.expand(p.to)
+    if p.shard_in_key and p.shard_column is None:
+        raise ValueError("shard_in_key needs shard_column")
+    if p.shard_column:
+        shard = repeated(own, rows.num_rows, pa.string())
+        rows = append(
+            rows, p.shard_column, shard, sql_type="varchar(129)", key=len(context.key) + 1 if p.shard_in_key else 0
+        )
+    return rows.append_column("_table", repeated(to, rows.num_rows, pa.string()))

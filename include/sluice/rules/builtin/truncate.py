@@ -1,0 +1,28 @@
+"""Cuts text after so many characters, and binary values after so many bytes.
+
+builtin: truncate
+params: {columns: {note: 200}}
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.rules.columns import replace, require
+from sluice.rules.context import RuleContext
+
+
+class Params:
+    columns: dict[str, int]
+    """Name -> length."""
+
+
+def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
+    for column, length in context.params.columns.items():
+        values = rows[require(rows, column)]
+        if pa.types.is_string(values.type):
+            rows = replace(rows, column, pc.utf8_slice_codeunits(values, 0, length))
+        elif pa.types.is_binary(values.type):
+            rows = replace(rows, column, pc.binary_slice(values, 0, length))
+        else:
+            raise ValueError(f"column {column!r} is {values.type}: only text and binary values are cut")
+    return rows

@@ -1,0 +1,120 @@
+"""What built-in rules (and yours of type arrow) do to columns of a table."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.model.tables import stored_name
+from sluice.rules import images
+from sluice.rules.values import true_name
+
+_INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 32, "int": 32, "integer": 32, "bigint": 64}
+
+
+def require(rows: pa.Table, column: str) -> str:
+    """The stored name of a column. Raises ValueError that guesses what was meant."""
+    names: dict[str, str] = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
+    if column not in names:
+        close = difflib.get_close_matches(column, names, n=1)
+        raise ValueError(
+            f"there is no column {column!r}"
+            + (f"; did you mean {close[0]!r}?" if close else f" among {', '.join(names)}")
+        )
+    return names[column]
+
+
+def replace(rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """The table with other values in a column; it keeps its type at the source where they fit."""
+    name = require(rows, column)
+    return rows.set_column(
+        rows.schema.get_field_index(name),
+        pa.field(name, values.type, metadata=rows.schema.field(name).metadata),
+        values,
+    )
+
+
+def append(
+    rows: pa.Table, column: str, values: pa.Array | pa.ChunkedArray, *, sql_type: str = "", key: int = 0
+) -> pa.Table:
+    """The table with one more column. Raises ValueError if it has one of that name."""
+    name = stored_name(column)
+    if name in rows.schema.names:
+        raise ValueError(f"there is a column {column!r} already")
+    metadata = (
+        {"sluice.name": column}
+        | ({"sluice.type": sql_type} if sql_type else {})
+        | ({"sluice.key": str(key)} if key else {})
+    )
+    return rows.append_column(pa.field(name, values.type, metadata=metadata), values)
+
+
+def repeated(value: object, times: int, kind: pa.DataType) -> pa.Array:
+    """One value in every row."""
+    return pa.repeat(pa.scalar(value, kind), times)
+
+
+def text(rows: pa.Table, column: str) -> pa.ChunkedArray:
+    """A column as text. Raises ValueError for binary values that are no text."""
+    values = rows[require(rows, column)]
+    try:
+        return values if pa.types.is_string(values.type) else values.cast(pa.string())
+    except pa.ArrowException as error:
+        raise ValueError(f"column {column!r} ({values.type}) cannot be written as text: {error}") from error
+
+
+def declared_length(rows: pa.Table, column: str) -> int | None:
+    """Characters (bytes) that a column of type CHAR, VARCHAR, BINARY or VARBINARY holds at the source; None for others."""
+    declared = (rows.schema.field(require(rows, column)).metadata or {}).get(b"sluice.type", b"").decode()
+    match = re.match(r"(?:var)?(?:char|binary)\((\d+)\)", declared)
+    return int(match[1]) if match else None
+
+
+def arrow_type(sql_type: str) -> pa.DataType:
+    """The Arrow type that holds an SQL type. Raises ValueError for one that a rule cannot make."""
+    match = re.fullmatch(r"(\w+)\s*(?:\(([\d\s,]+)\))?\s*(unsigned)?", sql_type.strip().lower())
+    if match is None:
+        raise ValueError(f"{sql_type!r} is not a type; write for one decimal(10,2) or varchar(40)")
+    word, numbers, unsigned = match[1], [int(n) for n in (match[2] or "").split(",") if n.strip()], bool(match[3])
+    if word in _INTEGERS:
+        return pa.type_for_alias(f"{'u' if unsigned else ''}int{_INTEGERS[word]}")
+    if word in {"decimal", "numeric"}:
+        precision, scale = (numbers + [10, 0][len(numbers) :])[:2]
+        return pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
+    plain = {
+        "float": pa.float32(), "double": pa.float64(), "char": pa.string(), "varchar": pa.string(), "text": pa.string(),
+        "longtext": pa.string(), "json": pa.string(), "binary": pa.binary(), "varbinary": pa.binary(), "blob": pa.binary(),
+        "date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": pa.timestamp("us", tz="UTC"), "time": pa.duration("us"),
+    }  # fmt: skip
+    if word not in plain:
+        raise ValueError(f"{sql_type!r} is not a type that a rule can make")
+    return plain[word]
+
+
+def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
+    """The table with a column of another type. Raises ValueError for a value that does not fit; nothing is rounded or cut."""
+    name = require(rows, column)
+    field, values, kind = rows.schema.field(name), rows[name], arrow_type(sql_type)
+    try:
+        made = (
+            values
+            if values.type == kind
+            else pc.utf8_trim_whitespace(values).cast(kind)
+            if _parses(values.type, kind)
+            else values.cast(kind)
+        )
+    except pa.ArrowException as error:
+        raise ValueError(f"a value of column {column!r} does not fit {sql_type}: {error}") from error
+    limit = re.search(r"char\((\d+)\)", sql_type.lower())
+    if limit and (pc.max(pc.utf8_length(made)).as_py() or 0) > int(limit[1]):
+        raise ValueError(f"a value of column {column!r} is longer than {sql_type}")
+    kept = {k: v for k, v in (field.metadata or {}).items() if k in {b"sluice.name", b"sluice.key", b"sluice.masked"}}
+    metadata = {**kept, b"sluice.name": true_name(field).encode(), b"sluice.type": sql_type.encode()}
+    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind, metadata=metadata), made)
+
+
+def _parses(source: pa.DataType, kind: pa.DataType) -> bool:
+    return pa.types.is_string(source) and not pa.types.is_string(kind) and not pa.types.is_binary(kind)

@@ -1,0 +1,81 @@
+"""SQL over Arrow, by DuckDB: one SELECT, in the process, on one thread, without access to files or networks."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_local = threading.local()
+MEMORY_LIMIT = "1GB"
+
+
+def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mapping[str, pa.Table]) -> pa.Table:
+    """Run ``text`` with ``rows`` and the lookups as tables, and ``$name`` from ``params``. Raises duckdb.Error.
+
+    DECIMAL columns of more than 38 digits are text to the query: DuckDB has no such numbers.
+    """
+    connection = _connection()
+    named = set(duckdb.extract_statements(text)[0].named_parameters)
+    tables = {"rows": rows, **lookups}
+    for name, table in tables.items():
+        connection.register(name, _narrow(table))
+    given = {n: v for n, v in params.items() if n in named} or None
+    try:
+        try:
+            return connection.sql(text, params=given).to_arrow_table()
+        except duckdb.Error:
+            connection.execute(text, given)  # says the line, which a relation's error lacks
+            raise
+    finally:
+        for name in tables:
+            connection.unregister(name)
+
+
+def matches(rows: pa.Table, condition: str) -> pa.Array:
+    """Which rows fulfil an SQL condition (null counts as no). Raises duckdb.Error."""
+    if re.search(r";|--", condition):
+        raise ValueError("write one SQL condition, without ; or --")
+    found = select(f"SELECT _row FROM rows WHERE ({condition}\n)", rows, {}, {})["_row"]  # noqa: S608 - the user's own condition
+    return pc.is_in(rows["_row"], value_set=found.combine_chunks())
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    """One a thread: work units of a process may run in several."""
+    connection: duckdb.DuckDBPyConnection | None = getattr(_local, "connection", None)
+    if connection is None:
+        config: dict[str, Any] = {"threads": 1, "memory_limit": MEMORY_LIMIT, "autoinstall_known_extensions": False}
+        connection = _local.connection = duckdb.connect(config=config)
+        connection.execute(
+            "SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false; SET lock_configuration = true"
+        )
+    return connection
+
+
+def _narrow(table: pa.Table) -> pa.Table:
+    if not any(_wide(field.type) for field in table.schema):
+        return table
+    columns = [
+        _narrowed(column.combine_chunks()) if _wide(field.type) else column
+        for column, field in zip(table.columns, table.schema, strict=True)
+    ]
+    return pa.table(columns, names=table.schema.names)
+
+
+def _wide(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal256(kind) or (pa.types.is_struct(kind) and any(_wide(child.type) for child in kind))
+
+
+def _narrowed(array: pa.Array) -> pa.Array:
+    if pa.types.is_decimal256(array.type):
+        return array.cast(pa.string())
+    if pa.types.is_struct(array.type):
+        children = [_narrowed(array.field(i)) for i in range(array.type.num_fields)]
+        names = [array.type.field(i).name for i in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays(children, names, mask=pc.is_null(array))
+    return array

@@ -1,0 +1,67 @@
+"""What rules that work on whole tables see: the user's columns, and ours in a form that cannot be got wrong.
+
+=============  ===================================================================================================
+``_row``       number of the row; has to stay, since it says what row a result came from
+``_op``        i, u or d, after the batch was merged
+``_before``    struct: the row as it was before the batch; null for inserts, and where ``_image`` is ``before``
+``_image``     ``after``, or ``before`` for the row that the rule is shown as it was (see RuleContext.image)
+``_commit_ts`` when the source committed the last change, UTC; ``_seq`` its number in the batch
+``_table``     not there: a rule adds it to send rows to another table (``schema.table``; null: their own)
+=============  ===================================================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.model.tables import TableId
+from sluice.rules import images
+
+_KEPT = ("_op", "_seq", "_commit_ts")
+
+
+def view(rows: pa.Table) -> pa.Table:
+    """Images as a rule sees them."""
+    rows = rows.combine_chunks()
+    shadow = pc.equal(rows["_image"], images.SHADOW)
+    before = rows["_before"].combine_chunks()
+    struct = rows.schema.field("_before").type
+    children = [before.field(i) for i in range(struct.num_fields)]
+    hidden = pc.or_(pc.is_null(before), shadow.combine_chunks() if isinstance(shadow, pa.ChunkedArray) else shadow)
+    shown = pa.StructArray.from_arrays(children, fields=list(struct), mask=hidden) if children else before
+    columns = {name: rows[name] for name in (*images.user_columns(rows.schema), *_KEPT)}
+    fields = [rows.schema.field(name) for name in columns]
+    return pa.table(
+        [
+            *columns.values(),
+            shown,
+            pc.if_else(shadow, "before", "after"),
+            pa.array(np.arange(rows.num_rows, dtype=np.int64)),
+        ],
+        schema=pa.schema([
+            *fields,
+            pa.field("_before", struct),
+            pa.field("_image", pa.string()),
+            pa.field("_row", pa.int64()),
+        ]),
+    )
+
+
+def by_table(rows: pa.Table, names: pa.ChunkedArray, own: TableId) -> dict[TableId, pa.Table]:
+    """Rows by the table that ``_table`` names. Its own is always among them."""
+    names = names.cast(pa.string()).combine_chunks()
+    away = pc.is_valid(names)
+    found = {own: rows.filter(pc.invert(away))}
+    for name in pc.unique(names).drop_null().to_pylist():
+        place = table_id(name, own)
+        part = rows.filter(pc.fill_null(pc.equal(names, name), False))
+        found[place] = pa.concat_tables([found[place], part]) if place in found else part
+    return found
+
+
+def table_id(name: str, own: TableId) -> TableId:
+    """``schema.table``, or a table in the schema of ``own``."""
+    schema, dot, table = name.partition(".")
+    return TableId(schema, table) if dot else TableId(own.schema, name)
