@@ -146,7 +146,8 @@ def _written_down(rule: str, changes: Path | None) -> list[Sample]:
 def _show(tried: list[Tried]) -> None:
     console = _console()
     for number, item in enumerate(tried, 1):
-        grid = Table(title=_title(number, item), title_justify="left", box=None, pad_edge=False)
+        console.print(f"[bold]{_title(number, item)}[/]", highlight=False)
+        grid = Table(box=None, pad_edge=False)
         single = item.out[0] if len(item.out) == 1 else None
         updates = item.before is not None and item.op == "update"
         grid.add_column("")

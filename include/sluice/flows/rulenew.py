@@ -212,7 +212,7 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
         suffix, text = _STARTERS[RuleKind(kind)]
         files[folder / f"{name}.{suffix}"] = text.replace("{name}", name)
         entry["path"] = f"{name}.{suffix}"
-        entry["type"] = kind
+        entry["type"] = RuleKind(kind).value
     else:
         entry["builtin"] = kind
     entry["order"] = max((rule.order for rule in engine.rules), default=0) + STEP

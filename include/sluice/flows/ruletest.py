@@ -23,7 +23,7 @@ from sluice.flows.units import merged_tables
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type
-from sluice.rules.engine import RuleConfig, RuleKind
+from sluice.rules.engine import OnError, RuleConfig, RuleKind
 from sluice.rules.script import Rule
 from sluice.rules.values import from_python, inferred, to_python, true_name
 
@@ -129,7 +129,7 @@ def try_rule(
     """Each change by itself through the rule, whatever its ``on_error`` says, so that each shows what comes of it."""
     rules.validate()
     rules = RuleSet(
-        tuple(Rule(r.config.model_copy(update={"on_error": "stop"}), r.path, r.text, r.engine) for r in rules)
+        tuple(Rule(r.config.model_copy(update={"on_error": OnError.STOP}), r.path, r.text, r.engine) for r in rules)
     )
     readers = {
         r.name: LookupReader(r.name, r.engine, str(Path(r.engine.rsplit(":", 1)[0]).parent), resolver) for r in rules
