@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from sluice.binlog import arrow, fill, jsondiff, jsontext
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import UTF8, codec_of, single_byte_table
 from sluice.binlog.plan import ColumnPlan, TablePlan
+from sluice.binlog.transcode import to_utf8
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, ColumnKind, TableSchema
 
@@ -215,50 +215,12 @@ class _TableDecoder:
             return self._json(plan, offsets, select, data, ends, valid)
         if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
             data, ends = self._inflate(column.name, data, ends)
-        charset = column.charset
-        if charset is None or charset in UTF8:
-            if pa.types.is_string(plan.arrow_type):
-                self._check_utf8(column.name, charset, data, ends)
-            return _binary(plan.arrow_type, rows, valid, nulls, ends, data)
-        table = single_byte_table(charset)
-        if table is not None:
-            wide_ends = np.empty(rows + 1, np.int64)
-            fill.transcode_ends(data, ends, table, wide_ends)
-            text = np.empty(int(wide_ends[-1]), np.uint8)
-            fill.transcode(data, table, text)
-            return _binary(plan.arrow_type, rows, valid, nulls, wide_ends, text)
-        return self._recode(column.name, charset, data, ends, valid)
-
-    def _check_utf8(
-        self, name: str, charset: str | None, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
-    ) -> None:
-        if len(data) == 0 or not (data & 0x80).any():
-            return
-        probe = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
-        try:
-            probe.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise self._error(f"column {name}: a value is not valid {charset}") from error
-
-    def _recode(
-        self,
-        name: str,
-        charset: str,
-        data: np.ndarray[Any, Any],
-        ends: np.ndarray[Any, Any],
-        valid: np.ndarray[Any, Any],
-    ) -> pa.Array:
-        codec = codec_of(charset)
-        if codec is None:
-            raise UnsupportedType(f"charset {charset!r} is not understood", where=f"{self.plan.schema.table}.{name}")
-        raw = data.tobytes()
-        bounds = ends.tolist()
-        try:
-            return arrow.strings([
-                raw[bounds[i] : bounds[i + 1]].decode(codec) if valid[i] else None for i in range(len(valid))
-            ])
-        except UnicodeDecodeError as error:
-            raise self._error(f"column {name}: a value is not valid {charset}: {error}") from error
+        if column.charset is not None:
+            try:
+                data, ends = to_utf8(column.charset, data, ends)
+            except DecodeError as error:
+                raise self._error(f"column {column.name}: {error.message}", hint=error.hint) from error
+        return _binary(plan.arrow_type, rows, valid, nulls, ends, data)
 
     def _json(
         self,

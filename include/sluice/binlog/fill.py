@@ -383,38 +383,6 @@ def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, e
 
 
 @kernel
-def transcode_ends(data: Any, ends: Any, table: Any, out_ends: Any) -> None:
-    """Arrow offsets of single-byte text once it is UTF-8; ``table[byte]`` is the code point."""
-    total = np.int64(0)
-    out_ends[0] = 0
-    for i in range(len(ends) - 1):
-        for j in range(ends[i], ends[i + 1]):
-            p = table[data[j]]
-            total += 1 if p < 0x80 else (2 if p < 0x800 else 3)
-        out_ends[i + 1] = total
-
-
-@kernel
-def transcode(data: Any, table: Any, out: Any) -> None:
-    """Single-byte text to UTF-8."""
-    k = 0
-    for j in range(len(data)):
-        p = table[data[j]]
-        if p < 0x80:
-            out[k] = p
-            k += 1
-        elif p < 0x800:
-            out[k] = 0xC0 | (p >> 6)
-            out[k + 1] = 0x80 | (p & 63)
-            k += 2
-        else:
-            out[k] = 0xE0 | (p >> 12)
-            out[k + 1] = 0x80 | ((p >> 6) & 63)
-            out[k + 2] = 0x80 | (p & 63)
-            k += 3
-
-
-@kernel
 def present_maps(arena: Any, bitmaps: Any, select: Any, columns: Any, out: Any) -> Any:
     """Copy each row's columns-present bitmap into ``out`` (uint8[rows, bytes]). Returns the number of rows that lack a column."""
     size = (columns + 7) >> 3

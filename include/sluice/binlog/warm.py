@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from sluice.binlog import fill, jsontext
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import single_byte_table
 from sluice.binlog.decode import ArenaRows, decode_arena
 from sluice.binlog.plan import plan_table
 from sluice.binlog.scanner import Scanner
 from sluice.binlog.tablemap import TableMap, parse_table_map
+from sluice.binlog.transcode import to_utf8
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 
@@ -87,11 +87,9 @@ def compile_kernels() -> None:
 
     for rows_of_arena in sealed:
         list(decode_arena(rows_of_arena, buckets))
-    latin1 = single_byte_table("latin1")
     ends = np.zeros(2, np.int64)
     some = np.zeros(16, np.uint8)
-    fill.transcode_ends(some, ends, latin1, ends.copy())
-    fill.transcode(some[:0], latin1, some)
+    to_utf8("latin1", some, ends)
     one, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
     fill.fill_padded(some, one, one, 1, 4, ends, some.copy(), valid)
     one[0], valid[0] = 1, 1
