@@ -101,24 +101,44 @@ def _json(data: Any) -> None:
 
 
 @app.command()
-def check(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Look at a pipeline file, its source and its targets, and say what would go wrong."""
+def check(
+    pipeline: Pipeline,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Make missing tables and columns at the targets, after a question.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a pipeline file, its source and its targets: what goes where, and what would go wrong."""
+    from sluice.flows.check import apply_missing
     from sluice.flows.check import check as run_check
 
     _log_to_stderr(False)
-    findings = run_check(_runtime(pipeline))
+    runtime = _runtime(pipeline)
+    report = run_check(runtime)
+    if apply and report.statements:
+        for target, statement in report.statements:
+            err.print(f"[dim]{escape(target)}[/] {escape(statement)};", highlight=False)
+        if not yes and not typer.confirm(f"Run these {len(report.statements)} statements?", err=True):
+            raise typer.Exit(1)
+        apply_missing(runtime, report.statements)
+        report = run_check(runtime)
     if as_json:
-        _json([f.to_json() for f in findings])
+        _json(report.to_json())
     else:
         table = Table(title=f"check {pipeline}", title_justify="left", box=None, pad_edge=False)
         for heading in ("", "part", "what", "value", "why / what to do"):
             table.add_column(heading, overflow="fold")
         colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
-        for f in findings:
+        for f in report.findings:
             why = escape(f.why) + (f"\n[cyan]{escape(f.fix)}[/]" if f.fix else "")
             table.add_row(f"[{colour[f.severity]}]{f.severity}[/]", f.part, escape(f.setting), escape(f.value), why)
         out.print(table)
-    if any(f.severity == "error" for f in findings):
+        if report.statements:
+            out.print(
+                f"`sluice check {pipeline} --apply` runs the {len(report.statements)} statements that make what is missing"
+            )
+    if report.failed:
         raise typer.Exit(1)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,7 +18,8 @@ from sluice.segments.manifest import PositionRecord
 from sluice.segments.store import SegmentStore, quoted
 from sluice.targets.base import PlannedColumn, PlannedTable
 
-ROW_GROUP_ROWS = 65_536
+ROW_GROUP_ROWS = 16_384
+"""Small enough that a unit which loads a range of keys reads little else."""
 
 
 class _Stored(BaseModel):
@@ -35,6 +38,20 @@ class ChangesetFile(_Stored):
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
     bucket_min: int
     bucket_max: int
+    key_starts: tuple[int, ...] = Field(
+        (),
+        description="First key column's number (days, microseconds for times) at the start of each row group, and of the last row; "
+        "empty unless the rows are in its order and it is a number.",
+    )
+
+    def groups(self, low: int | None, high: int | None) -> list[int]:
+        """Row groups that may hold a first key column ``low <= value < high``; None: no bound."""
+        starts = self.key_starts
+        return [
+            group
+            for group in range(len(starts) - 1)
+            if (high is None or starts[group] < high) and (low is None or starts[group + 1] >= low)
+        ]
 
 
 class ChangesetColumn(_Stored):
@@ -155,6 +172,10 @@ def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets
         ) as writer:
             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         size, crc = sink.size_bytes, sink.crc32
+    numbers = key_numbers(rows)
+    starts: tuple[int, ...] = ()
+    if numbers is not None and numbers.size and (numbers[1:] >= numbers[:-1]).all():
+        starts = (*map(int, numbers[::ROW_GROUP_ROWS]), int(numbers[-1]))
     counted = {entry["values"]: entry["counts"] for entry in rows["_op"].value_counts().to_pylist()}
     return ChangesetFile(
         path=path,
@@ -166,11 +187,35 @@ def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets
         crc32=f"{crc:08x}",
         bucket_min=buckets[0],
         bucket_max=buckets[1],
+        key_starts=starts,
     )
 
 
-def read_changeset_file(store: SegmentStore, file: ChangesetFile) -> pa.Table:
-    """Read one file whole. Raises SegmentError if its size, CRC32 or a page checksum is wrong."""
+def key_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """The first key column's stored numbers as int64; None if it is no number, is too large or has nulls."""
+    for field in rows.schema:
+        if field.metadata and field.metadata.get(b"sluice.key") == b"1":
+            kind = field.type
+            if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)) or rows[field.name].null_count:
+                return None
+            column = rows[field.name].combine_chunks()
+            if pa.types.is_temporal(kind):
+                column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+            if kind == pa.uint64() and rows.num_rows and pc.max(column).as_py() >= 1 << 63:
+                return None
+            return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
+    return None
+
+
+def read_changeset_file(
+    store: SegmentStore, file: ChangesetFile, keys: tuple[int | None, int | None] | None = None
+) -> pa.Table:
+    """Read one file whole, or the rows with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
+
+    Raises SegmentError if a page checksum is wrong, or, when it is read whole, its size or CRC32.
+    """
+    if keys is not None:
+        return _read_keys(store, file, *keys)
     data = store.read_bytes(file.path)
     damaged = SegmentError(
         "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
@@ -181,6 +226,22 @@ def read_changeset_file(store: SegmentStore, file: ChangesetFile) -> pa.Table:
         return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged from error
+
+
+def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: int | None) -> pa.Table:
+    try:
+        with store.open_input(file.path) as source:
+            reader = pq.ParquetFile(source, page_checksum_verification=True)
+            rows = reader.read_row_groups(file.groups(low, high), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentError(
+            "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
+        ) from error
+    numbers = key_numbers(rows)
+    assert numbers is not None
+    start = int(np.searchsorted(numbers, low)) if low is not None else 0
+    stop = int(np.searchsorted(numbers, high)) if high is not None else rows.num_rows
+    return rows.slice(start, stop - start)
 
 
 def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:

@@ -8,7 +8,9 @@ from typing import Any
 from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.preflight import preflight
 from sluice.errors import SluiceError
+from sluice.flows.inventory import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
+from sluice.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,38 @@ class CheckFinding:
         return asdict(self)
 
 
-def check(runtime: Runtime) -> list[CheckFinding]:
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What ``sluice check`` knows: findings line by line, and what would be copied where."""
+
+    findings: tuple[CheckFinding, ...]
+    copies: tuple[PlannedCopy, ...]
+
+    @property
+    def failed(self) -> bool:
+        """True if something must be mended before the first batch."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def statements(self) -> list[tuple[str, str]]:
+        """(target, DDL) that would make what is missing, in order, each once."""
+        found = [
+            (copy.target, r.statement)
+            for copy in self.copies
+            for r in copy.remarks
+            if r.severity == "error" and r.statement
+        ]
+        return list(dict.fromkeys(found))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "findings": [finding.to_json() for finding in self.findings],
+            "tables": [copy.to_json() for copy in self.copies],
+            "statements": [{"target": target, "statement": statement} for target, statement in self.statements],
+        }
+
+
+def check(runtime: Runtime) -> CheckReport:
     """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
     findings = [
         CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
@@ -37,7 +70,56 @@ def check(runtime: Runtime) -> list[CheckFinding]:
     ]
     for target in runtime.pipeline.targets:
         findings += _guard(f"target {target.name}", lambda name=target.name: _target(runtime, name))
-    return findings
+    copies: list[PlannedCopy] = []
+    if not any(f.severity == "error" and f.part != "source" for f in findings):
+        findings += _guard("mapping", lambda: _tables(runtime, copies))
+    return CheckReport(tuple(findings), tuple(copies))
+
+
+def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
+    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
+    for name, statement in statements:
+        open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name).apply_statement(statement)
+
+
+def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
+    """One line a table that fits; one for each remark otherwise."""
+    found, tables = planned_copies(runtime)
+    copies += found
+    lines = [
+        CheckFinding(
+            "error",
+            "source",
+            str(table.id),
+            f"{column} {kind}",
+            "the type is not understood",
+            "exclude the table from capture",
+        )
+        for table in tables
+        for column, kind in table.unknown
+    ]
+    for copy in found:
+        part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
+        for remark in copy.remarks:
+            place = f"{names}, column {remark.column}" if remark.column else names
+            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement))
+        if copy.key == "whole row":
+            why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
+            lines.append(CheckFinding("warning", part, "table", names, why, "add a primary key at the source"))
+        if not copy.remarks:
+            words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
+            if copy.left_out:
+                words += f"; without {', '.join(copy.left_out)}"
+            if copy.renamed:
+                words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
+            lines.append(CheckFinding("ok", part, "table", names, words))
+    if not found:
+        lines.append(
+            CheckFinding(
+                "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
+            )
+        )
+    return lines
 
 
 def _guard(part: str, look: Any) -> list[CheckFinding]:
@@ -87,8 +169,6 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
 
 
 def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
-    from sluice.targets import open_target
-
     target = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
     batch = target.acked_batch()
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ from sluice.flows.changeset import (
     changeset_file_path,
     changeset_folder,
     columns_of,
+    key_numbers,
     read_changeset,
     read_changeset_file,
     write_changeset_file,
@@ -336,17 +338,22 @@ def write_changeset_manifest(
 
 @dataclass(frozen=True, slots=True)
 class LoadPart:
-    """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes."""
+    """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
+
+    ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about how many those are.
+    """
 
     table: TargetTable
     files: tuple[ChangesetFile, ...]
     deletes: bool = True
     upserts: bool = True
+    keys: tuple[int | None, int | None] | None = None
+    rows: int = 0
 
     @property
     def cost(self) -> int:
         """In rows."""
-        return sum(max(f.rows, f.size_bytes // ROW_BYTES) for f in self.files) + TABLE_COST
+        return (self.rows or sum(max(f.rows, f.size_bytes // ROW_BYTES) for f in self.files)) + TABLE_COST
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,18 +426,38 @@ def plan_load(
         size = min(max(UNIT_ROWS, total // config.parallelism + 1), MAX_UNIT_ROWS)
         for files, info in _per_target(group, known):
             whole = LoadPart(info, files)
-            if config.consistency == "table" or not info.key or whole.cost <= size or len(files) == 1:
+            pieces = _by_key(whole, size) if info.key and config.consistency == "row" and whole.cost > size else [whole]
+            if len(pieces) == 1:
                 (first if whole.cost <= size else second).append(whole)
                 continue
             if any(f.deletes for f in files) or (info.unique_keys and any(f.updates or f.inserts for f in files)):
-                first += [LoadPart(info, (file,), upserts=False) for file in files]
-            second += [LoadPart(info, (file,), deletes=False) for file in files]
+                first += [replace(piece, upserts=False) for piece in pieces]
+            second += [replace(piece, deletes=False) for piece in pieces]
         together = config.consistency == "row"
         for parts_ in (first, second):
             packed = _pack([(part, part.cost) for part in parts_], size)
             if packed:
                 phases.append([unit(tuple(parts), together) for parts in packed])
     return phases
+
+
+def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
+    """Ranges of the first key column of about ``size`` each, so that every unit writes its own stretch of the target's tree, in order.
+
+    Files whose keys are no numbers stay whole: a unit a file.
+    """
+    if not all(file.key_starts for file in part.files):
+        return [replace(part, files=(file,)) for file in part.files]
+    count = -(-part.cost // size)
+    samples = sorted(start for file in part.files for start in file.key_starts[:-1])
+    borders = sorted({samples[i * len(samples) // count] for i in range(1, count)} - {samples[0]})
+    edges: list[int | None] = [None, *borders, None]
+    pieces = []
+    for low, high in pairwise(edges):
+        files = tuple(file for file in part.files if file.groups(low, high))
+        if files:
+            pieces.append(replace(part, files=files, keys=(low, high), rows=part.cost // (len(edges) - 1) + 1))
+    return pieces
 
 
 def _lighter_first(tables: Sequence[ChangesetTable]) -> list[ChangesetTable]:
@@ -458,5 +485,9 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
 
 
 def _rows(store: SegmentStore, part: LoadPart) -> pa.Table:
-    tables = [read_changeset_file(store, file) for file in part.files]
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    tables = [read_changeset_file(store, file, part.keys) for file in part.files]
+    if len(tables) == 1:
+        return tables[0]
+    rows = pa.concat_tables(tables, promote_options="permissive")
+    numbers = key_numbers(rows) if part.keys else None
+    return rows if numbers is None else rows.take(pa.array(np.argsort(numbers, kind="stable")))

@@ -13,13 +13,14 @@ from sluice.targets.base import (
     LoadCount,
     PlannedColumn,
     PlannedTable,
+    Remark,
     TableChanges,
     Target,
     TargetTable,
 )
 
 __all__ = [
-    "KINDS", "Capabilities", "Fence", "LoadCount", "PlannedColumn", "PlannedTable", "TableChanges", "Target", "TargetTable", "open_target",
+    "KINDS", "Capabilities", "Fence", "LoadCount", "PlannedColumn", "PlannedTable", "Remark", "TableChanges", "Target", "TargetTable", "open_target",
 ]  # fmt: skip
 
 KINDS = {

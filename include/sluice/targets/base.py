@@ -47,20 +47,40 @@ class PlannedColumn:
     charset: str = ""
     collation: str = ""
     arrow_type: str = ""
+    nullable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table that will be written, and where it comes from."""
+    """A table that will be written, and where it comes from; ``create_sql``: the statement that makes it as the source has it, if known.
+
+    ``flavour``: MySQL or MariaDB, whose words the types and the statement are.
+    """
 
     target: TableId
     source: TableId
     columns: tuple[PlannedColumn, ...]
+    create_sql: str = ""
+    flavour: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
         """Names of the key columns in key order; empty for a table without a key."""
         return tuple(c.name for c in sorted(self.columns, key=lambda c: c.key) if c.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
+
+    ``statement``: what would mend it at the target, "" if nothing simple would.
+    """
+
+    severity: str
+    table: TableId
+    column: str
+    why: str
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +156,12 @@ class Target(Protocol):
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
+
+    def review(self, tables: Sequence[PlannedTable]) -> Sequence[Remark]:
+        """All there is to say about the planned tables before the first batch; nothing is raised for them and nothing is changed."""
+
+    def apply_statement(self, statement: str) -> None:
+        """Run a statement that a remark proposes."""
 
     def load(
         self,

@@ -24,11 +24,15 @@ _BY_ARROW = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column as information_schema has it; ``required``: an insert has to give it a value."""
+    """A column as information_schema has it; ``required``: an insert has to give it a value; ``sql_type``: as declared."""
 
     name: str
     required: bool
     generated: bool
+    sql_type: str = ""
+    nullable: bool = True
+    charset: str = ""
+    collation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,12 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
     places = ", ".join(["%s"] * len(schemas))
     columns: dict[tuple[str, str], list[ColumnInfo]] = defaultdict(list)
     cursor.execute(
-        "SELECT table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra FROM information_schema.columns "
+        "SELECT table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, "
+        "character_set_name, collation_name FROM information_schema.columns "
         f"WHERE table_schema IN ({places}) ORDER BY table_schema, table_name, ordinal_position",
         schemas,
     )
-    for schema, table, name, nullable, no_default, extra in cursor.fetchall():
+    for schema, table, name, nullable, no_default, extra, declared, charset, collation in cursor.fetchall():
         extra = (extra or "").lower()
         generated = "generated" in extra.replace("default_generated", "") or extra in {
             "virtual",
@@ -65,7 +70,9 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
             "stored",
         }
         required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
-        columns[key(schema, table)].append(ColumnInfo(name, required, generated))
+        columns[key(schema, table)].append(
+            ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "")
+        )
     uniques: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     cursor.execute(
         "SELECT table_schema, table_name, index_name, column_name FROM information_schema.statistics "
@@ -82,8 +89,8 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
     return found
 
 
-def compare(plan: PlannedTable, info: TableInfo | None) -> TargetTable:
-    """Check one table. Raises MappingError with the statement that would mend it."""
+def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True) -> TargetTable:
+    """Check one table. Raises MappingError with the statement that would mend it. ``columns`` False: missing ones are somebody else's."""
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
@@ -92,7 +99,7 @@ def compare(plan: PlannedTable, info: TableInfo | None) -> TargetTable:
         )
     there = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
-        if column.name.casefold() not in there and not column.generated:
+        if columns and column.name.casefold() not in there and not column.generated:
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
                 where=f"{plan.target}.{column.name}",
@@ -107,7 +114,7 @@ def compare(plan: PlannedTable, info: TableInfo | None) -> TargetTable:
                 where=f"{plan.target}.{info_column.name}",
                 hint=f"give it a default: ALTER TABLE {quoted_table(plan.target)} ALTER COLUMN {quoted(info_column.name)} SET DEFAULT …;",
             )
-    key = tuple(there[name.casefold()].name for name in plan.key)
+    key = tuple(there[name.casefold()].name if name.casefold() in there else name for name in plan.key)
     identity = {name.casefold() for name in key}
     keys = [unique for unique in info.unique_keys if {c.casefold() for c in unique} == identity]
     if key and not keys:
@@ -117,8 +124,7 @@ def compare(plan: PlannedTable, info: TableInfo | None) -> TargetTable:
             hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD PRIMARY KEY ({', '.join(map(quoted, key))});",
         )
     others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != identity)
-    columns = tuple(c.name for c in info.columns if not c.generated)
-    return TargetTable(plan.target, columns, key, others)
+    return TargetTable(plan.target, tuple(c.name for c in info.columns if not c.generated), key, others)
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:
@@ -137,7 +143,7 @@ def column_type(column: PlannedColumn) -> str:
 def create_table(plan: PlannedTable) -> str:
     """A CREATE TABLE that the planned rows fit into."""
     lines = [
-        f"{quoted(column.name)} {column_type(column)}{' NOT NULL' if column.key else ''}"
+        f"{quoted(column.name)} {column_type(column)}{' NOT NULL' if column.key or not column.nullable else ''}"
         for column in plan.columns
         if not column.generated
     ]

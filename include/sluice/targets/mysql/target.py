@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,16 +19,18 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import Capabilities, Fence, LoadCount, PlannedTable, TableChanges, TargetTable
+from sluice.targets.base import Capabilities, Fence, LoadCount, PlannedTable, Remark, TableChanges, TargetTable
 from sluice.targets.mysql import bulk, literals, statements
 from sluice.targets.mysql.connection import LAX, STRICT, Contention, TargetConnection, connect, errors
 from sluice.targets.mysql.fence import AckTable
+from sluice.targets.mysql.review import read_triggers, review
 from sluice.targets.mysql.tables import compare_all, read_tables
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
 
 CONTENTION_ATTEMPTS = 8
+_CREATED_IN = re.compile(r"CREATE TABLE (`(?:[^`]|``)+`)\.")
 
 
 class MySQLOptions(BaseModel):
@@ -90,6 +93,21 @@ class MySQLTarget:
         with self._session("reading the target's tables") as session:
             return compare_all(tables, read_tables(session.cursor, [plan.target for plan in tables]))
 
+    def review(self, tables: Sequence[PlannedTable]) -> list[Remark]:
+        """Missing tables and columns, losses, triggers; with the DDL that mends them."""
+        with self._session("reading the target's tables") as session:
+            places = [plan.target for plan in tables]
+            infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
+            return review(tables, infos, triggers, "MariaDB" if session.mariadb else "MySQL")
+
+    def apply_statement(self, statement: str) -> None:
+        """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
+        with self._session(f"running {statement[:200]}") as session:
+            created = _CREATED_IN.match(statement)
+            if created:
+                session.cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+            session.cursor.execute(statement)
+
     def load(
         self,
         fence: Fence,
@@ -135,8 +153,10 @@ class MySQLTarget:
         return LoadCount(upserted, deleted, sent)
 
     def _upsert(self, session: _Session, table: TargetTable, live: pa.Table) -> int:
-        """New rows in bulk where that pays and is allowed, the others by upsert."""
+        """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
+        if table.key and {name for _, name in statements.sent_fields(live.schema, table)} == set(table.columns):
+            new = pc.is_valid(live["_op"])
         fresh = live.filter(new)
         if not session.local_infile or fresh.num_rows < bulk.BULK_ROWS or _has_enum_errors(fresh):
             return session.run(statements.upserts(table, live, session.dialect))

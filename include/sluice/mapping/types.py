@@ -1,0 +1,247 @@
+"""What is lost when a value of one SQL type is written into a column of another: nothing, precision, range or characters.
+
+Types are compared as declared (``decimal(12,2)``, ``bigint unsigned``, ``varchar(40)`` with its charset), so that what may be lost is known
+before a row is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
+_TEXT_BYTES = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
+_BLOB_BYTES = {"tinyblob": 2**8 - 1, "blob": 2**16 - 1, "mediumblob": 2**24 - 1, "longblob": 2**32 - 1}
+_TEMPORAL = {"date", "datetime", "timestamp", "time", "year"}
+_UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "utf8mb3": 2, "utf8": 2, "ucs2": 2}
+"""How much of Unicode a charset holds: 3 all of it, 2 the basic plane."""
+_DIGITS = {"tinyint": 3, "smallint": 5, "mediumint": 8, "int": 10, "bigint": 20}
+_LABEL = re.compile(r"'((?:[^']|'')*)'")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlType:
+    """A declared type, taken apart: ``word`` (``varchar``), numbers in brackets, unsigned, charset, labels of ENUM and SET."""
+
+    word: str
+    numbers: tuple[int, ...] = ()
+    unsigned: bool = False
+    charset: str = ""
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, declared: str, charset: str = "") -> SqlType:
+        """``decimal(12,2) unsigned`` and so on; an empty text gives an empty word."""
+        match = re.match(r"\s*([a-zA-Z0-9_]+)\s*(?:\((.*)\))?\s*(.*)$", declared, re.S)
+        if match is None:
+            return cls("")
+        word, inside, rest = match[1].lower(), match[2] or "", match[3].lower()
+        word = {
+            "integer": "int",
+            "dec": "decimal",
+            "numeric": "decimal",
+            "real": "double",
+            "boolean": "tinyint",
+            "geomcollection": "geometrycollection",
+        }.get(word, word)
+        if word in {"enum", "set"}:
+            return cls(word, labels=tuple(x.replace("''", "'") for x in _LABEL.findall(inside)), charset=charset)
+        numbers = tuple(int(n) for n in re.findall(r"\d+", inside))
+        if word == "decimal":
+            numbers = (*numbers, *((10, 0)[len(numbers) :]))
+        if word in {"char", "binary", "bit"} and not numbers:
+            numbers = (1,)
+        return cls(word, numbers, "unsigned" in rest or "zerofill" in rest, charset)
+
+    @property
+    def first(self) -> int:
+        """The first number in brackets, 0 if there is none."""
+        return self.numbers[0] if self.numbers else 0
+
+
+def loss(source: SqlType, target: SqlType) -> str:
+    """What may be lost or refused, as a sentence without a subject; ``""`` if every value of ``source`` fits ``target`` exactly."""
+    if not source.word or not target.word:
+        return ""
+    for holds, judge in (
+        (_is_integer, _integer),
+        (_is("decimal"), _decimal),
+        (_is("float", "double"), _floating),
+        (lambda t: t.word in _TEMPORAL, _temporal),
+        (_is("bit"), _bit),
+        (_is("enum", "set"), _labelled),
+        (_is("json"), _json),
+        (_is_text, _text),
+        (_is_binary, _binary),
+    ):
+        if holds(source):
+            return judge(source, target)
+    return "" if source.word == target.word or _is_blob_like(target) else f"{source.word} is written as {target.word}"
+
+
+def _is(*words: str) -> Callable[[SqlType], bool]:
+    return lambda t: t.word in words
+
+
+def _is_integer(t: SqlType) -> bool:
+    return t.word in _INTEGER_BITS
+
+
+def _is_text(t: SqlType) -> bool:
+    return t.word in {"char", "varchar"} or t.word in _TEXT_BYTES
+
+
+def _is_binary(t: SqlType) -> bool:
+    return t.word in {"binary", "varbinary"} or t.word in _BLOB_BYTES
+
+
+def _is_blob_like(t: SqlType) -> bool:
+    return t.word in _BLOB_BYTES
+
+
+def _range(t: SqlType) -> tuple[int, int]:
+    bits = _INTEGER_BITS[t.word]
+    return (0, 2**bits - 1) if t.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _integer(source: SqlType, target: SqlType) -> str:
+    low, high = _range(source)
+    if _is_integer(target):
+        to_low, to_high = _range(target)
+        return "" if to_low <= low and high <= to_high else f"values outside of {to_low}..{to_high} are refused"
+    if target.word == "decimal":
+        digits = target.numbers[0] - target.numbers[1]
+        if low < 0 and target.unsigned:
+            return "negative values are refused"
+        return "" if digits >= len(str(high)) else f"values of more than {digits} digits are refused"
+    if target.word == "double":
+        return "" if high <= 2**53 else "values beyond 2^53 lose digits"
+    if target.word == "float":
+        return "" if high <= 2**24 else "values beyond 2^24 lose digits"
+    return _as_text(len(str(low)), target) if _is_text(target) else f"numbers are written as {target.word}"
+
+
+def _decimal(source: SqlType, target: SqlType) -> str:
+    precision, scale = source.numbers
+    if target.word == "decimal":
+        to_precision, to_scale = target.numbers
+        if target.unsigned and not source.unsigned:
+            return "negative values are refused"
+        if scale > to_scale:
+            return f"fractions are rounded to {to_scale} digits"
+        return (
+            ""
+            if precision - scale <= to_precision - to_scale
+            else f"values of more than {to_precision - to_scale} digits are refused"
+        )
+    if target.word in {"double", "float"}:
+        return (
+            ""
+            if precision <= (15 if target.word == "double" else 6)
+            else "decimals become binary fractions and lose digits"
+        )
+    if _is_integer(target):
+        if scale:
+            return "fractions are rounded away"
+        return "" if precision < _DIGITS[target.word] else "values out of range are refused"
+    return _as_text(precision + 2, target) if _is_text(target) else f"decimals are written as {target.word}"
+
+
+def _floating(source: SqlType, target: SqlType) -> str:
+    if target.word == source.word or target.word == "double":
+        return "" if not (target.unsigned and not source.unsigned) else "negative values are refused"
+    if target.word == "float":
+        return "a double becomes a float: 15 digits become 6"
+    return (
+        ""
+        if _is_text(target) and (not target.first or target.first >= 24)
+        else f"binary fractions are rounded to {target.word}"
+    )
+
+
+def _temporal(source: SqlType, target: SqlType) -> str:
+    if source.word == "year" or target.word == "year":
+        return "" if source.word == target.word or _is_integer(target) else f"{source.word} is written as {target.word}"
+    if _is_text(target):
+        return _as_text(26, target)
+    pair = (source.word, target.word)
+    if pair in {("datetime", "date"), ("timestamp", "date")}:
+        return "the time of day is cut off"
+    if pair in {("datetime", "timestamp"), ("date", "timestamp")}:
+        return "dates outside of 1970..2038 and zero dates are refused; values are taken for UTC"
+    if pair == ("date", "datetime"):
+        return ""
+    if "time" in pair and pair != ("time", "time"):
+        return f"{source.word} is written as {target.word}"
+    if target.word not in _TEMPORAL:
+        return f"{source.word} is written as {target.word}"
+    return "" if source.first <= target.first else f"fractions of a second are rounded to {target.first} digits"
+
+
+def _bit(source: SqlType, target: SqlType) -> str:
+    if target.word == "bit":
+        return "" if source.first <= target.first else f"more than {target.first} bits are refused"
+    if _is_integer(target):
+        return "" if 2**source.first - 1 <= _range(target)[1] else "values out of range are refused"
+    return f"bits are written as {target.word}"
+
+
+def _labelled(source: SqlType, target: SqlType) -> str:
+    if target.word == source.word:
+        missing = [label for label in source.labels if label not in target.labels]
+        return f"the labels {', '.join(map(repr, missing[:3]))} are refused" if missing else ""
+    longest = max(map(len, source.labels), default=0) if source.word == "enum" else len(",".join(source.labels))
+    return _as_text(longest, target, source.charset) if _is_text(target) else f"labels are written as {target.word}"
+
+
+def _json(source: SqlType, target: SqlType) -> str:
+    del source
+    if target.word in {"json", "longtext"}:
+        return ""
+    return (
+        f"documents longer than the column's {target.word} are refused"
+        if _is_text(target)
+        else f"JSON is written as {target.word}"
+    )
+
+
+def _text(source: SqlType, target: SqlType) -> str:
+    if target.word == "json":
+        return "text that is no JSON is refused"
+    if _is_binary(target):
+        return ""
+    if not _is_text(target):
+        return f"text that is no valid {target.word} is refused"
+    return _charset(source.charset, target.charset) or _as_text(_characters(source), target)
+
+
+def _characters(t: SqlType) -> int:
+    """Most characters a text column may hold (a TEXT column counts bytes)."""
+    return t.first if t.word in {"char", "varchar"} else _TEXT_BYTES[t.word]
+
+
+def _as_text(characters: int, target: SqlType, charset: str = "") -> str:
+    if charset and _charset(charset, target.charset):
+        return _charset(charset, target.charset)
+    if target.word in {"char", "varchar"}:
+        return "" if characters <= target.first else f"text longer than {target.first} characters is refused"
+    limit = _TEXT_BYTES[target.word]
+    return "" if characters <= limit else f"text longer than {limit} bytes is refused"
+
+
+def _charset(source: str, target: str) -> str:
+    if not source or not target or source == target or source == "ascii":
+        return ""
+    holds, has = _UNICODE.get(target, 0), _UNICODE.get(source, 1)
+    return "" if holds >= has and holds > 1 else f"characters that {target} lacks are refused"
+
+
+def _binary(source: SqlType, target: SqlType) -> str:
+    if not _is_binary(target):
+        return f"bytes are written as {target.word}"
+    size = source.first if source.word in {"binary", "varbinary"} else _BLOB_BYTES[source.word]
+    if target.word == "binary" and (source.word != "binary" or source.first != target.first):
+        return f"values are padded with zero bytes to {target.first}"
+    limit = target.first if target.word in {"binary", "varbinary"} else _BLOB_BYTES[target.word]
+    return "" if size <= limit else f"values longer than {limit} bytes are refused"

@@ -1,0 +1,112 @@
+"""What a MySQL target would make of the planned tables: what is missing, what would lose digits, what fires by itself, and the DDL that helps."""
+
+# ruff: noqa: S608 - identifiers are quoted, values are parameters
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sluice.errors import MappingError
+from sluice.mapping.types import SqlType, loss
+from sluice.model.tables import TableId
+from sluice.targets.base import PlannedColumn, PlannedTable, Remark
+from sluice.targets.mysql.statements import quoted, quoted_table
+from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table
+
+
+def review(
+    plans: Sequence[PlannedTable],
+    infos: Mapping[TableId, TableInfo],
+    triggers: Mapping[TableId, Sequence[str]],
+    flavour: str,
+) -> list[Remark]:
+    """One remark for each thing to know, in the order of ``plans``. ``flavour``: MySQL or MariaDB, the target's."""
+    remarks: list[Remark] = []
+    for plan in plans:
+        info = infos.get(plan.target)
+        if info is None:
+            same = plan.create_sql and plan.flavour == flavour
+            statement = plan.create_sql if same else create_table(plan)
+            remarks.append(Remark("error", plan.target, "", "the target has no such table", statement))
+            continue
+        remarks += _missing_columns(plan, info)
+        try:
+            compare(plan, info, columns=False)
+        except MappingError as error:
+            remarks.append(Remark("error", plan.target, "", error.message, _statement(error.hint)))
+        remarks += _losses(plan, info)
+        names = triggers.get(plan.target, ())
+        if names:
+            why = (
+                f"trigger {', '.join(names)} at the target fires for rows that Sluice writes; what the source's trigger wrote arrives as rows too: "
+                "its effect is there twice"
+            )
+            place = quoted(plan.target.schema)
+            drop = "; ".join(f"DROP TRIGGER {place}.{quoted(name)}" for name in names)
+            remarks.append(Remark("warning", plan.target, "", f"{why} (drop it, if the source has it too: {drop})"))
+    return remarks
+
+
+def _statement(hint: str | None) -> str:
+    text = (hint or "").partition(": ")[2].partition("; or ")[0].rstrip(";")
+    return text if text.startswith(("ALTER", "CREATE")) and "…" not in text else ""
+
+
+def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Remark]:
+    there = {column.name.casefold() for column in info.columns}
+    return [
+        Remark(
+            "error",
+            plan.target,
+            column.name,
+            f"the target has no such column, which {plan.source} has",
+            f"ALTER TABLE {quoted_table(plan.target)} ADD COLUMN {quoted(column.name)} {column_type(column)}",
+        )
+        for column in plan.columns
+        if column.name.casefold() not in there and not column.generated
+    ]
+
+
+def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
+    there = {column.name.casefold(): column for column in info.columns}
+    remarks = []
+    for column in plan.columns:
+        found = there.get(column.name.casefold())
+        if found is None or found.generated or not column.sql_type:
+            continue
+        why = loss(SqlType.parse(column.sql_type, column.charset), SqlType.parse(found.sql_type, found.charset))
+        if not why and not found.nullable and column.nullable and not column.key:
+            why = "NULL is refused"
+        if not why and column.key and column.collation and found.collation and found.collation != column.collation:
+            why = f"keys are compared by {found.collation}, at the source by {column.collation}: rows may fall together"
+        if why:
+            change = ""
+            if column.sql_type and not column.key:
+                change = f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} {_widened(column, found)}"
+            remarks.append(
+                Remark("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
+            )
+    return remarks
+
+
+def _widened(column: PlannedColumn, found: ColumnInfo) -> str:
+    return column_type(column) + (" NOT NULL" if not found.nullable and not column.nullable else "")
+
+
+def read_triggers(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, list[str]]:
+    """Triggers by table, of the tables asked for."""
+    if not tables:
+        return {}
+    schemas = sorted({table.schema for table in tables})
+    cursor.execute(
+        "SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers "
+        f"WHERE event_object_schema IN ({', '.join(['%s'] * len(schemas))})",
+        schemas,
+    )
+    found: dict[TableId, list[str]] = {}
+    wanted = set(tables)
+    for schema, table, name in cursor.fetchall():
+        if TableId(schema, table) in wanted:
+            found.setdefault(TableId(schema, table), []).append(name)
+    return found

@@ -1,0 +1,109 @@
+"""sluice check: what goes where, what is lost on the way, what is missing and the DDL that makes it; on real servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipelines import Case, case
+
+PEOPLE = """CREATE TABLE `{db}`.people (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL, born DATETIME(6),
+  balance DECIMAL(14,4) NOT NULL DEFAULT 7, name VARCHAR(40) COLLATE utf8mb4_bin, twice INT AS (balance * 2) STORED, UNIQUE KEY (email))"""
+HEAP = "CREATE TABLE `{db}`.heap (a INT, b TEXT)"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Any:
+    schema = fresh_schema(mysql_source, mysql_target, options="CHARACTER SET utf8mb4")
+    mysql_source.execute(PEOPLE.format(db=schema), HEAP.format(db=schema))
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        yield made
+
+
+def report(made: Case, *arguments: str, code: int = 0) -> Any:
+    done = made.cli("check", str(made.path), "--json", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def lines(said: Any, severity: str) -> list[tuple[str, str, str]]:
+    return [
+        (f["value"], f["why"], f["fix"])
+        for f in said["findings"]
+        if f["severity"] == severity and f["setting"] == "table"
+    ]
+
+
+def test_missing_tables_are_made_as_the_source_has_them(shop: Case) -> None:
+    said = report(shop, code=1)
+    assert {value for value, _, _ in lines(said, "error")} == {
+        f"{shop.schema}.{t} -> {shop.schema}.{t}" for t in ("people", "heap")
+    }
+    assert len(said["statements"]) == 2
+    assert shop.target.execute(f"SHOW TABLES FROM {shop.schema}") == []
+    shop.cli("check", str(shop.path), "--apply")  # nobody says yes
+    assert shop.target.execute(f"SHOW TABLES FROM {shop.schema}") == []
+    said = report(shop, "--apply", "--yes")
+    assert lines(said, "error") == []
+    for table in ("people", "heap"):
+        definitions = [s.execute(f"SHOW CREATE TABLE {shop.schema}.{table}")[0][1] for s in (shop.source, shop.target)]
+        assert definitions[0] == definitions[1]
+    [heap] = [why for value, why, _ in lines(said, "warning")]
+    assert "no primary key" in heap
+    people = next(t for t in said["tables"] if t["source_table"].endswith(".people"))
+    assert people["identified_by"] == "primary key"
+    assert [c["name"] for c in people["columns"] if c["generated"]] == ["twice"]
+    shop.run_until_head()
+    shop.source.execute(
+        f"INSERT INTO {shop.schema}.people (email, born, name) VALUES ('a', '2020-02-02 02:02:02.123456', 'ä')"
+    )
+    shop.run_until_head()
+    shop.assert_equal("people")
+
+
+def test_what_is_lost_is_named_column_by_column(shop: Case) -> None:
+    shop.target.execute(
+        f"CREATE TABLE {shop.schema}.people (id INT PRIMARY KEY, email VARCHAR(50) NOT NULL, born DATETIME, balance DECIMAL(14,2) NOT NULL, "
+        "name VARCHAR(40) CHARACTER SET latin1 NOT NULL)",
+        HEAP.format(db=shop.schema),
+        f"CREATE TABLE {shop.schema}.audit (n INT)",
+        f"CREATE TRIGGER {shop.schema}.seen AFTER INSERT ON {shop.schema}.people FOR EACH ROW INSERT INTO {shop.schema}.audit VALUES (1)",
+    )
+    said = report(shop)
+    people = next(t for t in said["tables"] if t["source_table"].endswith(".people"))
+    why = {r["column"]: r["why"] for r in people["remarks"]}
+    assert "outside of -2147483648..2147483647" in why["id"]
+    assert "longer than 50 characters" in why["email"]
+    assert "rounded to 0 digits" in why["born"]
+    assert "rounded to 2 digits" in why["balance"]
+    assert "latin1 lacks" in why["name"]
+    assert "trigger seen" in why[""]
+    shop.target.execute(*(r["statement"] for r in people["remarks"] if r["statement"]))
+    people = next(t for t in report(shop)["tables"] if t["source_table"].endswith(".people"))
+    assert {r["column"] for r in people["remarks"]} == {"id", "name", ""}
+
+
+def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
+    mapping = (
+        f"mapping:\n  - {{from: {shop.schema}.people, to: {shop.schema}.persons, columns: {{exclude: [name], rename: {{email: mail}}}}}}\n"
+        f"  - {{from: {shop.schema}.heap, to: {shop.schema}.heap}}\n"
+    )
+    shop.path.write_text(shop.yaml + mapping, encoding="utf-8")
+    shop.target.execute(
+        f"CREATE TABLE {shop.schema}.persons (id INT UNSIGNED PRIMARY KEY)", HEAP.format(db=shop.schema)
+    )
+    said = report(shop, code=1)
+    persons = next(t for t in said["tables"] if t["target_table"].endswith(".persons"))
+    assert persons["left_out"] == ["name"]
+    assert persons["renamed"] == {"email": "mail"}
+    assert {r["column"] for r in persons["remarks"] if r["severity"] == "error"} == {"mail", "born", "balance"}
+    assert lines(report(shop, "--apply", "--yes"), "error") == []
+    shop.run_until_head()
+    shop.source.execute(f"INSERT INTO {shop.schema}.people (email, name) VALUES ('a', 'x')")
+    shop.run_until_head()
+    assert [
+        tuple(map(str, r)) for r in shop.target.execute(f"SELECT id, mail, balance FROM {shop.schema}.persons")
+    ] == [("1", "a", "7.0000")]
