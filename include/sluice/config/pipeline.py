@@ -153,6 +153,11 @@ class SparkConfig(_Model):
     connection: str = Field(
         "spark_connect_default", description="Airflow connection of type spark_connect (connect) or spark (submit)."
     )
+    from_changes: int = Field(
+        5000,
+        ge=0,
+        description="connect: a batch of fewer changes is worked on in the task itself, which saves the round trips; 0: always on Spark.",
+    )
 
 
 class CoordinationConfig(_Model):

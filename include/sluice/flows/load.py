@@ -98,7 +98,7 @@ def _deliver(
                 f"loading batch {number} into {target}: the ZooKeeper session, and with it the lease, is gone"
             )
         state.require_permit()
-        results += runtime.runner.run(
+        results += runtime.runner_for(record.changes).run(
             run_load_unit,
             phase,
             parallelism=config.parallelism,

@@ -55,7 +55,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         manifest = store.read_manifest(record.manifest)
         attempt = attempt_id()
         units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt, resolver=runtime.resolver)
-        results: list[MergeResult] = runtime.runner.run(
+        results: list[MergeResult] = runtime.runner_for(manifest.changes).run(
             run_merge_unit, units, description=f"{runtime.name}: merge batch {batch}"
         )
         changeset = write_changeset_manifest(store, manifest, attempt, results)

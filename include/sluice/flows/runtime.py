@@ -116,6 +116,14 @@ class Runtime:
                 self._runner = LocalRunner()
         return self._runner
 
+    def runner_for(self, changes: int) -> UnitRunner:
+        """Where a batch of so many changes is worked on: a small one here, without a round trip to Spark."""
+        if self._runner is None and self.mode == "connect" and changes < self.pipeline.spark.from_changes:
+            from sluice.spark.local import LocalRunner
+
+            return LocalRunner()
+        return self.runner
+
     @contextmanager
     def state(self, *, connect_timeout_s: float = 15.0) -> Iterator[PipelineState]:
         """The pipeline's state in ZooKeeper; nested uses share one session."""

@@ -34,11 +34,14 @@ TABLES = (*shop.TABLES, "heartbeat")
 class LagMeter:
     """Lag as a reader sees it: a row written at the source, the moment it is first seen at the target.
 
-    A row twice a second, a look every 50 ms; milliseconds.
+    A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target.
     """
 
     source: MySQLServer
     target: MySQLServer
+    beat_s: float = 0.5
+    look_s: float = 0.05
+    schema: str = TARGET_SCHEMA
     lags_ms: list[float] = field(default_factory=list)
     _enough: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -63,6 +66,11 @@ class LagMeter:
         for thread in self._threads:
             thread.join(5)
 
+    @property
+    def complete(self) -> bool:
+        """Every row that was written has been seen."""
+        return len(self.lags_ms) >= self._written
+
     def percentile_ms(self, share: float) -> float | None:
         if len(self.lags_ms) < 2:
             return self.lags_ms[0] if self.lags_ms else None
@@ -73,7 +81,7 @@ class LagMeter:
             contextlib.suppress(pymysql.MySQLError),
             contextlib.closing(self.source.connect(SOURCE_SCHEMA)) as connection,
         ):
-            while not self._enough.wait(0.5):
+            while not self._enough.wait(self.beat_s):
                 self._written += 1
                 row = (self._written, int(time.time() * 1e6))
                 with connection.cursor() as cursor:
@@ -83,9 +91,9 @@ class LagMeter:
         seen = 0
         with (
             contextlib.suppress(pymysql.MySQLError),
-            contextlib.closing(self.target.connect(TARGET_SCHEMA)) as connection,
+            contextlib.closing(self.target.connect(self.schema)) as connection,
         ):
-            while not self._stop.wait(0.05):
+            while not self._stop.wait(self.look_s):
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT id, written_us FROM heartbeat WHERE id > %s ORDER BY id", (seen,))
                     now_us = time.time() * 1e6
