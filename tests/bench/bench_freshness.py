@@ -208,7 +208,9 @@ def _cpu(stack: Stack) -> dict[str, float]:
         used[name] = sum(times)
     machine = psutil.cpu_times()
     used["(this bench and its workload)"] = sum(
-        _times(p) for p in (psutil.Process(), *psutil.Process().children()) if p.pid not in {h.pid for h in stack.handles().values()}
+        _times(p)
+        for p in (psutil.Process(), *psutil.Process().children())
+        if p.pid not in {h.pid for h in stack.handles().values()}
     )
     used["(machine)"] = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0)
     return used
