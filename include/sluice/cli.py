@@ -155,6 +155,10 @@ def run(
     spark: Annotated[
         bool, typer.Option("--spark", help="Do the work on Spark as the pipeline says, not in this process.")
     ] = False,
+    readers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Connections that read closed log files side by side (capture.readers)."),
+    ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -163,6 +167,9 @@ def run(
 
     _log_to_stderr(verbose)
     runtime = _runtime(pipeline, mode=None if spark else "local")
+    if readers is not None:
+        capture = runtime.pipeline.capture.model_copy(update={"readers": readers})
+        runtime.pipeline = runtime.pipeline.model_copy(update={"capture": capture})
     started = time.monotonic()
     changes = count = 0
     with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:

@@ -36,6 +36,7 @@ class Drain:
     batch: int = 0
     results: list[CaptureResult[SegmentManifest]] = field(default_factory=list)
     arena_bytes: int = 24 * 2**20
+    readers: int = 1
 
     @property
     def endpoint(self):
@@ -54,6 +55,8 @@ class Drain:
             limits=CaptureLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
             writer_factory=writer or (lambda: SegmentWriter(self.store, number, 1)),
             arena_bytes=self.arena_bytes,
+            readers=self.readers,
+            logs=log_files(self.endpoint) if self.readers > 1 else (),
         )
         self.position = result.last
         if result.manifest is not None:
@@ -86,6 +89,11 @@ class Drain:
 def head(endpoint: Any) -> Position:
     with open_connection(endpoint) as connection:
         return server_info(connection).head
+
+
+def log_files(endpoint: Any) -> tuple[tuple[str, int], ...]:
+    with open_connection(endpoint) as connection:
+        return server_info(connection).binary_logs
 
 
 @contextmanager

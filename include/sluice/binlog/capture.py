@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
@@ -23,12 +23,16 @@ from sluice.binlog import scan as sc
 from sluice.binlog.catalog import Catalog
 from sluice.binlog.connection import open_connection
 from sluice.binlog.decode import ArenaRows, decode_arena
+from sluice.binlog.intake import Intake
+from sluice.binlog.piece import PieceReading
 from sluice.binlog.prepared import PreparedReader
+from sluice.binlog.readers import SEQ_STEP, Piece, closed_pieces, read_pieces
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import LogStream
 from sluice.binlog.tablemap import TableMap
+from sluice.binlog.totals import Totals
 from sluice.config.connections import Endpoint
 from sluice.errors import SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
@@ -39,8 +43,6 @@ _log = structlog.get_logger()
 M_co = TypeVar("M_co", covariant=True, default=Any)
 M = TypeVar("M", default=Any)
 
-_BUFFER_BYTES = 4 * 2**20
-_SPARE = 16
 _PROGRESS_EVERY_S = 0.25
 _WORKERS = 2
 _QUEUED_ARENAS = 2
@@ -84,6 +86,12 @@ class BatchSink(Protocol[M_co]):
 
     def abort(self) -> None:
         """Forget the batch."""
+
+    def branch(self, number: int, of: int) -> Any:
+        """A writer of the same batch for one of several readers, numbered from 1."""
+
+    def absorb(self, branch: Any) -> None:
+        """Take what a branch has written."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +142,16 @@ def capture(
     progress: Callable[..., None] | None = None,
     log: Any = None,
     arena_bytes: int = ARENA_BYTES,
+    readers: int = 1,
+    logs: Sequence[tuple[str, int]] = (),
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
     Args:
         server_id: the replica's id at the server. writer_factory: called at the first change. progress: called a few times a second
             (``changes=…, position=…``); what it raises ends the drain.
+        readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
+            server's log files, oldest first. Rows, positions and batches are the same for any number. See :mod:`sluice.binlog.readers`.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -149,9 +161,38 @@ def capture(
         return CaptureResult(start, None, 0, 0, 0, True, "head")
     mariadb = start.server_uuid.startswith("mariadb:")
     with _Batch(writer_factory) as batch:
+        ahead = Totals(start)
+        pieces = closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at) if readers > 1 else []
+        if pieces:
+
+            def reading(piece: Piece, thread: int) -> PieceReading:
+                return PieceReading(
+                    piece,
+                    endpoint=endpoint,
+                    server_id=1 + (server_id - 1 + thread) % (2**32 - 1),
+                    selection=selection,
+                    max_changes=limits.max_changes,
+                    max_bytes=limits.max_bytes,
+                    arena_bytes=arena_bytes,
+                    mariadb=mariadb,
+                    marks=None,
+                    sink=lambda: batch.open().branch(piece.number + 1, readers),
+                    keep=lambda sink: batch.open().absorb(sink),
+                )
+
+            ahead = read_pieces(
+                pieces,
+                start=start,
+                readers=readers,
+                max_changes=limits.max_changes,
+                max_bytes=limits.max_bytes,
+                mariadb=mariadb,
+                make=reading,
+                progress=progress or _quiet,
+            )
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
-        session = _Session(endpoint, selection, limits, batch, start, mariadb, arena_bytes, reread)
-        stream = LogStream(endpoint, server_id=server_id, start=start, mariadb=mariadb)
+        session = _Session(endpoint, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
+        stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
         finally:
@@ -173,6 +214,7 @@ class _Batch(Generic[M]):
         self._slots = threading.Semaphore(_WORKERS + _QUEUED_ARENAS)
         self._jobs: list[Future[None]] = []
         self._finished = False
+        self._opening = threading.Lock()
 
     def __enter__(self) -> _Batch[M]:
         return self
@@ -184,10 +226,11 @@ class _Batch(Generic[M]):
             self.writer.abort()
 
     def open(self) -> BatchSink[M]:
-        """The writer."""
-        if self.writer is None:
-            self.writer = self._factory()
-        return self.writer
+        """The writer; any thread may ask."""
+        with self._opening:
+            if self.writer is None:
+                self.writer = self._factory()
+            return self.writer
 
     def seal(self, rows: ArenaRows, *, last: bool = False) -> None:
         """Decode and write in a worker; waits while too many are waiting. The last small arena is done right here."""
@@ -233,7 +276,7 @@ class _Session(Generic[M]):
         selection: Selection,
         limits: CaptureLimits,
         batch: _Batch[M],
-        start: Position,
+        ahead: Totals,
         mariadb: bool,
         arena_bytes: int,
         reread: PreparedReader,
@@ -245,7 +288,7 @@ class _Session(Generic[M]):
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(
-            start,
+            ahead.last,
             tables=self._plan,
             statement=self._statement,
             seal=lambda rows: batch.seal(rows, last=self._last_seal),
@@ -253,7 +296,10 @@ class _Session(Generic[M]):
             reread=reread,
             mariadb=mariadb,
             arena_bytes=arena_bytes,
+            first_seq=ahead.pieces * SEQ_STEP,
         )
+        self._log_bytes = ahead.log_bytes
+        self.scanner.go_on_from(ahead)
 
     def close(self) -> None:
         """Hang up the catalog's connection."""
@@ -293,9 +339,7 @@ class _Session(Generic[M]):
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
-        buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
-        used = end = 0
-        log_bytes = 0
+        intake = Intake(stream, scanner)
         began = time.monotonic()
         first_change = 0.0
         next_progress = began + _PROGRESS_EVERY_S
@@ -319,26 +363,10 @@ class _Session(Generic[M]):
                     break
                 if captured:
                     scanner.stop_at_end()
-            if used and (used == end or end + 2**20 > len(buffer) - _SPARE):
-                buffer[: end - used] = buffer[used:end]
-                used, end = 0, end - used
-            need = scanner.missing(buffer, end, used)
-            if need + _SPARE > len(buffer):
-                grown = np.zeros(need + 2**20 + _SPARE, np.uint8)
-                grown[: end - used] = buffer[used:end]
-                buffer, used, end = grown, 0, end - used
             pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
-            count = stream.receive(buffer[: len(buffer) - _SPARE], end, pause, max(need - (end - used), 2**19))
-            if count == 0:
-                stream.check_alive()
-                continue
-            log_bytes += count
-            end += count
-            if not scanner.changes:
-                scanner.s[sc.S_BYTES] = 0
-            used, limit = scanner.feed(buffer, end, used)
-            if limit:
+            if intake.step(pause):
                 reason = self._reason()
+        log_bytes = self._log_bytes + intake.log_bytes
         last = scanner.position()
         self._last_seal = True
         if not (scanner.changes or self.statements):

@@ -77,6 +77,10 @@ class MariaGtidPosition:
         for domain, server, number in items:
             self.see(domain, server, number)
 
+    def update(self, later: MariaGtidPosition) -> None:
+        """What a later position says of its domains."""
+        self._last.update(later._last)
+
     def __bool__(self) -> bool:
         return bool(self._last)
 

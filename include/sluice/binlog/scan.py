@@ -43,7 +43,8 @@ CODE_NO_TABLE = 13
     S_POS, S_FILE_POS, S_IN_TXN, S_EVENTS, S_IMAGES, S_TXNS, S_CHANGES, S_ARENA, S_SIDS, S_SID, S_CRC, S_EVENT, S_EVENT_END, S_MAX_CHANGES,
     S_STOP_POS, S_STOP_AT_END, S_FRAMED, S_DONE_TXNS, S_LAST_END, S_FILE, S_NEED, S_BYTES, S_MAX_BYTES, S_SKIPPED_TABLE, S_SKIPPED_KIND,
     S_FIXED, S_ROW_BASE, S_TS, S_HAS_GTID, S_MARIA, S_LAST_TS, S_EVENT_POS, S_CAPTURED_TXNS, S_TXN_MARK, S_HELD, S_FIRST_TS,
-) = range(36)  # fmt: skip
+    S_BYTES_BEFORE,
+) = range(37)  # fmt: skip
 STATE_SIZE = 40
 
 # -- a row event's record: one column of the int64 array ``rev`` -----------------------------------------------------------
@@ -336,6 +337,9 @@ def scan(
             rev[R_ROW, r] = s[S_ROW_BASE]
             rev[R_ORIGIN, r] = np.int64(load_u32(buf, start + 5))
             rev[R_PARTIAL, r] = 1 if kind == 39 else 0
+            if s[S_CHANGES] == 0:  # a batch's bytes count from its first change on
+                s[S_BYTES_BEFORE] += s[S_BYTES]
+                s[S_BYTES] = 0
             s[S_EVENTS] += 1
             s[S_IMAGES] = image
             s[S_CHANGES] += rows

@@ -19,6 +19,7 @@ from sluice.binlog.plan import TablePlan
 from sluice.binlog.raw import CRC_TABLES
 from sluice.binlog.slots import TableSlots, grown
 from sluice.binlog.tablemap import TableMap
+from sluice.binlog.totals import Totals
 from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
@@ -54,6 +55,7 @@ class Scanner:
         reread: gives the events (without checksums, in pieces) of a prepared XA transaction, by its id, its place (None: not known) and a
             position behind its prepare; None: such a transaction stops the scan.
         checksum: events carry a CRC32 from the first one on.
+        first_seq: added to the sequence numbers of changes and to the ordinals of transactions.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Scanner:
         checksum: bool = True,
         mariadb: bool = False,
         arena_bytes: int = ARENA_BYTES,
+        first_seq: int = 0,
     ) -> None:
         self.start = start
+        self._first_seq = first_seq
         self.file = start.file
         self.mariadb = mariadb
         self._statement, self._seal = statement, seal
@@ -147,6 +151,14 @@ class Scanner:
         self.s[sc.S_MAX_CHANGES], self.s[sc.S_MAX_BYTES] = max_changes, max_bytes
         self._stop = stop
         self._set_stop()
+
+    def go_on_from(self, ahead: Totals) -> None:
+        """Count on from what others have read into the same batch; ``ahead.last`` is the position this scanner starts at."""
+        s = self.s
+        s[sc.S_CHANGES], s[sc.S_BYTES], s[sc.S_CAPTURED_TXNS] = ahead.changes, ahead.bytes, ahead.transactions
+        s[sc.S_FIRST_TS] = ahead.first_commit_us
+        s[sc.S_SKIPPED_TABLE], s[sc.S_SKIPPED_KIND] = ahead.skipped_tables, ahead.skipped_kinds
+        self.skipped = dict(ahead.skipped)
 
     _stop: Position | None = None
 
@@ -291,7 +303,7 @@ class Scanner:
         elif kind == 165:
             return self._query(ev.parse_query(ev.parse_query_compressed(event)))
         elif kind == 4:
-            self._rotate(ev.parse_rotate(event))
+            return self._rotate(ev.parse_rotate(event))
         elif kind == 15:
             self.server_version, checksum = ev.parse_format(event)
             s[sc.S_CRC] = int(checksum)
@@ -331,7 +343,7 @@ class Scanner:
             raise UnknownEvent(f"event kind {kind} ({name}) is not understood by this version")
         return False
 
-    def _rotate(self, rotate: ev.Rotate) -> None:
+    def _rotate(self, rotate: ev.Rotate) -> bool:
         s = self.s
         if s[sc.S_IN_TXN] and rotate.file != self.file:
             raise DecodeError(f"the log goes on in {rotate.file} inside a transaction")
@@ -344,6 +356,7 @@ class Scanner:
         if self.between_transactions:
             s[sc.S_LAST_END] = rotate.offset
         self._set_stop()
+        return self._stop is not None and self.between_transactions and self.reached(self._stop)
 
     def _query(self, query: ev.Query) -> bool:
         s = self.s
@@ -365,7 +378,7 @@ class Scanner:
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0
         place = Position(self.start.server_uuid, self.file, int(s[sc.S_FILE_POS]), "", commit)
         inside = bool(s[sc.S_IN_TXN])
-        close = self._statement(Statement(query, place, gtid, commit, inside, int(s[sc.S_CHANGES])))
+        close = self._statement(Statement(query, place, gtid, commit, inside, self._first_seq + int(s[sc.S_CHANGES])))
         if inside:
             if close:
                 s[sc.S_STOP_AT_END] = 1
@@ -531,12 +544,14 @@ class Scanner:
             rev = self._rev[:, :count].copy()
             first = int(rev[sc.R_TXN].min())
             last = int(s[sc.S_TXNS])
+            rev[sc.R_SEQ] += self._first_seq
+            rev[sc.R_TXN] += self._first_seq
             self._seal(
                 ArenaRows(
                     arena=self._arena,
                     rev=rev,
                     images=self._images[: int(s[sc.S_IMAGES])].copy(),
-                    txn_first=first,
+                    txn_first=self._first_seq + first,
                     gtids=self._ledger.texts(first, last),
                     commit_us=self._ledger.ts[first:last].copy(),
                     files=list(self._files),

@@ -133,6 +133,10 @@ class CaptureConfig(_Model):
     events: tuple[Event, ...] = Field(tuple(Event), description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
+    readers: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+        "auto",
+        description="Connections that read closed log files side by side while the backlog of a batch spans several; auto: one a core, at most 4.",
+    )
     unlogged_cascades: Literal["stop", "ignore"] = Field(
         "stop",
         description="Captured tables whose foreign keys have CASCADE or SET NULL, on a server that does not write their effects "

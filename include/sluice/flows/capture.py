@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import zlib
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ ORPHAN_AGE_S = 60.0
 
 PERMIT_EVERY_S = 1.0
 """How often a drain at work looks whether somebody paused the pipeline."""
+
+
+MOST_READERS = 4
+"""Readers that ``capture.readers: auto`` takes at most; each is a dump thread on the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,12 @@ def server_id_of(pipeline: PipelineConfig) -> int:
     """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
     configured = pipeline.source.server_id
     return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
+
+
+def readers_of(pipeline: PipelineConfig) -> int:
+    """How many connections read closed log files side by side: as configured, else one a core, at most ``MOST_READERS``."""
+    configured = pipeline.capture.readers
+    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), MOST_READERS)
 
 
 def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
@@ -168,6 +179,8 @@ def _capture(
         ),
         writer_factory=writer,
         progress=progress,
+        readers=readers_of(pipeline),
+        logs=info.binary_logs,
     )
     if result.manifest is None:
         if result.last != cursor.position:

@@ -22,6 +22,7 @@ from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentFile, Seg
 from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 50_000
+_PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_gtid", "_origin", "_commit_ts", "_txn"]
 
 
@@ -54,8 +55,10 @@ class SegmentWriter:
         direct_bytes: int = 12 * 2**20,
         buffer_bytes: int = 192 * 2**20,
         compression_level: int = 1,
+        first_part: int = 0,
     ) -> None:
         self.store = store
+        self._first_part = first_part
         self.batch = batch
         self.epoch = epoch
         self._part_bytes = part_bytes
@@ -141,10 +144,7 @@ class SegmentWriter:
         skipped: dict[str, int] | None = None,
     ) -> SegmentManifest:
         """Write what is left, make all of it durable, then write the manifest (``store.manifest_path(batch, epoch)``)."""
-        with self._lock:
-            left = [self._take(key) for key in list(self._pending)]
-        for key, item in left:
-            self._write(key, item)
+        self.flush()
         files = tuple(sorted(self._files, key=lambda f: f.path))
         manifest = SegmentManifest(
             pipeline=self.store.pipeline,
@@ -164,6 +164,32 @@ class SegmentWriter:
         self.store.sync_batch(self.batch)
         self.store.write_bytes(self.store.manifest_path(self.batch, self.epoch), manifest.to_json().encode())
         return manifest
+
+    def branch(self, number: int, of: int) -> SegmentWriter:
+        """A writer of the same batch for one of ``of`` readers; ``number`` counts from 1. Its rows count once :meth:`absorb` takes them."""
+        return SegmentWriter(
+            self.store,
+            self.batch,
+            self.epoch,
+            part_bytes=max(self._part_bytes // of, self._direct_bytes),
+            direct_bytes=self._direct_bytes,
+            buffer_bytes=self._buffer_bytes // of,
+            compression_level=self._level,
+            first_part=number * _PARTS_OF_A_BRANCH,
+        )
+
+    def absorb(self, branch: SegmentWriter) -> None:
+        """Take the rows of a branch; they must have been flushed."""
+        with self._lock:
+            self._files += branch._files
+            branch._files = []
+
+    def flush(self) -> None:
+        """Write all rows that are held back."""
+        with self._lock:
+            left = [self._take(key) for key in list(self._pending)]
+        for key, item in left:
+            self._write(key, item)
 
     def abort(self) -> None:
         """Delete what was written; what cannot be deleted stays as an orphan that retention removes."""
@@ -191,7 +217,7 @@ class SegmentWriter:
             )
             buckets = buckets[order]
         with self._lock:
-            part = self._parts.get(key, 0)
+            part = self._parts.get(key, self._first_part)
             self._parts[key] = part + 1
         folder = self.store.table_path(self.batch, schema.table.schema, schema.table.table)
         path = f"{folder}/{schema.version}-e{self.epoch:06d}-{part:04d}.parquet"

@@ -1,0 +1,60 @@
+"""The bytes between the connection and the scanner: one buffer, moved along, grown for an event that is larger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sluice.binlog.scanner import Scanner
+from sluice.binlog.stream import LogStream
+
+_BUFFER_BYTES = 4 * 2**20
+_STEP_BYTES = 2**19
+_SPARE = 16
+"""Kernels load eight bytes at a time, so they may look this far behind the last byte."""
+
+
+class Intake:
+    """Feeds a scanner from a stream.
+
+    Attributes:
+        log_bytes: received so far.
+    """
+
+    def __init__(self, stream: LogStream, scanner: Scanner) -> None:
+        self._stream, self._scanner = stream, scanner
+        self._buffer: np.ndarray[Any, Any] = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
+        self._used = self._end = 0
+        self.log_bytes = 0
+
+    def step(self, timeout_s: float) -> bool:
+        """Receive what is there (waiting up to ``timeout_s``) and scan it. True if a limit of the scanner was reached.
+
+        Raises SourceUnavailable if the connection broke or is silent, and whatever the scanner raises.
+        """
+        need = self._make_room()
+        room = self._buffer[: len(self._buffer) - _SPARE]
+        count = self._stream.receive(room, self._end, timeout_s, max(need - (self._end - self._used), _STEP_BYTES))
+        if count == 0:
+            self._stream.check_alive()
+            return False
+        self.log_bytes += count
+        self._end += count
+        self._used, limit = self._scanner.feed(self._buffer, self._end, self._used)
+        return limit
+
+    def _make_room(self) -> int:
+        """Move what is left to the front, grow the buffer for a large event. Returns the bytes that the event at hand takes, if known."""
+        left = self._end - self._used
+        if self._used and (not left or self._end + 2**20 > len(self._buffer) - _SPARE):
+            self._buffer[:left] = self._buffer[self._used : self._end]
+            self._used, self._end = 0, left
+        need = self._scanner.missing(self._buffer, self._end, self._used)
+        if need + _SPARE > len(self._buffer):
+            grown = np.zeros(need + 2**20 + _SPARE, np.uint8)
+            grown[:left] = self._buffer[self._used : self._end]
+            self._buffer, self._used, self._end = grown, 0, left
+        elif not left and len(self._buffer) > _BUFFER_BYTES + _SPARE and not need:
+            self._buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
+        return need

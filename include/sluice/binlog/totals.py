@@ -1,0 +1,24 @@
+"""What several readers of one batch add up to: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.model.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a run of pieces adds up to; ``last`` is the position behind it. Bytes: all, and those from the first change on."""
+
+    last: Position
+    pieces: int = 0
+    changes: int = 0
+    transactions: int = 0
+    log_bytes: int = 0
+    bytes: int = 0
+    first_commit_us: int = 0
+    last_commit_us: int = 0
+    skipped_tables: int = 0
+    skipped_kinds: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
