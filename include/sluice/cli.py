@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -166,6 +167,7 @@ def run(
     from sluice.flows.run import run as run_flow
 
     _log_to_stderr(verbose)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
     runtime = _runtime(pipeline, mode=None if spark else "local")
     if readers is not None:
         capture = runtime.pipeline.capture.model_copy(update={"readers": readers})
@@ -236,13 +238,31 @@ def _all_runtimes() -> list[Runtime]:
 
 def _status_table(statuses: list[Status]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("pipeline", "state", "target", "captured", "acknowledged", "batch", "in flight", "lag", "behind"):
+    for heading in (
+        "pipeline",
+        "state",
+        "target",
+        "captured",
+        "enqueued",
+        "delivered",
+        "batch",
+        "in flight",
+        "lag",
+        "behind",
+    ):
         table.add_column(heading, overflow="fold")
-    colour = {"idle": "green", "running": "cyan", "behind": "yellow", "new": "dim", "unreachable": "bold red"}
+    colour = {
+        "idle": "green",
+        "running": "cyan",
+        "behind": "yellow",
+        "paused": "yellow",
+        "new": "dim",
+        "unreachable": "bold red",
+    }
     for s in statuses:
         state = f"[{colour[s.state]}]{s.state}[/]"
         if not s.targets:
-            table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "")
+            table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "", "")
         for t in s.targets:
             waiting = sum(1 for b in s.in_flight if b.number > (t.batch or 0))
             lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
@@ -252,14 +272,23 @@ def _status_table(statuses: list[Status]) -> Table:
                 state,
                 t.name,
                 str(s.captured or ""),
+                str(t.enqueued or ""),
                 str(t.position or ""),
                 str(t.batch or 0),
                 str(waiting),
                 lag,
                 behind,
             )
+            if t.alert_since:
+                table.add_row("", "", "", f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
+        if s.paused:
+            table.add_row("", "", "", f"[yellow]paused {escape(s.paused)}[/]")
+        if s.reread_from and s.reread_from != s.captured:
+            table.add_row("", "", "", f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
+        for message in s.warnings:
+            table.add_row("", "", "", f"[yellow]{escape(message)}[/]")
         for message in s.errors:
-            table.add_row("", "", "", f"[red]{escape(message)}[/]", "", "", "", "", "")
+            table.add_row("", "", "", f"[red]{escape(message)}[/]")
     return table
 
 
@@ -351,6 +380,21 @@ def resume(pipeline: Pipeline, as_json: AsJson = False) -> None:
     from sluice.flows import admin
 
     _print_plan(admin.resume(_runtime(pipeline), by=admin.who()), as_json)
+
+
+@app.command()
+def restart(
+    pipeline: Pipeline,
+    reason: Reason = "",
+    grace: Annotated[
+        float | None, typer.Option(help="Seconds for which no other installation takes over; default: as configured.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
+    from sluice.flows import admin
+
+    _print_plan(admin.restart(_runtime(pipeline), by=admin.who(), reason=reason, grace_s=grace), as_json)
 
 
 @app.command()

@@ -11,7 +11,8 @@
     │   ├── SparkUnavailable           no Spark Connect server, or it lost the work
     │   ├── LeaseHeld                  another process owns the pipeline (or target) right now
     │   ├── OutOfOrder                 an earlier batch of this target is not acknowledged yet
-    │   └── Paused                     a person paused the pipeline; it goes on at `sluice resume`
+    │   ├── Paused                     a person paused the pipeline; it goes on at `sluice resume`
+    │   └── Restarted                  a person restarted the pipeline: this work begins again from the same batch
     └── TerminalError                  a person has to change something; retried slowly, never skipped
         ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
         ├── PreflightError             the source is set up so that changes would be lost or wrong
@@ -111,6 +112,10 @@ class OutOfOrder(RetryableError):
 
 class Paused(RetryableError):
     """A person paused the pipeline."""
+
+
+class Restarted(RetryableError):
+    """A person restarted or rolled back the pipeline while this was at work."""
 
 
 class TerminalError(SluiceError):

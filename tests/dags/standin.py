@@ -110,6 +110,10 @@ def has_news(runtime: Any) -> bool:
         return bool(state["head"] > state["cursor"])
 
 
+def may_drain(runtime: Any) -> bool:
+    return not _settings().get("standing_by", False)
+
+
 def merge(runtime: Any, batch: int) -> Outcome:
     trace("merge.start", batch=batch)
     _trouble("merge")
@@ -143,9 +147,18 @@ def ack(runtime: Any, target: str, batch: int) -> Outcome:
     return Outcome(batch)
 
 
+def look_at_lag(runtime: Any, now: Any) -> list[Any]:
+    return []
+
+
 @dataclass
 class _Status:
     fields: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "targets":
+            return [SimpleNamespace(**target) for target in self.fields["targets"]]
+        return self.fields[name]
 
     def to_json(self) -> dict[str, Any]:
         return self.fields
@@ -166,7 +179,7 @@ def status(runtime: Any) -> _Status:
         lag = int((time.time() - state.get("moved_at", time.time())) * 1000) if behind else 0
         targets.append({
             "name": target.name, "type": target.type, "batch": batch, "position": _position(batch), "lag_ms": lag,
-            "lag_bytes": state["head"] - batch, "loading_by": None,
+            "lag_bytes": state["head"] - batch, "loading_by": None, "alert_since": None,
         })  # fmt: skip
     done = min((t["batch"] for t in targets), default=0)
     batches = [
@@ -185,6 +198,7 @@ def status(runtime: Any) -> _Status:
         "pipeline": runtime.pipeline.pipeline, "state": "running" if lag else "idle", "head": _position(state["head"]),
         "captured": _position(state["cursor"]), "next_batch": state["next"], "lag_ms": lag, "lag_bytes": state["head"] - done,
         "draining_by": None, "targets": targets, "in_flight": [b for b in batches if b["number"] > done], "recent": batches, "errors": [],
+        "warnings": [], "paused": "by a person" if _settings().get("paused") else "",
     })  # fmt: skip
 
 
@@ -193,6 +207,7 @@ class Runtime:
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
+        self.name = pipeline.pipeline
 
     @classmethod
     def build(cls, pipeline: Any, **_: Any) -> Runtime:
@@ -207,11 +222,12 @@ def modules() -> dict[str, ModuleType]:
     """Module name -> stand-in."""
     made = {}
     for name, functions in {
-        "capture": (drain, has_news),
+        "capture": (drain, has_news, may_drain),
         "merge": (merge,),
         "load": (load,),
         "ack": (ack,),
         "status": (status,),
+        "alert": (look_at_lag,),
         "runtime": (Runtime,),
     }.items():
         module = ModuleType(f"sluice.flows.{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,10 +14,11 @@ import structlog
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
+from sluice.errors import Restarted
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.failures import TaskError
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
-from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger, PermitTrigger
+from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 
 
@@ -87,8 +89,8 @@ def test_a_drain_stands_by_while_another_has_the_lease(path: str, flows: ModuleT
     fail(flows, "drain", kind)
     with pytest.raises(TaskDeferred) as deferred:
         DrainOperator(task_id="drain", pipeline=path).execute(context())
-    assert deferred.value.trigger.not_before_s == 3.0
-    with pytest.raises(TaskError, match="it failed"):
+    assert isinstance(deferred.value.trigger, TurnTrigger)
+    with pytest.raises(AirflowSkipException, match="standing by: it failed"):
         DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())
 
 
@@ -104,7 +106,7 @@ def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType
     ack = ack_operator(path)
     with pytest.raises(TaskDeferred) as deferred:
         ack.execute(context())
-    assert isinstance(deferred.value.trigger, PauseTrigger)
+    assert isinstance(deferred.value.trigger, HoldTrigger)
     with pytest.raises(TaskDeferred):
         ack_operator(path, "None").execute(context())
     with pytest.raises(TaskError, match="no batch number"):
@@ -211,7 +213,12 @@ def test_a_resumed_pipeline_goes_on(path: str, flows: ModuleType) -> None:
 
 
 def test_triggers_can_be_stored() -> None:
-    for trigger in (LogMovedTrigger("p.yaml", 2.0), PauseTrigger(5.0), PermitTrigger("p.yaml")):
+    for trigger in (
+        LogMovedTrigger("p.yaml", 2.0),
+        HoldTrigger("p.yaml", 5.0),
+        PermitTrigger("p.yaml"),
+        TurnTrigger("p.yaml"),
+    ):
         name, kwargs = trigger.serialize()
         assert name == f"sluice.orchestration.triggers.{type(trigger).__name__}"
         assert type(trigger)(**kwargs).serialize() == (name, kwargs)
@@ -221,3 +228,38 @@ def test_a_pipeline_file_that_broke_meanwhile_is_one_message(path: str, flows: M
     Path(path).write_text("version: 1\npipeline: shop\ncolour: red\n")
     with pytest.raises(TaskError, match="there is no such key"):
         MergeOperator(task_id="m", pipeline=path, batch=1).execute(context())
+
+
+def test_standing_by_ends_when_it_is_our_turn(path: str, flows: ModuleType) -> None:
+    settings = flows.folder() / "settings.json"
+    settings.write_text(json.dumps({"standing_by": True}))
+
+    async def go() -> Any:
+        waiting = asyncio.create_task(anext(TurnTrigger(path).run()))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        settings.write_text("{}")
+        return (await asyncio.wait_for(waiting, 30)).payload
+
+    assert asyncio.run(go()) == "news"
+
+
+def test_a_restarted_task_begins_again_in_the_same_attempt(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = iter([Restarted("a person restarted it"), {"batch": 1}])
+
+    def work(self: Any, context: Any, **_: Any) -> Any:
+        found = next(tries)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(MergeOperator, "work", work)
+    assert MergeOperator(task_id="m", pipeline=path, batch=1).execute(context()) == {"batch": 1}
+
+
+def test_a_hold_lasts_although_the_file_is_broken(path: str) -> None:
+    """Nothing may spin: an installation that cannot look waits all the same."""
+    Path(path).write_text("version: 1\npipeline: shop\ncolour: red\n")
+    started = time.monotonic()
+    assert _first_event(HoldTrigger(path, 0.5)) == "pause is over"
+    assert time.monotonic() - started >= 0.5

@@ -3,7 +3,7 @@
 ``python -m tests.faults.crew PIPELINE.yaml NAME LANES EVENTS CLOCK`` runs until it is ended. A lane is a run: drain, merge, load and ack of
 each target, each task in a process of its own that may be killed or paused. Lanes know nothing of each other: the order of batches is
 ZooKeeper's business. Every start and end is a line in the file EVENTS;
-the file CLOCK says how wrong the wall clock is.
+the file CLOCK says how wrong the wall clock is. With a file PIPELINE.turns beside the pipeline, crews take turns.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Lane:
 
     def work(self, task: str, target: str) -> None:
         """In the forked child."""
-        runtime = Runtime.build(load_pipeline(self.pipeline), runner="local")
+        owner = f"crew:{self.crew.rstrip('0123456789')}" if self.pipeline.with_suffix(".turns").exists() else None
+        runtime = Runtime.build(load_pipeline(self.pipeline), runner="local", owner=owner)
         if task == "drain":
             outcome = drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S)
             if outcome.batch is not None:

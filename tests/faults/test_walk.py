@@ -44,6 +44,7 @@ def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
             try:
                 if number % 10 == 0:
                     world.set_consistency(consistency)
+                    world.set_turns(number % 20 < 10)
                     world.prune()
                 before = world.acknowledged()[0]
                 world.work()
@@ -59,9 +60,8 @@ def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
                     f"step {number} ({fault.name}) of seed {SEED}: {error}\nbefore it:\n{trail}\n"
                     f"replay: SLUICE_FAULT_SEED={SEED} SLUICE_FAULTS={number + 1} make faults"
                 ) from error
-            told.append(
-                f"{number:4} {time.monotonic() - started:6.1f} s  {fault.name}: {detail} ({struck_s:.1f} s, {world.consistency})"
-            )
+            how = f"{struck_s:.1f} s, {world.consistency}{', in turns' if world.turns else ''}"
+            told.append(f"{number:4} {time.monotonic() - started:6.1f} s  {fault.name}: {detail} ({how})")
             print(told[-1], flush=True)
         batches = world.acknowledged()[0]
     counts = Counter(FAULTS[index].name for index, _ in plan(SEED, STEPS))

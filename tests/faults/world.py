@@ -120,6 +120,7 @@ class World:
         self.folder = folder
         self.number = number
         self.consistency = "row"
+        self.turns = False
         self._stack = contextlib.ExitStack()
         self._rounds = 0
         self._workload: Workload | None = None
@@ -276,6 +277,15 @@ class World:
         partial = self.case.path.with_suffix(".tmp")
         partial.write_text(text)
         partial.rename(self.case.path)
+
+    def set_turns(self, taken: bool) -> None:
+        """Do the crews take turns, as installations do, or does everybody work on everything?"""
+        self.turns = taken
+        flag = self.case.path.with_suffix(".turns")
+        if taken:
+            flag.touch()
+        else:
+            flag.unlink(missing_ok=True)
 
     # -- what must hold --------------------------------------------------------------------------------------------------
     def settle(self) -> None:

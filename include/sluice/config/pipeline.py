@@ -173,6 +173,9 @@ class CoordinationConfig(_Model):
     )
     root: str = Field("/data/sync", pattern=r"^/[^/].*[^/]$", description="Znode under which everything is kept.")
     session_timeout: Span = Field(timedelta(seconds=10), description="How long a silent owner keeps its lease.")
+    grace: Span = Field(
+        timedelta(seconds=90), description="How long no other installation takes over after an announced restart."
+    )
 
 
 class ColumnMapping(_Model):
@@ -262,6 +265,13 @@ class PipelineConfig(_Model):
     mapping: tuple[TableMapping, ...] = Field((), description="Where tables go; a table not named keeps its name.")
     targets: tuple[TargetConfig, ...] = Field(min_length=1, description="The stores to keep in step.")
     retry: RetryConfig = Field(default_factory=RetryConfig, description="Retries of a task.")
+    alert_lag: Span | None = Field(
+        None, description="Alert when a target lags further behind the source than this; none: never."
+    )
+    alert_connection: str | None = Field(
+        None,
+        description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and status only.",
+    )
 
     @model_validator(mode="after")
     def _unique_targets(self) -> PipelineConfig:

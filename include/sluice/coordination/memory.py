@@ -9,11 +9,12 @@ from sluice.errors import CoordinationUnavailable
 
 
 class MemoryTree:
-    """The tree all sessions share: path -> (node, owning session or None)."""
+    """The tree all sessions share: path -> (node, owning session or None). ``now_ms`` is the server's clock, moved by the test."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[Znode, int | None]] = {}
         self.sessions = 0
+        self.now_ms = 0
 
     def session(self) -> MemoryZnodes:
         """A new session on this tree."""
@@ -53,7 +54,7 @@ class MemoryZnodes:
         self._require()
         parts = path.strip("/").split("/")
         for i in range(len(parts)):
-            self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0), None))
+            self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
 
     def transact(self, steps: Sequence[Step]) -> None:
         self._require()
@@ -69,7 +70,7 @@ class MemoryZnodes:
         if isinstance(step, Create):
             if entry:
                 return "the node exists"
-            draft[step.path] = (Znode(step.data, 0), self._number if step.ephemeral else None)
+            draft[step.path] = (Znode(step.data, 0, self._tree.now_ms), self._number if step.ephemeral else None)
             return None
         if entry is None:
             return "there is no such node"
@@ -77,7 +78,7 @@ class MemoryZnodes:
         if not (isinstance(step, Remove) and step.version == -1) and node.version != step.version:
             return f"version {node.version}, expected {step.version}"
         if isinstance(step, Put):
-            draft[step.path] = (Znode(step.data, node.version + 1), owner)
+            draft[step.path] = (Znode(step.data, node.version + 1, self._tree.now_ms), owner)
         elif isinstance(step, Remove):
             del draft[step.path]
         else:

@@ -4,6 +4,7 @@
 
     {root}/{pipeline}/replicator/node, epoch        who drains now
     {root}/{pipeline}/replicator/cursor             captured position, next batch number
+    {root}/{pipeline}/replicator/owner              which installation works (see turns)
     {root}/{pipeline}/batches/{number}              one batch
     {root}/{pipeline}/permit                        may the pipeline work, who said so
     {root}/{pipeline}/audit/{time}                  what a person did to it
@@ -21,8 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.coordination.leases import Lease, fenced, holding
+from sluice.coordination.turns import Turns
 from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
-from sluice.errors import OutOfOrder, Paused, SegmentError
+from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
 from sluice.model.batches import Batch, BatchState
 from sluice.model.positions import BatchNumber, Position
 
@@ -63,9 +65,13 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """May the pipeline work? ``by`` and ``reason`` say who paused it and why."""
+    """May the pipeline work? ``by`` and ``reason`` say who paused it and why.
+
+    ``round`` grows with every pause, restart and rollback: work that began in an earlier round stops and begins again.
+    """
 
     open: bool = True
+    round: int = 0
     by: str = ""
     reason: str = ""
     since: str = ""
@@ -76,7 +82,14 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``."""
 
     def __init__(
-        self, znodes: Znodes, root: str, pipeline: str, targets: Sequence[str], *, lease_wait_s: float
+        self,
+        znodes: Znodes,
+        root: str,
+        pipeline: str,
+        targets: Sequence[str],
+        *,
+        lease_wait_s: float,
+        session_timeout_s: float = 10.0,
     ) -> None:
         self._z = znodes
         self._home = f"{root}/{pipeline}"
@@ -84,13 +97,15 @@ class PipelineState:
         self._pipeline = pipeline
         self.targets = tuple(targets)
         self._wait_s = lease_wait_s
+        self.turns = Turns(znodes, self._home, session_timeout_s=session_timeout_s)
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def replicator(self, owner: str | None = None) -> Iterator[Lease]:
-        """Be the one that drains."""
-        with holding(self._z, f"{self._home}/replicator", wait_s=self._wait_s, owner=owner) as lease:
+    def replicator(self, owner: str | None = None, *, wait_s: float | None = None) -> Iterator[Lease]:
+        """Be the one that drains; waits up to ``wait_s`` for the one that does now. Raises LeaseHeld."""
+        patience_s = self._wait_s if wait_s is None else wait_s
+        with holding(self._z, f"{self._home}/replicator", wait_s=patience_s, owner=owner) as lease:
             yield lease
 
     @contextmanager
@@ -190,30 +205,38 @@ class PipelineState:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
         return self._rewrite(number, lambda batch: replace(batch, claim=claim))
 
-    def merged(self, number: int, changeset: str) -> Batch:
-        """Record the changeset of a batch; the first one stays. Returns the batch as it then is."""
+    def merged(self, number: int, changeset: str, *, under: Permit | None = None) -> Batch:
+        """Record the changeset of a batch; the first one stays. Returns the batch as it then is.
+
+        Raises Paused or Restarted if a person paused, restarted or rolled back the pipeline since ``under`` was read.
+        """
         while True:
             batch = self.require(number)
             if batch.changeset:
                 return batch
             done = self._rewrite(
-                number, lambda b: replace(b, state=BatchState.MERGED, changeset=b.changeset or changeset)
+                number,
+                lambda b: replace(b, state=BatchState.MERGED, changeset=b.changeset or changeset),
+                [Check(f"{self._home}/permit", under.version)] if under else [],
             )
             if done:
                 return done
+            if under:
+                self.require_permit(since=under)
+                under = self.permit()  # a person resumed meanwhile, and no more than that
 
     def unmerge(self, number: int) -> None:
         """Forget a batch's changeset, so that the next merge makes a new one."""
         self._rewrite(number, lambda batch: replace(batch, state=BatchState.DRAINED, changeset=None))
 
-    def _rewrite(self, number: int, change: Any) -> Batch | None:
+    def _rewrite(self, number: int, change: Any, requirements: Sequence[Step] = ()) -> Batch | None:
         path = self._batch_path(number)
         node = self._z.get(path)
         if node is None:
             return None
         batch: Batch = change(Batch.from_json(json.loads(node.data)))
         try:
-            self._z.transact([Put(path, _encode(batch.to_json()), node.version)])
+            self._z.transact([*requirements, Put(path, _encode(batch.to_json()), node.version)])
         except Conflict:
             return None
         return batch
@@ -242,13 +265,14 @@ class PipelineState:
         assert process is not None
         return process
 
-    def acknowledge(self, target: str, batch: Batch) -> Process:
+    def acknowledge(self, target: str, batch: Batch, *, seen: Process | None = None) -> Process:
         """Phase two ends: ``batch`` is delivered. Strictly the next one: raises OutOfOrder otherwise; a repeat is harmless.
 
         No lease is needed: what is acknowledged is what the target itself said, and the node's version guards the move. So an
-        acknowledgement never waits for the load of the next batch.
+        acknowledgement never waits for the load of the next batch. ``seen``: the acknowledgement as it was before the target was
+        asked; if it was moved back since (redeliver), the target's answer is out of date, and the move is refused.
         """
-        process = self.process(target)
+        process = seen or self.process(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=self._process_path(target))
         if batch.number <= process.batch:
@@ -313,29 +337,75 @@ class PipelineState:
             return Permit(version=node.version if node else -1)
         return Permit(**json.loads(node.data), version=node.version)
 
-    def set_permit(self, *, open_: bool, by: str, reason: str) -> Permit:
-        """Pause or resume. The last word counts."""
+    def set_permit(self, *, open_: bool | None, by: str, reason: str) -> Permit:
+        """Pause, resume, or (``open_`` None) begin a new round as it is. The last word counts; only a resume keeps the round."""
         path = f"{self._home}/permit"
         self._z.ensure(path)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         while True:
             current = self.permit()
             try:
-                data = {"open": open_, "by": by, "reason": reason, "since": since}
+                data = {
+                    "open": current.open if open_ is None else open_,
+                    "round": current.round + (open_ is not True),
+                    "by": by,
+                    "reason": reason,
+                    "since": since,
+                }
                 self._z.transact([Put(path, _encode(data), current.version)])
             except Conflict:
                 continue
             return self.permit()
 
-    def require_permit(self) -> None:
-        """Raises Paused if a person paused the pipeline."""
+    def require_permit(self, *, since: Permit | None = None) -> Permit:
+        """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
         permit = self.permit()
+        if permit.version == -1:
+            self._z.ensure(f"{self._home}/permit")
+            permit = self.permit()
         if not permit.open:
             raise Paused(
                 f"{self._pipeline} was paused by {permit.by}" + (f": {permit.reason}" if permit.reason else ""),
                 where=f"{self._home}/permit since {permit.since}",
                 hint=f"`sluice resume {self._pipeline}` lets it go on",
             )
+        if since is not None and permit.round != since.round:
+            raise Restarted(
+                f"{self._pipeline} was restarted by {permit.by}" + (f": {permit.reason}" if permit.reason else ""),
+                where=f"{self._home}/permit since {permit.since}",
+                hint="nothing: this work begins again from the same batch",
+            )
+        return permit
+
+    def alert(self, target: str) -> str | None:
+        """Since when the lag of ``target`` is above its limit (ISO 8601), or None."""
+        node = self._z.get(f"{self._home}/alerts/{target}")
+        return json.loads(node.data)["since"] if node and node.data else None
+
+    def raise_alert(self, target: str, lag_ms: int) -> bool:
+        """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""
+        path = f"{self._home}/alerts/{target}"
+        self._z.ensure(path)
+        node = self._z.get(path)
+        if node is None or node.data:
+            return False
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return self._moved(Put(path, _encode({"since": since, "lag_ms": lag_ms}), node.version))
+
+    def clear_alert(self, target: str) -> bool:
+        """The opposite; True for the one caller that clears it."""
+        path = f"{self._home}/alerts/{target}"
+        node = self._z.get(path)
+        if node is None or not node.data:
+            return False
+        return self._moved(Put(path, b"", node.version))
+
+    def _moved(self, step: Step) -> bool:
+        try:
+            self._z.transact([step])
+        except Conflict:
+            return False
+        return True
 
     def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
         """Note what a person did. Entries sort by time; the oldest beyond a thousand go."""

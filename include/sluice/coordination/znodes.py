@@ -12,10 +12,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A node's content as read: ``version`` counts its changes from 0."""
+    """A node's content as read: ``version`` counts its changes from 0; ``modified_ms`` is the server's time of the last one."""
 
     data: bytes
     version: int
+    modified_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

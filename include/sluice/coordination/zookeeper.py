@@ -101,7 +101,7 @@ class ZookeeperZnodes:
                 data, stat = self._client.retry(self._client.get, path)
             except NoNodeError:
                 return None
-            return Znode(data, stat.version)
+            return Znode(data, stat.version, stat.mtime)
 
         return self._guarded(f"reading {path}", call)
 

@@ -48,7 +48,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
                 hint=f"clear the task load.{target} of this run",
             )
         while process is None or process.batch < batch:
-            process = state.acknowledge(target, state.require(process.batch + 1 if process else batch))
+            process = state.acknowledge(target, state.require(process.batch + 1 if process else batch), seen=process)
         state.forget()
     _log.info(
         "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)

@@ -53,6 +53,23 @@ def resume(runtime: Runtime, *, by: str) -> Plan:
     return Plan("resume", (f"{runtime.name} goes on",))
 
 
+def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | None = None) -> Plan:
+    """Everything under way stops and begins again from the same batches. ``grace_s`` (default: ``coordination.grace``): so long no
+    other installation takes over, so that workers or the scheduler may be restarted meanwhile."""
+    grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
+    with runtime.state() as state:
+        state.turns.announce_restart(grace)
+        state.set_permit(open_=None, by=by, reason=reason)
+        state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
+    return Plan(
+        "restart",
+        (
+            f"tasks of {runtime.name} under way stop within seconds and begin again from the same batches",
+            f"for {grace:g} s no other installation takes over",
+        ),
+    )
+
+
 def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
     """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same segments."""
     with runtime.state() as state:
@@ -61,6 +78,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
         if not waiting:
             steps = ["every batch is acknowledged: there is nothing to roll back"]
         if not dry_run:
+            state.set_permit(open_=None, by=by, reason="rollback")  # who is at work on one of them begins again
             for number in waiting:
                 state.unmerge(number)
             state.audit(by=by, what="rollback", details={"batches": waiting})

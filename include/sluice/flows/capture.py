@@ -18,8 +18,8 @@ from sluice.binlog.preflight import require_ready
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
-from sluice.errors import CoordinationUnavailable
 from sluice.flows.runtime import Runtime
+from sluice.flows.watch import Watch
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
 from sluice.segments.writer import SegmentWriter
@@ -29,8 +29,8 @@ _log = structlog.get_logger()
 ORPHAN_AGE_S = 60.0
 """An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
 
-PERMIT_EVERY_S = 1.0
-"""How often a drain at work looks whether somebody paused the pipeline."""
+LEASE_WAIT_S = 0.5
+"""How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
 
 
 MOST_READERS = 4
@@ -84,15 +84,18 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
     pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position.
 
     Raises:
-        Paused: a person paused the pipeline.
+        LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
+        Paused, Restarted: a person said so.
         SluiceError: the position has not moved.
     """
     with runtime.state() as state:
         state.require_permit()
+        if runtime.owner:
+            state.turns.take(runtime.owner)
         known = state.claimed(claim)
         if known:
             return _deliver_again(known, "already drained by this run")
-        with state.replicator() as lease:
+        with state.replicator(wait_s=LEASE_WAIT_S) as lease:
             undelivered = state.undelivered()
             if len(undelivered) >= runtime.pipeline.window:
                 taken = state.reclaim(undelivered[0], claim)
@@ -153,18 +156,7 @@ def _capture(
     def writer() -> SegmentWriter:
         return SegmentWriter(runtime.store, number, lease.epoch)
 
-    started = asked = time.monotonic()
-
-    def progress(*_: object, **__: object) -> None:
-        nonlocal asked
-        if not state.alive:
-            raise CoordinationUnavailable(
-                f"draining batch {number}: the ZooKeeper session, and with it the lease, is gone"
-            )
-        if time.monotonic() - asked > PERMIT_EVERY_S:
-            asked = time.monotonic()
-            state.require_permit()
-
+    started = time.monotonic()
     result: CaptureResult = capture(
         runtime.source,
         server_id=server_id_of(pipeline),
@@ -178,7 +170,7 @@ def _capture(
             stop_at=until,
         ),
         writer_factory=writer,
-        progress=progress,
+        progress=Watch(state, f"draining batch {number}"),
         readers=readers_of(pipeline),
         logs=info.binary_logs,
     )
@@ -229,6 +221,13 @@ def _orphan(state: PipelineState, claim: str) -> Batch | None:
         if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.targets):
             return state.reclaim(number, claim)
     return None
+
+
+def may_drain(runtime: Runtime) -> bool:
+    """Would a drain get its turn and the lease now? For the trigger of an installation that stands by."""
+    with runtime.state() as state:
+        mine = runtime.owner is None or state.turns.is_mine(runtime.owner)
+        return mine and state.owner() is None
 
 
 def head_of(runtime: Runtime) -> Position:

@@ -10,10 +10,11 @@ import structlog
 
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import CoordinationUnavailable, LoadError
+from sluice.errors import LoadError
 from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime
 from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
+from sluice.flows.watch import Watch
 from sluice.targets import Target, open_target
 
 _log = structlog.get_logger()
@@ -50,11 +51,11 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
     Raises:
         MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
-        Fenced: another process took over.
+        Fenced: another process took over. Paused, Restarted: a person said so.
     """
     started = time.monotonic()
     with runtime.state() as state:
-        state.require_permit()
+        watch = Watch(state, f"loading batch {batch} into {target}")
         process = state.process(target)
         if process is not None and process.batch >= batch:
             return LoadOutcome(target, batch, already=True)
@@ -71,7 +72,7 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                 )
             done = upserts = deletes = 0
             for number in range(held + 1, batch + 1):
-                results = _deliver(runtime, state, lease, loader, target, number)
+                results = _deliver(runtime, state, lease, watch, loader, target, number)
                 upserts += sum(r.upserts for r in results)
                 deletes += sum(r.deletes for r in results)
                 done += 1
@@ -84,7 +85,7 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 def _deliver(
-    runtime: Runtime, state: PipelineState, lease: Lease, loader: Target, target: str, number: int
+    runtime: Runtime, state: PipelineState, lease: Lease, watch: Watch, loader: Target, target: str, number: int
 ) -> list[LoadResult]:
     record = state.require(number)
     changeset_path = record.changeset or merge(runtime, number).changeset
@@ -93,12 +94,9 @@ def _deliver(
     phases = plan_load(runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver)
     results: list[LoadResult] = []
     for phase in phases:
-        if not state.alive:
-            raise CoordinationUnavailable(
-                f"loading batch {number} into {target}: the ZooKeeper session, and with it the lease, is gone"
-            )
-        state.require_permit()
-        results += runtime.runner_for(record.changes).run(
+        watch()
+        results += watch.run(
+            runtime.runner_for(record.changes),
             run_load_unit,
             phase,
             parallelism=config.parallelism,

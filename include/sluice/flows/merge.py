@@ -10,6 +10,7 @@ import structlog
 
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.units import MergeResult, plan_merge, run_merge_unit, write_changeset_manifest
+from sluice.flows.watch import Watch
 
 _log = structlog.get_logger()
 
@@ -44,22 +45,26 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     Raises:
         RuleError: a rule is broken; the batch stays.
         SegmentError: a segment is damaged.
+        Paused, Restarted: a person said so.
     """
     started = time.monotonic()
     with runtime.state() as state:
         record = state.require(batch)
-        state.require_permit()
+        watch = Watch(state, f"merging batch {batch}")
         if record.changeset:
             return MergeOutcome(batch, record.changeset, already=True)
         store = runtime.store
         manifest = store.read_manifest(record.manifest)
         attempt = attempt_id()
         units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt, resolver=runtime.resolver)
-        results: list[MergeResult] = runtime.runner_for(manifest.changes).run(
-            run_merge_unit, units, description=f"{runtime.name}: merge batch {batch}"
+        results: list[MergeResult] = watch.run(
+            runtime.runner_for(manifest.changes),
+            run_merge_unit,
+            units,
+            description=f"{runtime.name}: merge batch {batch}",
         )
         changeset = write_changeset_manifest(store, manifest, attempt, results)
-        kept = state.merged(batch, changeset.path)
+        kept = state.merged(batch, changeset.path, under=watch.permit)
         outcome = MergeOutcome(
             batch,
             kept.changeset or changeset.path,

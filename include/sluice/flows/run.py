@@ -6,9 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.ack import ack
 from sluice.flows.capture import drain, head_of
 from sluice.flows.load import load
@@ -16,12 +21,15 @@ from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.model.positions import Position
 
+_log = structlog.get_logger()
+
 IDLE_WAIT_S = 5.0
+STAND_BY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of a run: ``phase`` is draining, merging, loading or acknowledged."""
+    """Progress of a run: ``phase`` is draining, merging, loading, acknowledged, or standing by (another installation works)."""
 
     phase: str
     batch: int | None = None
@@ -42,14 +50,42 @@ class Step:
 def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = None) -> Iterator[Step]:
     """Deliver batches in order, oldest undelivered first; yields a Step at each phase.
 
-    ``until_head``: end when the log as it stood at the call is acknowledged. ``batches``: end after so many.
+    ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after so many. While another
+    installation works on the pipeline, this one stands by, and takes over when it has gone silent.
     """
+    owned = runtime.owner is None
+    if owned:
+        name = os.environ.get("SLUICE_INSTALLATION") or f"{socket.gethostname()}:{os.getpid()}"
+        runtime.owner = f"cli:{name}"
+    try:
+        yield from _run(runtime, until_head, batches)
+    finally:
+        if owned:
+            runtime.owner = None
+
+
+def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[Step]:
     target_position = head_of(runtime) if until_head else None
     done = 0
     looked = False  # the source is looked at once, even if nothing is new: a source set up wrongly must show
-    with runtime.state() as state:
+    standing_by = False
+    me = runtime.owner
+    assert me is not None
+    with runtime.state() as state, _orderly(state, me):
         while batches is None or done < batches:
             started = time.monotonic()
+            try:
+                state.turns.take(me)
+            except LeaseHeld as held:
+                if target_position and _reached(state.cursor(), target_position) and not state.undelivered():
+                    return
+                if not standing_by:
+                    standing_by = True
+                    yield Step("standing by")
+                    _log.info("standing_by", because=held.message)
+                time.sleep(STAND_BY_S)
+                continue
+            standing_by = False
             undelivered = state.undelivered()
             if undelivered:
                 number = undelivered[0]
@@ -60,10 +96,16 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
                     return
                 looked = True
                 yield Step("draining")
-                claim = f"cli:{socket.gethostname()}:{os.getpid()}:{attempt_id()}"
-                outcome = drain(
-                    runtime, claim=claim, idle_wait_s=0.5 if until_head else IDLE_WAIT_S, until=target_position
-                )
+                try:
+                    outcome = drain(
+                        runtime,
+                        claim=f"{me}:{attempt_id()}",
+                        idle_wait_s=0.5 if until_head else IDLE_WAIT_S,
+                        until=target_position,
+                    )
+                except LeaseHeld:  # of a drain that died: until its session expires
+                    time.sleep(STAND_BY_S)
+                    continue
                 if outcome.batch is None:
                     continue
                 number, changes, position = outcome.batch, outcome.changes, outcome.position
@@ -75,6 +117,16 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
                 ack(runtime, target.name, number)
             done += 1
             yield Step("acknowledged", number, changes, position, time.monotonic() - started)
+
+
+@contextmanager
+def _orderly(state: PipelineState, me: str) -> Iterator[None]:
+    """At the end the turn is free at once."""
+    try:
+        yield
+    finally:
+        with suppress(SluiceError):
+            state.turns.give_up(me)
 
 
 def _reached(cursor: Any, head: Position) -> bool:

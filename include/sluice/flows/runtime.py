@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING
 from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
+from sluice.coordination.turns import BEAT_S
+from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore
@@ -52,12 +55,14 @@ class Runtime:
         pipeline: what the user wrote.
         resolver: connection id -> Endpoint.
         mode: where work units run: connect, submit (inside spark-submit) or local.
+        owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
     """
 
     pipeline: PipelineConfig
     resolver: ConnectionResolver
     mode: str
     rules_folder: Path
+    owner: str | None = None
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
 
@@ -68,11 +73,12 @@ class Runtime:
         *,
         resolver: ConnectionResolver = from_environment,
         runner: str | UnitRunner | None = None,
+        owner: str | None = None,
     ) -> Runtime:
         """``runner``: connect, submit or local, or a runner; None: as the pipeline says."""
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
         given = None if isinstance(runner, str) else runner
-        return cls(pipeline, resolver, mode, rules_folder(), given)
+        return cls(pipeline, resolver, mode, rules_folder(), owner, given)
 
     @property
     def name(self) -> str:
@@ -143,11 +149,35 @@ class Runtime:
                 self.name,
                 [t.name for t in self.pipeline.targets],
                 lease_wait_s=timeout + LEASE_GRACE_S,
+                session_timeout_s=timeout,
             )
             try:
-                yield self._state
+                with _beating(self._state, self.owner):
+                    yield self._state
             finally:
                 self._state = None
+
+
+@contextmanager
+def _beating(state: PipelineState, owner: str | None) -> Iterator[None]:
+    """While a session is open, its installation is heard of."""
+    if owner is None:
+        yield
+        return
+    done = threading.Event()
+
+    def beat() -> None:
+        while state.alive and not done.wait(BEAT_S):
+            with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
+                state.turns.beat(owner)
+
+    thread = threading.Thread(target=beat, name="presence", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def attempt_id() -> str:

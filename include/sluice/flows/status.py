@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.coordination.state import Process
 from sluice.errors import SluiceError
+from sluice.flows.retention import space_warnings
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
+from sluice.model.restart import Queue, restart_position
 
 STATUS_TIMEOUT_S = 3.0
 """A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
@@ -18,7 +21,15 @@ STATUS_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """A target's acknowledged batch and position; lag against the source's head; ``loading_by``: who loads now."""
+    """What is on its way to a target.
+
+    Attributes:
+        batch, position: delivered: the last acknowledged batch, and its end.
+        enqueued_batch, enqueued: the last batch that was made for it, and its end.
+        lag_ms, lag_bytes: against the source's head.
+        loading_by: who loads now.
+        alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
+    """
 
     name: str
     type: str
@@ -27,6 +38,9 @@ class TargetStatus:
     lag_ms: int | None
     lag_bytes: int | None
     loading_by: str | None
+    enqueued_batch: int | None = None
+    enqueued: Position | None = None
+    alert_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +48,13 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, new (never drained) or unreachable.
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained) or unreachable.
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches not acknowledged by every target, ascending.
-        errors: what could not be read, one sentence each.
+        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if nobody did.
+        reread_from: where the log would have to be read again from if the segment store were lost.
+        errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
     pipeline: str
@@ -53,6 +69,10 @@ class Status:
     in_flight: list[Batch] = field(default_factory=list)
     recent: list[Batch] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    installation: str | None = None
+    paused: str = ""
+    reread_from: Position | None = None
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -99,9 +119,26 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                         ),
                         _lag_bytes(info, position),
                         state.owner(config.name),
+                        cursor.next_batch - 1 if cursor else None,
+                        _end_of(kept, cursor.next_batch - 1, process) if cursor else None,
+                        state.alert(config.name),
                     )
                 )
             draining_by = state.owner()
+            installation = state.turns.owner()
+            permit = state.permit()
+            paused = (
+                "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
+            )
+            began = min(
+                (b.first for b in kept if b.number > done),
+                key=lambda p: p.order,
+                default=cursor.position if cursor else None,
+            )
+            reread_from = None
+            if cursor and began:
+                queues = [Queue(t.enqueued, t.position) for t in targets if t.enqueued_batch != t.batch]
+                reread_from = restart_position(cursor.position, began, queues)
     except SluiceError as error:
         errors.append(str(error))
         return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
@@ -112,6 +149,8 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
     word = (
         "new"
         if cursor is None
+        else "paused"
+        if paused and not errors
         else "unreachable"
         if errors
         else "idle"
@@ -133,7 +172,19 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         in_flight,
         kept[-recent:],
         errors,
+        space_warnings(runtime),
+        installation,
+        paused,
+        reread_from,
     )
+
+
+def _end_of(batches: list[Batch], number: int, process: Process | None) -> Position | None:
+    """End of batch ``number``; of the last acknowledged one where that batch is no longer known."""
+    for batch in reversed(batches):
+        if batch.number == number:
+            return batch.last
+    return process.position if process else None
 
 
 def _lag_ms(

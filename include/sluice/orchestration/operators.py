@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, SluiceError
+from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
 from sluice.orchestration.failures import boundary
 from sluice.orchestration.logs import make_safe
 from sluice.orchestration.running import claim, open_runtime
-from sluice.orchestration.triggers import LogMovedTrigger, PauseTrigger, PermitTrigger
+from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,11 +23,11 @@ _IDLE_WAIT_S = 2.0
 """How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
 already there, so a drain that deferred at once would make batches queue behind the triggerer."""
 
-_STAND_BY_S = 3.0
-"""How often a drain asks for a lease that another process holds."""
-
 _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 """Pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
+
+_REPORT_EVERY = 5
+"""Every so many batches an acknowledgement sends the metrics; while a pipeline waits or holds, the triggerer does."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 """How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
@@ -56,11 +56,14 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
     def _attempt(self, context: Context, **memory: Any) -> Any:
         make_safe()
         with boundary():
-            try:
-                return self.work(context, **memory)
-            except Paused as pause:
-                self.log.info("waiting: %s", pause)
-                return self.wait(PermitTrigger(self.pipeline))
+            while True:
+                try:
+                    return self.work(context, **memory)
+                except Restarted as restart:
+                    self.log.info("beginning again: %s", restart)
+                except Paused as pause:
+                    self.log.info("waiting: %s", pause)
+                    return self.wait(PermitTrigger(self.pipeline))
 
     def work(self, context: Context, **memory: Any) -> Any:
         """One attempt. Raises SluiceError."""
@@ -76,7 +79,8 @@ class DrainOperator(SluiceOperator):
     """Takes the next batch from the source's log; returns its number.
 
     It looks for changes itself for a moment and, when there are none, waits in the triggerer (``waits=True``) or ends
-    the run as skipped (``waits=False``: the schedule is a clock). While another process has the lease it stands by.
+    the run as skipped (``waits=False``: the schedule is a clock). While another installation works on the pipeline, or a drain
+    that died still has the lease, it stands by in the triggerer, or its run is skipped.
     """
 
     ui_color = "#d6eaf8"
@@ -94,9 +98,9 @@ class DrainOperator(SluiceOperator):
             outcome = drain(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S)
         except (LeaseHeld, Fenced) as error:
             if not self.waits:
-                raise
+                raise AirflowSkipException(f"standing by: {error}") from None
             self.log.info("standing by: %s", error)
-            return self.wait(LogMovedTrigger(self.pipeline, _STAND_BY_S))
+            return self.wait(TurnTrigger(self.pipeline))
         self.log.info("drained %s", outcome.to_json())
         if outcome.batch is not None:
             return int(outcome.batch)
@@ -191,6 +195,7 @@ class AckOperator(TargetOperator):
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """``waited``: pauses so far."""
         from sluice.flows.ack import ack
+        from sluice.orchestration.metrics import report
 
         number = self.number
         if number is None:
@@ -205,6 +210,8 @@ class AckOperator(TargetOperator):
             return self._hold(str(error), waited)
         if not self._load_is_green(context):
             return self._hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
+        if number % _REPORT_EVERY == 0:
+            report(open_runtime(self.pipeline), every_s=0.0)
         return self._done(outcome)
 
     def _load_is_green(self, context: Context) -> bool:
@@ -216,4 +223,4 @@ class AckOperator(TargetOperator):
 
     def _hold(self, why: str, waited: int) -> NoReturn:
         self.log.warning("the run holds: %s. Mend the red task above and press Clear on it", why)
-        self.wait(PauseTrigger(_HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)
+        self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)

@@ -10,19 +10,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
 from airflow.api_fastapi.core_api.security import get_user, requires_access_view
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import SluiceError
+from sluice.orchestration.control import ACTIONS, act, open_to_act
 from sluice.orchestration.factory import dag_id_of, pipeline_files
 
 _FRESH_S = 1.0
@@ -139,8 +143,46 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
                 return JSONResponse(one, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
+    @app.post("/api/pipelines/{pipeline}/{action}")
+    def control(pipeline: str, action: str, user: User, order: Order | None = None) -> JSONResponse:
+        path = _file_of(pipelines, pipeline)
+        if path is None or not _may(user, dag_id_of(pipeline), "GET"):
+            raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+        if not _may(user, dag_id_of(pipeline), "PUT"):
+            raise HTTPException(403, f"you may see {pipeline}, but not change it")
+        if action not in ACTIONS:
+            raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
+        order = order or Order()
+        try:
+            plan = act(open_to_act(str(path)), action, by=f"{user.get_name()}@airflow", **order.model_dump())
+        except SluiceError as error:
+            raise HTTPException(503 if error.retryable else 409, str(error)) from None
+        return JSONResponse(plan.to_json(), headers=_PRIVATE)
+
     return app
 
 
+class Order(BaseModel):
+    """Body of a request to act on a pipeline; see :func:`sluice.orchestration.control.act`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = ""
+    grace_s: float | None = Field(None, ge=0)
+    dry_run: bool = False
+
+
+def _file_of(folder: Path, pipeline: str) -> Path | None:
+    for path in pipeline_files(folder):
+        with suppress(SluiceError):
+            if load_pipeline(path).pipeline == pipeline:
+                return path
+    return None
+
+
+def _may(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:
+    return bool(get_auth_manager().is_authorized_dag(method=method, details=DagDetails(id=dag_id), user=user))
+
+
 def _may_read(dag_id: str, user: BaseUser) -> bool:
-    return bool(get_auth_manager().is_authorized_dag(method="GET", details=DagDetails(id=dag_id), user=user))
+    return _may(user, dag_id, "GET")

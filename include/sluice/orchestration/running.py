@@ -22,7 +22,7 @@ def open_runtime(path: str) -> Runtime:
     from sluice.flows.runtime import Runtime
     from sluice.orchestration.connections import from_airflow
 
-    return Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow))
+    return Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow), owner=owner())
 
 
 def installation() -> str:
@@ -39,6 +39,11 @@ def installation() -> str:
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:12]
 
 
+def owner() -> str:
+    """This Airflow, as one that works on pipelines."""
+    return f"airflow:{installation()}"
+
+
 def claim(dag_id: str, run_id: str) -> str:
     """Who delivers a batch: a retry or a Clear of the same run has the same claim and gets the same batch back."""
-    return f"airflow:{installation()}:{dag_id}:{run_id}"
+    return f"{owner()}:{dag_id}:{run_id}"

@@ -12,6 +12,7 @@ import structlog
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
+from sluice.orchestration.metrics import report
 
 if TYPE_CHECKING:
     from sluice.flows.runtime import Runtime
@@ -71,18 +72,40 @@ class PermitTrigger(BaseTrigger):  # type: ignore[misc]
         yield TriggerEvent(await _until(self.pipeline, _permitted))
 
 
-class PauseTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires after a number of seconds."""
+class TurnTrigger(PermitTrigger):
+    """Fires when this installation may drain: the one that worked has gone silent, and the lease is free. Holds no worker."""
 
-    def __init__(self, seconds: float) -> None:
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(await _until(self.pipeline, _my_turn, look_every_s=(_LOOK_EVERY_S[-1],)))
+
+
+class HoldTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires after a number of seconds, during which the installation is heard of: a pipeline that holds is not a dead one.
+
+    Args:
+        pipeline: path of the pipeline file.
+        seconds: how long.
+    """
+
+    def __init__(self, pipeline: str, seconds: float) -> None:
         super().__init__()
+        self.pipeline = pipeline
         self.seconds = seconds
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", {"seconds": self.seconds}
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"pipeline": self.pipeline, "seconds": self.seconds},
+        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        await asyncio.sleep(self.seconds)
+        end = time.monotonic() + self.seconds
+
+        def over(opened: Runtime) -> bool:
+            return time.monotonic() >= end
+
+        await _until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
+        await asyncio.sleep(end - time.monotonic())  # it could not look
         yield TriggerEvent("pause is over")
 
 
@@ -97,7 +120,15 @@ def _permitted(opened: Runtime) -> bool:
         return bool(state.permit().open)
 
 
-async def _until(pipeline: str, condition: Callable[[Runtime], bool]) -> str:
+def _my_turn(opened: Runtime) -> bool:
+    from sluice.flows.capture import may_drain
+
+    return may_drain(opened)
+
+
+async def _until(
+    pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
+) -> str:
     """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute."""
     looks = 0
     trouble_since: float | None = None
@@ -106,7 +137,7 @@ async def _until(pipeline: str, condition: Callable[[Runtime], bool]) -> str:
         try:
             while not await asyncio.to_thread(watch.look):
                 trouble_since = None
-                await asyncio.sleep(_LOOK_EVERY_S[min(looks // _LOOKS_A_STEP, len(_LOOK_EVERY_S) - 1)])
+                await asyncio.sleep(look_every_s[min(looks // _LOOKS_A_STEP, len(look_every_s) - 1)])
                 looks += 1
             return "news"
         except SluiceError as error:
@@ -136,6 +167,7 @@ class _Watch:
             opened = open_runtime(self._pipeline)
             self._stack.enter_context(opened.state())
             self._runtime = opened
+        report(self._runtime)
         return self._condition(self._runtime)
 
     def close(self) -> None:

@@ -187,6 +187,16 @@ class SegmentStore:
             folder = posixpath.dirname(folder)
         return shutil.disk_usage(folder or "/").free
 
+    def space(self) -> tuple[int, int] | None:
+        """(free, total) bytes where the store is; None if the file system does not say."""
+        free = self.free_bytes()
+        if free is None:
+            return None
+        folder = self._base
+        while not os.path.isdir(folder) and folder not in {"/", ""}:
+            folder = posixpath.dirname(folder)
+        return free, shutil.disk_usage(folder or "/").total
+
     def check_space(self, needed_bytes: int = 0) -> None:
         """Raises StorageUnavailable if fewer than ``needed_bytes`` plus a reserve are free."""
         free = self.free_bytes()

@@ -28,6 +28,9 @@ class UnitRunner(Protocol):
     ) -> list[Any]:
         """Results in the order of ``units``. ``parallelism``: at most so many at a time."""
 
+    def cancel(self) -> None:
+        """From another thread: end the run under way, if there is one; it raises whatever it raises."""
+
 
 def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:
     """Indices of ``units`` in at most ``bins`` groups of about equal ``unit.cost`` (1 if it has none), heaviest first."""

@@ -10,6 +10,7 @@ import itertools
 import socket
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -20,7 +21,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError, SparkUnavailable
-from sluice.spark.work import UnitFailed, run_on
+from sluice.spark.work import UnitFailed, new_tag, run_on
 
 _log = structlog.get_logger()
 
@@ -37,6 +38,15 @@ class ConnectRunner:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._running: tuple[SparkSession, str] | None = None
+
+    def cancel(self) -> None:
+        """Interrupt the job under way on the server; its Python workers end, and with them their connections."""
+        if self._running is None:
+            return
+        session, tag = self._running
+        with suppress(PySparkException, grpc.RpcError, ValueError):  # it ended by itself just now
+            session.interruptTag(tag)
 
     def run(
         self,
@@ -66,8 +76,10 @@ class ConnectRunner:
         session = SparkSession.builder.remote(self._url()).create()
         try:
             session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
-            return run_on(session, function, units, parallelism=parallelism)
+            self._running = session, new_tag()
+            return run_on(session, function, units, parallelism=parallelism, tag=self._running[1])
         finally:
+            self._running = None
             session.client.close()
 
     def _url(self) -> str:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from sluice.errors import SparkUnavailable
+
 
 class LocalRunner:
-    """See :class:`sluice.spark.base.UnitRunner`."""
+    """See :class:`sluice.spark.base.UnitRunner`. A cancelled run ends when the units that have begun are done."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """No further unit begins."""
+        self._cancelled.set()
 
     def run(
         self,
@@ -18,11 +28,17 @@ class LocalRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
-        del description
+        self._cancelled.clear()
+
+        def one(unit: Any) -> Any:
+            if self._cancelled.is_set():
+                raise SparkUnavailable(f"{description or 'the work'} was cancelled")
+            return function(unit)
+
         if len(units) <= 1 or parallelism <= 1:
-            return [function(unit) for unit in units]
+            return [one(unit) for unit in units]
         with ThreadPoolExecutor(min(parallelism, len(units)), thread_name_prefix="unit") as pool:
-            futures = [pool.submit(function, unit) for unit in units]
+            futures = [pool.submit(one, unit) for unit in units]
             try:
                 return [future.result() for future in futures]
             except BaseException:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.spark.work import run_on
+from sluice.spark.work import new_tag, run_on
 
 
 class SessionRunner:
@@ -15,6 +15,12 @@ class SessionRunner:
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session or SparkSession.builder.appName("sluice").getOrCreate()
+        self._tag = ""
+
+    def cancel(self) -> None:
+        """Interrupt the job under way."""
+        if self._tag:
+            self._session.interruptTag(self._tag)
 
     def run(
         self,
@@ -25,4 +31,5 @@ class SessionRunner:
         description: str = "",
     ) -> list[Any]:
         del description
-        return run_on(self._session, function, units, parallelism=parallelism)
+        self._tag = new_tag()
+        return run_on(self._session, function, units, parallelism=parallelism, tag=self._tag)

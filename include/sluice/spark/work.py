@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,8 +27,15 @@ class UnitFailed(Exception):
     """A unit raised something that is no SluiceError: a fault in the program. The message is its traceback."""
 
 
-def run_on(session: Any, function: Callable[[Any], Any], units: Sequence[Any], *, parallelism: int) -> list[Any]:
-    """Run on a Spark session, classic or Connect. Raises what the first failing unit raised."""
+def new_tag() -> str:
+    """A tag that no other job has: by it one job is interrupted."""
+    return f"sluice-{uuid.uuid4().hex}"
+
+
+def run_on(
+    session: Any, function: Callable[[Any], Any], units: Sequence[Any], *, parallelism: int, tag: str
+) -> list[Any]:
+    """Run on a Spark session, classic or Connect, under ``tag``. Raises what the first failing unit raised."""
     if not units:
         return []
     groups = balanced(units, parallelism)
@@ -40,10 +48,10 @@ def run_on(session: Any, function: Callable[[Any], Any], units: Sequence[Any], *
 
     frame = session.range(0, len(groups), 1, len(groups)).mapInArrow(work, _SCHEMA)
     try:
-        session.addTag("sluice")
+        session.addTag(tag)
         table = frame.toArrow()
     finally:
-        session.removeTag("sluice")
+        session.removeTag(tag)
     results: list[Any] = [None] * len(units)
     for number, ok, payload in zip(*(table.column(i).to_pylist() for i in range(3)), strict=True):
         value = pickle.loads(payload)  # noqa: S301 - written by our own workers a moment ago

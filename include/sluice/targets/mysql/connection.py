@@ -34,6 +34,8 @@ _DENIED = {ER.ACCESS_DENIED_ERROR, 1698, ER.DBACCESS_DENIED_ERROR, 1142, 1227, 3
 _LOAD_PACKET = 128 * 1024
 _CONNECT_TIMEOUT_S = 8
 _READ_TIMEOUT_S = 600
+IDLE_S = 60
+"""The server ends a session that is silent for so long: a loader that was paused inside a transaction gives its locks back."""
 
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
             cursor.execute(
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
-                "innodb_lock_wait_timeout = 20"
+                f"innodb_lock_wait_timeout = 20, wait_timeout = {IDLE_S}"
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     except BaseException:

@@ -1,0 +1,147 @@
+"""Whose turn it is: of several installations on one pipeline, one works and the others stand by.
+
+::
+
+    {home}/replicator/owner                   which installation works
+    {home}/replicator/installations/{name}    written every second by whatever of an installation is at work or waits
+    {home}/replicator/restart                 a restart that somebody announced
+
+Only liveness is decided here. Safety never rests on it: that is the lease's epoch (:mod:`sluice.coordination.leases`). All times are
+ZooKeeper's own, taken from the nodes, so that no two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.coordination.znodes import Conflict, Create, Put, Remove, Znode, Znodes
+from sluice.errors import LeaseHeld
+
+_log = structlog.get_logger()
+
+BEAT_S = 1.0
+"""How often an installation says that it is there."""
+
+MARGIN_S = 2.0
+"""Silence beyond the session timeout after which an installation counts as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The installation that works now, how long it has been silent, and how long that is borne."""
+
+    owner: str
+    silent_s: float
+    patience_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.silent_s > self.patience_s
+
+
+class Turns:
+    """Of the pipeline below ``home``; ``session_timeout_s`` is its ZooKeeper session's."""
+
+    def __init__(self, znodes: Znodes, home: str, *, session_timeout_s: float) -> None:
+        self._z = znodes
+        self._folder = f"{home}/replicator"
+        self._timeout_s = session_timeout_s
+
+    def beat(self, me: str) -> int:
+        """Say that ``me`` is there; returns ZooKeeper's time, milliseconds since 1970."""
+        path = self._beat_path(me)
+        node = self._z.get(path)
+        if node is None:
+            self._z.ensure(path)
+            node = self._z.get(path)
+        with suppress(Conflict):  # another process of ours said it just now
+            self._z.transact([Put(path, b"", node.version if node else 0)])
+        node = self._z.get(path)
+        return node.modified_ms if node else 0
+
+    def now(self, me: str) -> Turn | None:
+        """The turn as ``me`` sees it; None if it is nobody's. Says that ``me`` is there."""
+        at_ms = self.beat(me)
+        node = self._z.get(f"{self._folder}/owner")
+        if node is None or not node.data:
+            return None
+        owner = str(json.loads(node.data)["installation"])
+        seen = self._z.get(self._beat_path(owner))
+        silent_s = max(at_ms - seen.modified_ms, 0) / 1000 if seen else float("inf")
+        return Turn(owner, silent_s, max(self._timeout_s + MARGIN_S, self._grace_s(at_ms, silent_s)))
+
+    def is_mine(self, me: str) -> bool:
+        """True if ``me`` may work now, or would get the turn by asking for it."""
+        turn = self.now(me)
+        return turn is None or turn.owner == me or turn.is_over
+
+    def take(self, me: str) -> None:
+        """Be the one that works, or stay it. Raises LeaseHeld while it is another one's turn."""
+        turn = self.now(me)
+        if turn is not None and turn.owner == me:
+            return
+        if turn is not None and not turn.is_over:
+            raise LeaseHeld(
+                f"{turn.owner} works on this pipeline; {me} stands by",
+                where=f"{self._folder}/owner, last heard of {turn.silent_s:.1f} s ago",
+                hint=f"it takes over when that one has been silent for {turn.patience_s:.0f} s",
+            )
+        path = f"{self._folder}/owner"
+        self._z.ensure(path)
+        node = self._z.get(path)
+        assert node is not None
+        if node.data and (turn is None or json.loads(node.data)["installation"] != turn.owner):
+            raise LeaseHeld("another installation took its turn just now", where=path)
+        try:
+            self._z.transact([Put(path, json.dumps({"installation": me}).encode(), node.version)])
+        except Conflict as conflict:
+            raise LeaseHeld("another installation took its turn just now", where=path) from conflict
+        _log.info("turn_taken", installation=me, after=turn.owner if turn else "nobody")
+        if turn is not None:
+            with suppress(Conflict):
+                self._z.transact([Remove(self._beat_path(turn.owner))])
+
+    def give_up(self, me: str) -> None:
+        """Let others work at once: ``me`` ends in an orderly way."""
+        path = f"{self._folder}/owner"
+        node = self._z.get(path)
+        if node is not None and node.data and json.loads(node.data)["installation"] == me:
+            with suppress(Conflict):
+                self._z.transact([Put(path, b"", node.version)])
+        with suppress(Conflict):
+            self._z.transact([Remove(self._beat_path(me))])
+
+    def announce_restart(self, grace_s: float) -> None:
+        """Who works now is about to be restarted: for ``grace_s`` nobody takes over, however silent it is."""
+        path = f"{self._folder}/restart"
+        while True:
+            node = self._z.get(path)
+            data = json.dumps({"grace_s": grace_s}).encode()
+            with suppress(Conflict):
+                self._z.transact([Create(path, data) if node is None else Put(path, data, node.version)])
+                return
+
+    def installations(self) -> list[str]:
+        """All that were heard of and did not end in an orderly way."""
+        return [name.replace("|", "/") for name in self._z.children(f"{self._folder}/installations")]
+
+    def owner(self) -> str | None:
+        """The installation that works, as last written."""
+        node = self._z.get(f"{self._folder}/owner")
+        return str(json.loads(node.data)["installation"]) if node and node.data else None
+
+    def _grace_s(self, now_ms: int, silent_s: float) -> float:
+        """Silence borne because of an announced restart: until the grace since its announcement is over; 0 if there is none."""
+        node: Znode | None = self._z.get(f"{self._folder}/restart")
+        if node is None or not node.data:
+            return 0.0
+        since_s = (now_ms - node.modified_ms) / 1000
+        left_s = float(json.loads(node.data)["grace_s"]) - since_s
+        return silent_s + left_s if left_s > 0 else 0.0
+
+    def _beat_path(self, name: str) -> str:
+        return f"{self._folder}/installations/{name.replace('/', '|')}"

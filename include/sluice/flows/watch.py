@@ -1,0 +1,69 @@
+"""Work that stops within seconds when a person says so, or when its ZooKeeper session is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+from sluice.coordination.state import Permit, PipelineState
+from sluice.errors import CoordinationUnavailable, SluiceError
+
+if TYPE_CHECKING:
+    from sluice.spark.base import UnitRunner
+
+LOOK_S = 1.0
+"""How often work under way looks at the permit."""
+
+_STOP_S = 10.0
+"""Waited for cancelled units to end. What they still write after that meets the target's fence."""
+
+
+class Watch:
+    """Made when work begins; called while it goes on. Raises Paused, Restarted or CoordinationUnavailable.
+
+    Args:
+        state: of an open session.
+        doing: for the message, e.g. ``draining batch 7``.
+    """
+
+    def __init__(self, state: PipelineState, doing: str) -> None:
+        self._state = state
+        self._doing = doing
+        self.permit: Permit = state.require_permit()
+        self._looked = time.monotonic()
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Cheap: asks ZooKeeper at most once in :data:`LOOK_S`."""
+        if not self._state.alive:
+            raise CoordinationUnavailable(f"{self._doing}: the ZooKeeper session, and with it the lease, is gone")
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            self._state.require_permit(since=self.permit)
+
+    def run(
+        self,
+        runner: UnitRunner,
+        function: Callable[[Any], Any],
+        units: Sequence[Any],
+        *,
+        parallelism: int = 4,
+        description: str = "",
+    ) -> list[Any]:
+        """``runner.run``, looked after: units are cancelled when the work must stop."""
+        if not units:
+            return []
+        pool = ThreadPoolExecutor(1, thread_name_prefix="units")
+        try:
+            work = pool.submit(runner.run, function, units, parallelism=parallelism, description=description)
+            while not wait([work], timeout=LOOK_S / 2).done:
+                try:
+                    self()
+                except SluiceError:
+                    runner.cancel()
+                    wait([work], timeout=_STOP_S)
+                    raise
+            return work.result()
+        finally:
+            pool.shutdown(wait=False)

@@ -1,0 +1,51 @@
+"""Where to read the log again from, when what was on its way is lost. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.model.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is on its way to one consumer.
+
+    Attributes:
+        enqueued: end of the last batch that was made for it; None: none ever was.
+        delivered: what it has acknowledged; None: nothing yet.
+        intact: what lies between the two is stored, and can still be delivered from there.
+    """
+
+    enqueued: Position | None
+    delivered: Position | None
+    intact: bool = False
+
+    @property
+    def holds_back(self) -> bool:
+        """A queue that is empty, or was never used, or is stored, is no reason to read anything again, however old its position is."""
+        return not self.intact and self.enqueued is not None and self.enqueued != self.delivered
+
+
+def restart_position(captured: Position, began: Position, queues: Sequence[Queue]) -> Position:
+    """The latest position from which reading again loses nothing.
+
+    The smallest delivered position of the queues that hold back; ``began``, where the pipeline started, for one that has delivered
+    nothing at all. If none holds back: ``captured``, or a delivered position that was written after it.
+
+    Raises:
+        ConfigError: positions of two different logs.
+    """
+    behind = [queue.delivered or began for queue in queues if queue.holds_back]
+    if behind:
+        found = behind[0]
+        for position in behind[1:]:
+            if found.follows(position):
+                found = position
+        return found
+    found = captured
+    for queue in queues:
+        if queue.delivered is not None and queue.delivered.follows(found):
+            found = queue.delivered
+    return found

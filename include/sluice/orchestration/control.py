@@ -1,0 +1,131 @@
+"""The ``sluice_control`` DAG: pause, resume, restart and roll back a pipeline from Airflow's Trigger form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, BaseOperator, Param
+
+from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError, SluiceError
+from sluice.orchestration.factory import OWNER, START, pipeline_files
+from sluice.orchestration.failures import boundary
+
+if TYPE_CHECKING:
+    from sluice.flows.admin import Plan
+    from sluice.flows.runtime import Runtime
+
+DAG_ID = "sluice_control"
+ACTIONS = ("pause", "resume", "restart", "rollback")
+
+_DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all runs in flight within five seconds, and nothing is lost:
+
+- **pause**: tasks under way stop at their next safe point and wait, without a worker and without using up an attempt.
+- **resume**: they go on, each with the batch it had.
+- **restart**: everything under way begins again from the same batches; for the grace, no other installation takes over.
+- **rollback**: what was made of the undelivered batches is forgotten and made anew, with the rules as they are now.
+
+The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/dags/sluice_control/dagRuns` with this form's fields as
+`conf`, or `POST /sluice/api/pipelines/PIPELINE/ACTION`, which answers when it is done. Who did what: `sluice audit PIPELINE`."""
+
+
+def act(
+    runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
+) -> Plan:
+    """Do what a person chose. Raises ConfigError for an action that does not exist."""
+    from sluice.flows import admin
+
+    actions: dict[str, Callable[[], Plan]] = {
+        "pause": lambda: admin.pause(runtime, by=by, reason=reason),
+        "resume": lambda: admin.resume(runtime, by=by),
+        "restart": lambda: admin.restart(runtime, by=by, reason=reason, grace_s=grace_s),
+        "rollback": lambda: admin.rollback(runtime, by=by, dry_run=dry_run),
+    }
+    if action not in actions:
+        raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(actions)}")
+    if dry_run and action != "rollback":
+        return admin.Plan(action, (f"{runtime.name}: {action}; nothing was done",))
+    return actions[action]()
+
+
+def open_to_act(path: str) -> Runtime:
+    """The pipeline's runtime, for somebody who acts on it and does not work on it."""
+    from sluice.orchestration.running import open_runtime
+
+    runtime = open_runtime(path)
+    runtime.owner = None
+    return runtime
+
+
+class ControlOperator(BaseOperator):  # type: ignore[misc]
+    """Does what the run's parameters say; returns the plan's sentences."""
+
+    ui_color = "#fcf3cf"
+
+    def __init__(self, *, files: dict[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.files = files
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        params = context["params"]
+        user = getattr(context["dag_run"], "triggering_user_name", None) or "airflow"
+        with boundary():
+            path = self.files.get(params["pipeline"])
+            if path is None:
+                raise ConfigError(
+                    f"there is no pipeline {params['pipeline']!r}", hint=f"there are {sorted(self.files)}"
+                )
+            plan = act(
+                open_to_act(path),
+                params["action"],
+                by=f"{user}@airflow",
+                reason=params["reason"] or "",
+                grace_s=params["grace_s"],
+                dry_run=params["dry_run"],
+            )
+        for step in plan.steps:
+            self.log.info("%s: %s", plan.what, step)
+        done: dict[str, Any] = plan.to_json()
+        return done
+
+
+def build_control_dag(folder: Path) -> DAG:
+    """One DAG for all pipelines in ``folder``; its form is made of the run's parameters."""
+    files: dict[str, str] = {}
+    for path in pipeline_files(folder):
+        try:
+            files.setdefault(load_pipeline(path).pipeline, str(path.resolve()))
+        except SluiceError:  # its own DAG says what is wrong with it
+            continue
+    with DAG(
+        dag_id=DAG_ID,
+        description="Pause, resume, restart or roll back a pipeline",
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        doc_md=_DOC,
+        tags={"sluice", "control"},
+        default_args={"owner": OWNER, "retries": 2},
+        params={
+            "pipeline": Param(
+                None if len(files) != 1 else next(iter(files)),
+                enum=sorted(files) or [""],
+                type="string",
+                title="Pipeline",
+            ),
+            "action": Param("pause", enum=list(ACTIONS), type="string", title="What to do"),
+            "reason": Param(None, type=["null", "string"], title="Why", description="Goes into the audit."),
+            "grace_s": Param(
+                None,
+                type=["null", "number"],
+                minimum=0,
+                title="Grace in seconds",
+                description="For restart: so long no other installation takes over. Empty: as the pipeline says (90 s).",
+            ),
+            "dry_run": Param(False, type="boolean", title="Only say what would be done"),
+        },
+    ) as dag:
+        ControlOperator(task_id="act", files=files)
+    return dag

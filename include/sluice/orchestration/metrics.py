@@ -1,0 +1,75 @@
+"""Lag and positions as Airflow metrics: StatsD or OpenTelemetry, whatever Airflow is set up for.
+
+Sent by every acknowledgement, and by the triggerer every ten seconds while a pipeline waits or holds, so that an alarm on them also
+works when nothing moves. Names (below Airflow's prefix; all gauges)::
+
+    sluice.{pipeline}.up                          1: source and ZooKeeper answer, 0: they don't
+    sluice.{pipeline}.paused                      1: a person paused it
+    sluice.{pipeline}.in_flight                   batches that some target has not acknowledged
+    sluice.{pipeline}.captured_batch              last batch that was made
+    sluice.{pipeline}.{target}.delivered_batch    last batch that the target has acknowledged
+    sluice.{pipeline}.{target}.lag_seconds        age of the oldest change that the target lacks
+    sluice.{pipeline}.{target}.lag_bytes          log between the target and the source's head
+    sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from sluice.errors import SluiceError
+
+if TYPE_CHECKING:
+    from sluice.flows.runtime import Runtime
+    from sluice.flows.status import Status
+
+log = structlog.get_logger()
+
+EVERY_S = 10.0
+_sent: dict[str, float] = {}
+
+
+def gauges(now: Status) -> dict[str, float]:
+    """Name -> value."""
+    base = f"sluice.{now.pipeline}"
+    found: dict[str, float] = {
+        f"{base}.up": 0.0 if now.errors else 1.0,
+        f"{base}.paused": 1.0 if now.paused else 0.0,
+        f"{base}.in_flight": float(len(now.in_flight)),
+    }
+    if now.next_batch is not None:
+        found[f"{base}.captured_batch"] = float(now.next_batch - 1)
+    for target in now.targets:
+        each = f"{base}.{target.name}"
+        found[f"{each}.alert"] = 1.0 if target.alert_since else 0.0
+        if target.batch is not None:
+            found[f"{each}.delivered_batch"] = float(target.batch)
+        if target.lag_ms is not None:
+            found[f"{each}.lag_seconds"] = target.lag_ms / 1000
+        if target.lag_bytes is not None:
+            found[f"{each}.lag_bytes"] = float(target.lag_bytes)
+    return found
+
+
+def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
+    """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process. Never raises SluiceError."""
+    now_s = time.monotonic()
+    if now_s - _sent.get(runtime.name, -1e9) < every_s:
+        return
+    _sent[runtime.name] = now_s
+    from airflow.sdk.observability import stats
+
+    from sluice.flows.alert import look_at_lag
+    from sluice.flows.status import status
+
+    try:
+        now = status(runtime)
+        if look_at_lag(runtime, now):
+            now = status(runtime)
+        for name, value in gauges(now).items():
+            stats.gauge(name, value)
+    except SluiceError as error:
+        log.warning("metrics_not_sent", pipeline=runtime.name, error=str(error))

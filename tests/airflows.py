@@ -1,0 +1,99 @@
+"""A real Airflow for a test: its own home, pipelines and port; every component a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sluice.errors import RetryableError
+from sluice.stack import ports
+from sluice.stack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
+
+
+@dataclass
+class TestAirflow:
+    """``folder``: its home and logs. ``components``: kind -> process."""
+
+    __test__ = False
+
+    folder: Path
+    port: int
+    password: str
+    components: dict[str, AirflowComponent]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> AirflowApi:
+        return AirflowApi(self.port, self.password)
+
+    def runs(self, dag_id: str, **filters: str) -> list[dict[str, Any]]:
+        """Newest first, at most 100."""
+        query = "&".join([f"{key}={value}" for key, value in filters.items()] + ["order_by=-id", "limit=100"])
+        found: list[dict[str, Any]] = self.api.call("GET", f"/dags/{dag_id}/dagRuns?{query}")["dag_runs"]
+        return found
+
+    def tasks(self, dag_id: str, run_id: str = "~") -> list[dict[str, Any]]:
+        answer = self.api.call("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='~')}/taskInstances?limit=1000")
+        found: list[dict[str, Any]] = answer["task_instances"]
+        return found
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
+        """Start a run as a person would; returns its id."""
+        run = self.api.call("POST", f"/dags/{dag_id}/dagRuns", {"conf": dict(conf), "logical_date": None})
+        return str(run["dag_run_id"])
+
+    def wait_for_run(self, dag_id: str, run_id: str, patience_s: float = 60) -> str:
+        """The state in which the run ended."""
+        state = ""
+
+        def ended() -> bool:
+            nonlocal state
+            state = self.api.call("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}")["state"]
+            return state in {"success", "failed"}
+
+        wait_until(ended, f"end of {dag_id} {run_id}", patience_s)
+        return state
+
+
+@contextlib.contextmanager
+def airflow(
+    folder: Path, pipelines: Path, connections: Mapping[str, str], extra: Mapping[str, str] | None = None
+) -> Iterator[TestAirflow]:
+    """Started and healthy; ended with everything that it started. ``extra``: more variables, also Airflow's settings."""
+    home = folder / "home"
+    home.mkdir(parents=True)
+    port, keys = ports.free_port(), new_secrets()
+    env = environment(home, port=port, keys=keys, connections=connections, extra={"SLUICE_PIPELINES": str(pipelines), **(extra or {})})  # fmt: skip
+    prepare_home(home, keys, env)
+    components = {kind: AirflowComponent(folder, kind=kind, port=port, env=env) for kind in COMPONENTS}
+    try:
+        for component in components.values():
+            component.start(wait=False)
+        for component in components.values():
+            component.wait()
+        yield TestAirflow(folder, port, keys["admin_password"], components)
+    finally:
+        for component in reversed(components.values()):
+            component.stop()
+
+
+def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 90.0) -> None:
+    """Airflow's API may be away for a moment."""
+    end = time.monotonic() + patience_s
+    last: object = None
+    while time.monotonic() < end:
+        try:
+            if condition():
+                return
+        except RetryableError as error:
+            last = error
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})")

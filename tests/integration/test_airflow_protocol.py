@@ -1,0 +1,214 @@
+"""The batch protocol on a real Airflow: the form, clears in any order, a pause within seconds, a second installation."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import RetryableError
+from tests.airflows import TestAirflow, airflow, wait_until
+from tests.pipelines import Case, case
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+DAG = "sync__case"
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+    schema, folder = "airflow_case", tmp_path_factory.mktemp("case")
+    for server in (mysql_source, mysql_target):
+        server.execute(
+            f"CREATE DATABASE {schema}",
+            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200))",
+            f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
+        )
+    try:
+        with case(
+            folder, mysql_source, mysql_target, zookeeper, schema, extra="retry: {delay: 1s, max_delay: 3s}"
+        ) as made:
+            made.run_until_head()
+            yield made
+    finally:
+        for server in (mysql_source, mysql_target):
+            server.execute(f"DROP DATABASE {schema}")
+
+
+@pytest.fixture(scope="module")
+def east(orders: Case, tmp_path_factory: Any) -> Iterator[TestAirflow]:
+    """The Airflow that works."""
+    extra = {"SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules")}
+    with airflow(tmp_path_factory.mktemp("east"), orders.folder, orders.connections, extra) as started:
+        started.api.wait_for_dag(DAG)
+        yield started
+
+
+def change(made: Case, number: int) -> None:
+    made.source.execute(
+        f"INSERT INTO {made.schema}.orders VALUES ({number}, 'n')",
+        f"INSERT INTO {made.schema}.journal VALUES ('n{number}')",
+        f"UPDATE {made.schema}.orders SET note = CONCAT(LEFT(note, 150), '+') WHERE id > {number - 5}",
+    )
+
+
+def delivered(made: Case) -> bool:
+    """Both sides hold the same rows, the table without a key among them."""
+    rows = []
+    for server in (made.source, made.target):
+        rows.append([
+            server.execute(f"SELECT * FROM {made.schema}.orders ORDER BY id"),
+            server.execute(f"SELECT what, COUNT(*) FROM {made.schema}.journal GROUP BY what ORDER BY what"),
+        ])
+    return bool(rows[0] == rows[1])
+
+
+def acknowledged(made: Case) -> int:
+    with made.runtime().state() as state:
+        process = state.process("copy")
+    return process.batch if process else 0
+
+
+def settled(made: Case) -> bool:
+    with made.runtime().state() as state:
+        return delivered(made) and not state.undelivered()
+
+
+def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple[int, Any]:
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    request = urllib.request.Request(airflow.url + path, data=json.dumps(body).encode(), headers=headers, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_the_form_pauses_resumes_restarts_and_rolls_back(orders: Case, east: TestAirflow) -> None:
+    change(orders, 1)
+    wait_until(lambda: settled(orders), "the first delivery")
+    east.api.wait_for_dag("sluice_control")
+
+    def act(action: str, **more: Any) -> None:
+        run = east.trigger("sluice_control", {"pipeline": "case", "action": action, "reason": "a test", **more})
+        assert east.wait_for_run("sluice_control", run) == "success"
+
+    act("pause")
+    change(orders, 2)
+    with orders.runtime().state() as state:
+        assert not state.permit().open
+        assert state.permit().by == "admin@airflow"
+    time.sleep(4)
+    assert not delivered(orders)
+    act("resume")
+    wait_until(lambda: settled(orders), "delivery after resume")
+    act("restart", grace_s=1)
+    act("rollback")
+    change(orders, 3)
+    wait_until(lambda: settled(orders), "delivery after restart and rollback")
+    with orders.runtime().state() as state:
+        assert [entry["what"] for entry in state.audit_log()] == ["pause", "resume", "restart", "rollback"]
+        assert {entry["by"] for entry in state.audit_log()} == {"admin@airflow"}
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None:
+    path = "/sluice/api/pipelines/case/pause"
+    assert post(east, path, {}, None)[0] == 401
+    login = {"username": "admin", "password": east.password}
+    token = post(east, "/auth/token", login, None)[1]["access_token"]
+    assert post(east, "/sluice/api/pipelines/nowhere/pause", {}, token)[0] == 404
+    assert post(east, "/sluice/api/pipelines/case/explode", {}, token)[0] == 404
+    assert post(east, path, {"colour": "red"}, token)[0] == 422
+    status, plan = post(east, path, {"reason": "tea"}, token)
+    assert (status, plan["what"]) == (200, "pause")
+    with orders.runtime().state() as state:
+        assert (state.permit().open, state.permit().reason) == (False, "tea")
+    assert post(east, "/sluice/api/pipelines/case/resume", {}, token)[0] == 200
+    with orders.runtime().state() as state:
+        assert state.permit().open
+
+
+def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
+    """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
+    schema = orders.schema
+    orders.target.execute(
+        f"CREATE TABLE {schema}._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT)",
+        f"CREATE TRIGGER {schema}._watch AFTER UPDATE ON {schema}._sluice_ack FOR EACH ROW BEGIN "
+        "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
+        f"INSERT INTO {schema}._history (old, new) VALUES (OLD.batch, NEW.batch); END IF; END",
+    )
+    choose, done = random.Random(5), threading.Event()
+
+    def write() -> None:
+        number = 100
+        while not done.wait(0.4):
+            change(orders, number)
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        wait_until(lambda: len(east.runs(DAG, state="success")) >= 6, "six batches")
+        for _ in range(10):
+            chosen = choose.sample(east.runs(DAG)[:9], choose.choice((1, 1, 2, 5)))
+            for run in chosen:
+                tasks = choose.sample(["drain", "merge", "load.copy", "ack.copy"], choose.choice((1, 1, 2, 4)))
+                body = {
+                    "dry_run": False, "dag_run_id": run["dag_run_id"], "task_ids": tasks, "only_failed": False,
+                    "include_downstream": choose.random() < 0.5,
+                }  # fmt: skip
+                try:
+                    east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body)
+                except RetryableError as error:  # a task that Airflow is about to start cannot be cleared
+                    print(error)
+            time.sleep(choose.uniform(0, 2))
+        before = acknowledged(orders)
+        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 120)
+    finally:
+        done.set()
+        writer.join()
+    wait_until(lambda: settled(orders), "delivery of everything", 120)
+    moves = orders.target.execute(f"SELECT old, new FROM {schema}._history ORDER BY id")
+    assert len(moves) > 5
+    assert all(new == old + 1 for old, new in moves)
+    assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
+
+
+def test_a_second_installation_stands_by_and_takes_over(orders: Case, east: TestAirflow, tmp_path: Path) -> None:
+    """It holds no worker meanwhile; the first dies as a whole, with kill -9."""
+    extra = {"SLUICE_INSTALLATION": "west", "SLUICE_RULES": str(orders.folder / "rules")}
+    with airflow(tmp_path / "west", orders.folder, orders.connections, extra) as west:
+        west.api.wait_for_dag(DAG)
+        wait_until(lambda: [t for t in west.tasks(DAG) if t["state"] == "deferred"], "the second standing by")
+        owners: set[str | None] = set()
+        for number in range(10_200, 10_220):
+            change(orders, number)
+            with orders.runtime().state() as state:
+                owners.add(state.turns.owner())
+            time.sleep(0.2)
+        wait_until(lambda: settled(orders), "delivery by the first")
+        assert owners == {"airflow:east"}
+        with orders.runtime().state() as state:
+            claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
+        assert claims == {"east"}
+        assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
+        for component in east.components.values():
+            component.kill()
+        change(orders, 10_300)
+        died = time.monotonic()
+
+        def taken_over() -> bool:
+            with orders.runtime().state() as state:
+                return state.turns.owner() == "airflow:west"
+
+        wait_until(taken_over, "the second taking over", 60)
+        print(f"taken over {time.monotonic() - died:.1f} s after the death of the first")
+        wait_until(lambda: settled(orders), "delivery by the second")
