@@ -102,7 +102,8 @@ def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, 
     time.sleep(0.05)
     assert prune(orders.runtime()).removed == ()  # whatever its age, while a target needs it
     orders.connections["broken_target"] = orders.connections["case_target"]
-    orders.path.write_text(orders.path.read_text().replace("connection: broken_target", "connection: broken_target\n    options: {ack_schema: " + orders.schema + "}"))  # fmt: skip
+    options = f"connection: broken_target\n    options: {{ack_schema: {orders.schema}}}"
+    orders.path.write_text(orders.path.read_text().replace("connection: broken_target", options))
     orders.run_until_head()
     orders.assert_equal("orders")
     time.sleep(0.05)
