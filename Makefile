@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ format: venv ## rewrite the code in the house's format
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
 	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
 
-bench: bench-capture bench-apply bench-freshness ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
+bench: bench-capture bench-apply bench-freshness bench-distance ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
 
 bench-capture: venv kernels servers ## capture alone, against mysql-replication on the same log
 	@$(BIN)/python tests/bench/bench_capture.py
@@ -64,6 +64,9 @@ bench-apply: venv kernels servers ## merge and load, from position to acknowledg
 
 bench-freshness: venv kernels servers ## seconds from a commit at the source to visible at the target, on the demo stack, against a native replica
 	@$(BIN)/python tests/bench/bench_freshness.py
+
+bench-distance: venv kernels servers ## catch-up with 30 ms to the source and to the target, against the same job side by side
+	@$(BIN)/python tests/bench/bench_distance.py
 
 faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), and kills on the whole stack; compares both sides
 	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} $(BIN)/python -m pytest tests/faults -q -s

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import socket
 import struct
+import sys
 import threading
 import time
 
@@ -152,3 +153,16 @@ def _reset(one: socket.socket) -> None:
         one.shutdown(socket.SHUT_RDWR)
     with contextlib.suppress(OSError):
         one.close()
+
+
+def _main(host: str, port: str) -> None:
+    """``python -m tests.proxy HOST PORT``: prints its own port; each line of its input is a delay in seconds from then on."""
+    with TcpProxy(host, int(port)) as proxy:
+        print(proxy.port, flush=True)
+        for line in sys.stdin:
+            proxy.delay_s = float(line)
+            print("ok", flush=True)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:3])

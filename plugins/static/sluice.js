@@ -6,6 +6,7 @@ const STATES = {
   idle: ["good", "● in step"],
   running: ["busy", "▶ delivering"],
   behind: ["busy", "▶ changes waiting"],
+  paused: ["warn", "‖ paused"],
   new: ["warn", "○ not started"],
   unreachable: ["bad", "▲ unreachable"],
   invalid: ["bad", "▲ invalid file"],
@@ -133,6 +134,9 @@ function render(card, status) {
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
   const notes = [
     ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : "Cannot read the state"), text)),
+    ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
+    ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
+    ...(status.warnings || []).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
       el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
       hold.message || "")),
@@ -144,7 +148,7 @@ function render(card, status) {
       figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 ? "nothing is missing" : "", "lag"),
       figure("Log still to deliver", bytes(status.lag_bytes)),
       figure("Captured up to", place(status.captured), status.head ? `the source is at ${place(status.head)}` : "the source does not answer"),
-      figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `drained by ${owner(status.draining_by)}` : "nobody drains right now"),
+      figure("Batches in flight", `${flying.length} of ${status.window ?? "—"}`, status.draining_by ? `drained by ${owner(status.draining_by)}` : status.installation ? `${status.installation} works on it` : "nobody drains right now"),
     )]),
     notes.length ? el("ul", { class: "notes" }, ...notes) : "",
   );

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from sluice.errors import RuleError
 
@@ -15,6 +16,11 @@ def picky(number: int) -> int:
     if number == 3:
         raise RuleError("rule 'x' failed", where="x.py:7", hint="mend it")
     return number
+
+
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
 
 
 def faulty(number: int) -> int:

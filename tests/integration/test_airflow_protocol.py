@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import random
+import socket
 import threading
 import time
 import urllib.error
@@ -17,6 +20,7 @@ import pytest
 from sluice.errors import RetryableError
 from tests.airflows import TestAirflow, airflow, wait_until
 from tests.pipelines import Case, case
+from tests.ui.conftest import CHROMIUM, FLAGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DAG = "sync__case"
@@ -43,9 +47,40 @@ def orders(tmp_path_factory: Any, mysql_source: Any, mysql_target: Any, zookeepe
 
 
 @pytest.fixture(scope="module")
-def east(orders: Case, tmp_path_factory: Any) -> Iterator[TestAirflow]:
+def metrics() -> Iterator[tuple[int, dict[str, float]]]:
+    """A StatsD server: its port, and the last value of every gauge that it was sent."""
+    seen: dict[str, float] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        done = threading.Event()
+
+        def listen() -> None:
+            server.settimeout(0.2)
+            while not done.is_set():
+                try:
+                    packet = server.recv(65536).decode()
+                except TimeoutError:
+                    continue
+                for line in packet.splitlines():
+                    name, _, rest = line.partition(":")
+                    value, _, kind = rest.partition("|")
+                    if kind.startswith("g"):
+                        seen[name] = float(value)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield server.getsockname()[1], seen
+        done.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def east(orders: Case, metrics: tuple[int, dict[str, float]], tmp_path_factory: Any) -> Iterator[TestAirflow]:
     """The Airflow that works."""
-    extra = {"SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules")}
+    extra = {
+        "SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules"),
+        "AIRFLOW__METRICS__STATSD_ON": "True", "AIRFLOW__METRICS__STATSD_PORT": str(metrics[0]),
+    }  # fmt: skip
     with airflow(tmp_path_factory.mktemp("east"), orders.folder, orders.connections, extra) as started:
         started.api.wait_for_dag(DAG)
         yield started
@@ -136,6 +171,65 @@ def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None
         assert state.permit().open
 
 
+def test_lag_and_positions_are_metrics_at_work_and_at_rest(
+    orders: Case, east: TestAirflow, metrics: tuple[int, dict[str, float]]
+) -> None:
+    gauges = metrics[1]
+    wait_until(lambda: settled(orders), "delivery")
+    base = "airflow.sluice.case"
+    wait_until(lambda: gauges.get(f"{base}.copy.delivered_batch") == acknowledged(orders), "the last batch in a gauge")
+    assert gauges[f"{base}.up"] == 1
+    assert gauges[f"{base}.copy.lag_seconds"] == 0
+    assert gauges[f"{base}.copy.lag_bytes"] == 0
+    assert gauges[f"{base}.copy.alert"] == 0
+    run = east.trigger("sluice_control", {"pipeline": "case", "action": "pause"})
+    assert east.wait_for_run("sluice_control", run) == "success"
+    change(orders, 50)
+    wait_until(lambda: gauges[f"{base}.paused"] == 1, "the pause in a gauge")
+    wait_until(lambda: gauges[f"{base}.copy.lag_bytes"] > 0, "the lag of a paused pipeline in a gauge")
+    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "case", "action": "resume"}))
+    wait_until(lambda: settled(orders), "delivery after resume")
+
+
+def test_the_form_in_the_browser(orders: Case, east: TestAirflow, tmp_path: Path) -> None:
+    """A person presses Trigger, chooses, and sees a green run."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    folder = Path(os.environ.get("SLUICE_SCREENSHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_context(viewport={"width": 1440, "height": 1100}).new_page()
+        page.set_default_timeout(30_000)
+        page.goto(east.url)
+        page.fill('input[name="username"]', "admin")
+        page.fill('input[name="password"]', east.password)
+        page.click('button[type="submit"]')
+        page.wait_for_url(lambda url: "/auth/login" not in url)
+        page.goto(f"{east.url}/dags/sluice_control")
+        page.get_by_role("button", name="Trigger").first.click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_text("What to do").first.wait_for()
+        page.wait_for_timeout(1000)
+        page.screenshot(path=str(folder / "control-form.png"))
+        dialog.get_by_label("Why").fill("tea")
+        page.screenshot(path=str(folder / "control-form-2.png"))
+        dialog.get_by_role("button", name="Trigger").last.click()
+        wait_until(lambda: not _permit(orders).open, "the pause from the form")
+        page.wait_for_timeout(2000)
+        page.screenshot(path=str(folder / "control-run.png"))
+        browser.close()
+    assert _permit(orders).reason == "tea"
+    assert _permit(orders).by == "admin@airflow"
+    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "case", "action": "resume"}))
+
+
+def _permit(made: Case) -> Any:
+    with made.runtime().state() as state:
+        return state.permit()
+
+
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
     """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
     schema = orders.schema
@@ -170,6 +264,13 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
                 except RetryableError as error:  # a task that Airflow is about to start cannot be cleared
                     print(error)
             time.sleep(choose.uniform(0, 2))
+        for run in east.runs(DAG)[:9]:  # everything that is open, and the runs before it, as a whole
+            with contextlib.suppress(RetryableError):
+                east.api.call(
+                    "POST",
+                    f"/dags/{DAG}/clearTaskInstances",
+                    {"dry_run": False, "dag_run_id": run["dag_run_id"], "only_failed": False},
+                )
         before = acknowledged(orders)
         wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 120)
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from sluice.config.connections import Endpoint, parse_connection
 from sluice.errors import Fenced, RuleError, SparkUnavailable
 from sluice.spark.connect import ConnectRunner
 from tests.integration.batches import Delivery, checksum
-from tests.integration.spark_functions import faulty, picky, square
+from tests.integration.spark_functions import faulty, picky, slow, square
 from tests.integration.test_target_mysql import DDL, insert, people, rows, update
 
 
@@ -123,3 +125,25 @@ def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_sch
     assert mysql_target.host in repr(unit.endpoints("target"))
     assert repr(unit.endpoints) == "Endpoints()"
     assert repr(unit.endpoints) in repr(unit)
+
+
+def test_a_job_is_interrupted_from_another_thread(runner: ConnectRunner) -> None:
+    """As a pause does: the server's tasks end, and the runner is as good as new."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            runner.run(slow, [30.0, 30.0], parallelism=2, description="naps")
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while runner._running is None:
+        time.sleep(0.05)
+    time.sleep(2)
+    runner.cancel()
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+    assert len(failures) == 1
+    assert [value for value, _ in runner.run(square, [3], description="squares")] == [9]

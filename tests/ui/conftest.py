@@ -29,7 +29,7 @@ CHROMIUM = (
     or shutil.which("chromium-browser")
     or shutil.which("google-chrome")
 )
-_FLAGS = [
+FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
@@ -93,7 +93,7 @@ def browser(stack: Stack) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield started
         started.close()
 

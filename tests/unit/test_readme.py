@@ -20,7 +20,8 @@ from sluice.rules.engine import EngineConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-YAML = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+OPERATE = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+YAML = re.findall(r"```yaml\n(.*?)```", README + OPERATE, re.DOTALL)
 
 
 @pytest.mark.parametrize("text", [text for text in YAML if "changes:" not in text or "targets:" in text])
