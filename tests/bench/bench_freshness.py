@@ -1,0 +1,290 @@
+"""How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo stack.
+
+Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row changes a second of the
+sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target.
+Baseline: a native MySQL replica of the same source under the same workload, in the same run, after Sluice (never at the same
+time: two cores are shared by everything). Then a backlog: as many changes as fast as they can be written, with the batches that
+carried them. Prints a line a measurement and where the time went; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
+
+from sluice.stack import paths, processes  # noqa: E402
+from sluice.stack.commands import DAG, down, up  # noqa: E402
+from sluice.stack.demo import shop  # noqa: E402
+from sluice.stack.demo.show import HEARTBEAT, LagMeter, checksums, read_status  # noqa: E402
+from sluice.stack.demo.workload import seed  # noqa: E402
+from sluice.stack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack, demo_folder  # noqa: E402
+from sluice.stack.mysql import MySQLServer  # noqa: E402
+
+RESULTS = _ROOT / "tests/bench/results/freshness.json"
+RATE = 1000
+WARM_S = 15.0
+BASELINE = "a native MySQL replica, same source, same workload, same run"
+
+_WORKLOAD = """
+import sys
+from sluice.stack.demo.workload import Workload
+from sluice.stack.development import SOURCE_SCHEMA, Stack, demo_folder
+rate, seconds, changes, number = (float(a) for a in sys.argv[1:])
+source = Stack.load(demo_folder()).source
+tally = Workload(source.connect, SOURCE_SCHEMA, connections=2, changes_per_s=rate or None, seconds=seconds or None,
+                 changes=int(changes) or None, number=int(number)).run()
+print(tally.changes)
+"""
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    with _stack() as stack:
+        _prepare(stack)
+        lines = _sluice(stack, seconds)
+        if sys.argv[2:] == ["steady"]:  # while working on it: no backlog, no baseline, no results file
+            print(*lines, sep="\n")
+            return
+        lines += _backlog(stack)
+        native = _replica(stack, min(seconds, 30.0))
+    results = []
+    for line in lines:
+        theirs = native.get(line["measure"])
+        ratio = round(theirs / line["value"], 4) if theirs else None
+        results.append({**line, "baseline": BASELINE if theirs else None, "baseline_value": theirs, "ratio": ratio})
+        beside = f"  native replica {theirs:.3f}  ratio {ratio}" if theirs else ""
+        print(
+            f"{line['measure']:<22} {line['value']:>10.3f} {line['unit']:<8}{beside}   ({line['workload']})", flush=True
+        )
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {RESULTS.relative_to(_ROOT)}")
+
+
+@contextlib.contextmanager
+def _stack() -> Iterator[Stack]:
+    """A demo stack of the bench's own, with the fetched servers and templates of this checkout; gone afterwards."""
+    home = paths.home()
+    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
+    for name in ("mysql", "mariadb", "templates"):
+        if (home / name).exists():
+            (folder / name).symlink_to((home / name).resolve())
+    os.environ["SLUICE_HOME"] = str(folder)
+    try:
+        if up() != 0:
+            raise SystemExit("the stack did not start")
+        stack = Stack.load(demo_folder())
+        assert stack is not None
+        os.environ.update(stack.environment())
+        yield stack
+    finally:
+        down()
+        if os.environ.get("SLUICE_BENCH_KEEP") != "1":
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepare(stack: Stack) -> None:
+    for server, schema in ((stack.source, SOURCE_SCHEMA), (stack.target, TARGET_SCHEMA)):
+        server.execute(HEARTBEAT.format(schema=schema))
+    stack.api.wait_for_dag(DAG)
+    _wait(lambda: (status := read_status()) is not None and status.captured is not None, 120, "the pipeline to begin")
+    seed(stack.source.connect, SOURCE_SCHEMA, customers=2000, products=1000, orders=4000)
+    _wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
+
+
+def _sluice(stack: Stack, seconds: float) -> list[dict[str, Any]]:
+    """Freshness under the steady load; prints the stages of a batch and the CPU seconds of each server."""
+    process = _workload(stack, RATE, seconds + WARM_S, 0, 1)
+    time.sleep(WARM_S)
+    before, began = _cpu(stack), time.time()
+    with LagMeter(stack.source, stack.target, beat_s=0.1, look_s=0.01) as meter:
+        time.sleep(seconds)
+        meter.write_no_more()
+        used, took = _cpu(stack), time.time() - began
+        _wait(lambda: meter.complete, 60, "the last heartbeat")
+    changes = int(process.communicate()[0])
+    print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
+    print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
+    rate = changes / (seconds + WARM_S)
+    workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack"
+    _wait(lambda: _equal(stack), 60, "both sides to be equal")
+    return [_line(f"freshness_p{share}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)]
+
+
+def _backlog(stack: Stack) -> list[dict[str, Any]]:
+    """150,000 changes as fast as they can be written, while the DAG is paused; then how they were carried."""
+    stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
+    status = read_status()
+    done = status.targets[0].batch or 0 if status else 0
+    changes = int(_workload(stack, 0, 120, 60_000, 2).communicate()[0])
+    began = time.time()
+    stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
+    _wait(lambda: _equal(stack), 120, "the backlog to be delivered")
+    took = time.time() - began
+    status = read_status()
+    sizes = [batch.changes for batch in status.recent if batch.number > done] if status else []
+    print(f"backlog: {changes} changes in batches of {sizes}; {_overlap(stack, began)}", flush=True)
+    workload = f"{changes} changes of the shop written while the DAG was paused, until both sides are equal"
+    return [_line("backlog_throughput", workload, changes / took * 1000, "changes/s")]
+
+
+def _replica(stack: Stack, seconds: float) -> dict[str, float]:
+    """The same heartbeat through a native replica with four workers."""
+    stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
+    password = stack.settings.passwords["root"]
+    stack.source.execute(
+        f"CREATE USER 'replica'@'127.0.0.1' IDENTIFIED BY '{password}'",
+        "GRANT REPLICATION SLAVE ON *.* TO 'replica'@'127.0.0.1'",
+    )
+    options = {"replica_parallel_workers": 4, "replica_preserve_commit_order": "ON"}
+    with MySQLServer(stack.folder / "replica", server_id=3, root_password=password, options=options) as replica:
+        replica.execute(
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{stack.source.host}', SOURCE_PORT={stack.source.port},"
+            f" SOURCE_USER='replica', SOURCE_PASSWORD='{password}', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
+            "START REPLICA",
+        )
+        same = lambda: shop.checksums(stack.source, SOURCE_SCHEMA) == shop.checksums(replica, SOURCE_SCHEMA)  # noqa: E731
+        _wait(same, 180, "the replica to catch up", quietly=True)
+        stack.source.execute(f"DELETE FROM `{SOURCE_SCHEMA}`.heartbeat")
+        process = _workload(stack, RATE, seconds + 5, 0, 3)
+        time.sleep(3)
+        with LagMeter(stack.source, replica, beat_s=0.1, look_s=0.002, schema=SOURCE_SCHEMA) as meter:
+            time.sleep(seconds)
+            meter.write_no_more()
+            _wait(lambda: meter.complete, 60, "the last heartbeat")
+        process.communicate()
+    return {f"freshness_p{share}": round((meter.percentile_ms(share / 100) or 0) / 1000, 4) for share in (50, 95)}
+
+
+def _line(measure: str, workload: str, value_ms: float | None, unit: str = "s") -> dict[str, Any]:
+    return {"measure": measure, "workload": workload, "value": round((value_ms or 0) / 1000, 3), "unit": unit}
+
+
+def _workload(stack: Stack, rate: float, seconds: float, changes: int, number: int) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", _WORKLOAD, str(rate), str(seconds), str(changes), str(number)]
+    env = {**os.environ, "PYTHONPATH": str(_ROOT / "include")}
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def _equal(stack: Stack) -> bool:
+    return checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA)
+
+
+def _wait(condition: Any, seconds: float, what: str, *, quietly: bool = False) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(Exception) if quietly else contextlib.nullcontext():
+            if condition():
+                return
+        if time.monotonic() > end:
+            raise SystemExit(f"waited {seconds:.0f} s for {what}")
+        time.sleep(0.3)
+
+
+# -- where the time goes -----------------------------------------------------------------------------------------------
+
+
+def _cpu(stack: Stack) -> dict[str, float]:
+    """CPU seconds used so far by each server with all that it started, and by all else of the machine."""
+    used: dict[str, float] = {}
+    for name, handle in stack.handles().items():
+        times = [t for p in processes.family(handle) if (t := _times(p))]
+        used[name] = sum(times)
+    machine = psutil.cpu_times()
+    used["(this bench and its workload)"] = sum(
+        _times(p)
+        for p in (psutil.Process(), *psutil.Process().children())
+        if p.pid not in {h.pid for h in stack.handles().values()}
+    )
+    used["(machine)"] = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0)
+    return used
+
+
+def _times(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _rates(before: dict[str, float], after: dict[str, float], seconds: float) -> str:
+    found = {name: (after[name] - before.get(name, 0.0)) / seconds for name in after}
+    return ", ".join(f"{name} {rate:.2f}" for name, rate in sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _instances(stack: Stack, since: float) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Run -> task -> scheduled, queued, started, ended (seconds since 1970), of the runs that ended since."""
+    asked = f"/dags/{DAG}/dagRuns?limit=100&order_by=-run_after&state=success"
+    runs = [run for run in stack.api.call("GET", asked)["dag_runs"] if _seconds(run["end_date"]) > since]
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for run in runs:
+        tasks = stack.api.call("GET", f"/dags/{DAG}/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
+        found[run["dag_run_id"]] = {
+            task["task_id"]: {
+                name: _seconds(task[key]) if task.get(key) else None
+                for name, key in (("scheduled", "scheduled_when"), ("queued", "queued_when"), ("start", "start_date"), ("end", "end_date"))
+            }
+            for task in tasks
+        }  # fmt: skip
+    return found
+
+
+def _stages(stack: Stack, since: float, until: float) -> str:
+    """Median seconds of each task, of the way to it, and of a batch's cycle."""
+    runs = _instances(stack, since)
+    spans: dict[str, list[float]] = {}
+    before = {"merge": "drain", "load.reporting": "merge", "ack.reporting": "load.reporting"}
+    for tasks in runs.values():
+        if any(tasks.get(name, {}).get("end") is None for name in ("drain", *before)):
+            continue
+        for name, at in tasks.items():
+            assert at["start"] is not None
+            assert at["end"] is not None
+            spans.setdefault(f"{name} at work", []).append(at["end"] - at["start"])
+            earlier = before.get(name)
+            if earlier:
+                ended = tasks[earlier]["end"]
+                assert ended is not None
+                spans.setdefault(f"{earlier} -> {name}", []).append(at["start"] - ended)
+    drains = sorted(t["drain"]["start"] or 0.0 for t in runs.values() if t.get("drain", {}).get("start"))
+    cycles = [b - a for a, b in itertools.pairwise(drains)]
+    text = ", ".join(f"{name} {statistics.median(values):.2f}" for name, values in spans.items())
+    return f"{text}, cycle {statistics.median(cycles) if cycles else 0:.2f} ({len(runs)} runs)"
+
+
+def _overlap(stack: Stack, since: float) -> str:
+    """How many runs were at work at the same time, at most."""
+    spans = []
+    for tasks in _instances(stack, since).values():
+        drain, ack = tasks.get("drain", {}), tasks.get("ack.reporting", {})
+        if drain.get("start") and ack.get("end"):
+            spans.append((drain["start"], ack["end"]))
+    most = max((sum(1 for a, b in spans if a <= at < b) for at, _ in spans), default=0)  # type: ignore[operator]
+    return f"{most} batches at work at the same time"
+
+
+def _seconds(text: str | None) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+
+
+if __name__ == "__main__":
+    main()
