@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice.cli_dump import dump_app
 from sluice.cli_rules import rules_app
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline, pipeline_json_schema
@@ -34,6 +35,7 @@ stack_app = typer.Typer(
 )
 app.add_typer(stack_app, name="stack")
 app.add_typer(rules_app, name="rules")
+app.add_typer(dump_app, name="dump")
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -24,6 +24,7 @@ from sluice.binlog.catalog import Catalog
 from sluice.binlog.connection import open_connection
 from sluice.binlog.decode import ArenaRows, decode_arena
 from sluice.binlog.intake import Intake
+from sluice.binlog.marks import mark_plan
 from sluice.binlog.piece import PieceReading
 from sluice.binlog.prepared import PreparedReader
 from sluice.binlog.readers import SEQ_STEP, Piece, closed_pieces, read_pieces
@@ -139,6 +140,7 @@ def capture(
     selection: Selection,
     limits: CaptureLimits,
     writer_factory: Callable[[], BatchSink[M]],
+    marks: TableId | None = None,
     progress: Callable[..., None] | None = None,
     log: Any = None,
     arena_bytes: int = ARENA_BYTES,
@@ -152,6 +154,7 @@ def capture(
             (``changes=…, position=…``); what it raises ends the drain.
         readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
             server's log files, oldest first. Rows, positions and batches are the same for any number. See :mod:`sluice.binlog.readers`.
+        marks: the watermark table of dumps; its rows go to the writer, too.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -175,7 +178,7 @@ def capture(
                     max_bytes=limits.max_bytes,
                     arena_bytes=arena_bytes,
                     mariadb=mariadb,
-                    marks=None,
+                    marks=marks,
                     sink=lambda: batch.open().branch(piece.number + 1, readers),
                     keep=lambda sink: batch.open().absorb(sink),
                 )
@@ -192,6 +195,7 @@ def capture(
             )
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
         session = _Session(endpoint, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
+        session.marks = marks
         stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
@@ -282,6 +286,7 @@ class _Session(Generic[M]):
         reread: PreparedReader,
     ) -> None:
         self.selection = selection
+        self.marks: TableId | None = None
         self.limits = limits
         self.batch = batch
         self.catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb)
@@ -306,6 +311,8 @@ class _Session(Generic[M]):
         self.catalog.close()
 
     def _plan(self, table_map: TableMap, where: str) -> planning.TablePlan | None:
+        if table_map.table == self.marks:
+            return mark_plan(table_map, where)
         if not self.selection.wants(table_map.table):
             return None
         return self.catalog.plan(table_map, where)

@@ -10,6 +10,8 @@ from sluice.config.pipeline import CaptureConfig, Event
 from sluice.model.tables import TableId
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+OWN_TABLES = ("_sluice_ack", "_sluice_mark_")
+"""Tables that Sluice keeps at a source or a target."""
 _SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~.*|#sql.*)$")
 """Tables that gh-ost, pt-online-schema-change and the server itself make on the way to another definition."""
 
@@ -43,7 +45,7 @@ class Selection:
         return known
 
     def _decide(self, table: TableId) -> bool:
-        if table.schema.lower() in SYSTEM_SCHEMAS:
+        if table.schema.lower() in SYSTEM_SCHEMAS or table.table.startswith(OWN_TABLES):
             return False
         name = str(table)
         matching = [p for p in self.include if p.fullmatch(name)]

@@ -243,6 +243,34 @@ class RetryConfig(_Model):
     )
 
 
+class DumpConfig(_Model):
+    """How tables are read from the source: initial copies, repairs, backfills. All of it can be changed while a dump runs, but marks."""
+
+    marks: Literal["auto", "table", "none"] = Field(
+        "auto",
+        description="table: a small table at the source says in the log where a chunk was read; none: nothing is written there, GTID sets (MySQL) "
+        "or a consistent snapshot's place in the log (MariaDB) say it; auto: table where the user may write, else none.",
+    )
+    marks_schema: str | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="Schema of that table. Default: the connection's schema, else sluice.",
+    )
+    chunk_rows: int = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
+    parallelism: int = Field(2, ge=1, le=64, description="Chunks read at the same time.")
+    delay: Span = Field(timedelta(0), description="Pause between two chunks of a worker.")
+    max_rows_per_second: int = Field(0, ge=0, description="Rows a second, over all workers; 0: as fast as it goes.")
+    max_threads_running: int = Field(
+        0, ge=0, description="Wait while the source has more statements running than this; 0: don't look."
+    )
+    max_replica_lag: Span = Field(
+        timedelta(0),
+        description="Wait while the source, or one of replicas, is further behind its own source; 0s: don't look.",
+    )
+    replicas: tuple[str, ...] = Field((), description="Connections of replicas of the source whose lag counts.")
+
+
 class PipelineConfig(_Model):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
@@ -272,6 +300,7 @@ class PipelineConfig(_Model):
         None,
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and status only.",
     )
+    dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
 
     @model_validator(mode="after")
     def _unique_targets(self) -> PipelineConfig:

@@ -8,6 +8,7 @@
     {root}/{pipeline}/batches/{number}              one batch
     {root}/{pipeline}/permit                        may the pipeline work, who said so
     {root}/{pipeline}/audit/{time}                  what a person did to it
+    {root}/{pipeline}/dumps/{id}                    see :mod:`sluice.coordination.dumps`
     {root}/{pipeline}/consumers/{target}/node, epoch    who loads now
     {root}/replicator/{pipeline}.{target}/process   acknowledged position of a target
 """
@@ -21,7 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.coordination.leases import Lease, fenced, holding
+from sluice.coordination.dumps import DumpStates
+from sluice.coordination.leases import Lease, fenced, holding, owner_label
 from sluice.coordination.turns import Turns
 from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
@@ -152,8 +154,8 @@ class PipelineState:
         )
         return replace(moved, version=cursor.version + 1)
 
-    def commit(self, lease: Lease, cursor: Cursor, batch: Batch) -> Cursor:
-        """Phase one ends: the batch exists and the captured position is behind it, both or neither."""
+    def commit(self, lease: Lease, cursor: Cursor, batch: Batch, also: Sequence[Step] = ()) -> Cursor:
+        """Phase one ends: the batch exists, the captured position is behind it and ``also`` is done; all or nothing."""
         moved = Cursor(batch.last, BatchNumber(batch.number + 1))
         self._transact(
             lease,
@@ -162,6 +164,7 @@ class PipelineState:
                 lease.fence,
                 Put(self._cursor_path, moved.encoded(), cursor.version),
                 Create(self._batch_path(batch.number), _encode(batch.to_json())),
+                *also,
             ],
         )
         return replace(moved, version=cursor.version + 1)
@@ -327,6 +330,13 @@ class PipelineState:
             except Conflict:
                 break
         return gone
+
+    # -- dumps ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def dumps(self) -> DumpStates:
+        """The pipeline's dumps."""
+        return DumpStates(self._z, self._home, owner_label())
 
     # -- what people do ------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,17 @@ import structlog
 from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
 from sluice.binlog.connection import ServerInfo, log_end, open_connection, server_info
 from sluice.binlog.positions import dump_start, resolve_start
-from sluice.binlog.preflight import require_ready
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
+from sluice.flows.duedumps import due_dumps, ready_or_moved
+from sluice.flows.placing import Placer, PlacingWriter, late_chunks
 from sluice.flows.runtime import Runtime
 from sluice.flows.watch import Watch
+from sluice.flows.watermarks import mark_table_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
+from sluice.segments.manifest import SegmentManifest
 from sluice.segments.writer import SegmentWriter
 
 _log = structlog.get_logger()
@@ -104,7 +107,8 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
             with open_connection(runtime.source) as connection:
                 info = server_info(connection)
                 cursor = state.cursor()
-                require_ready(connection, info, runtime.pipeline, cursor.position if cursor else None)
+                cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
+                due_dumps(runtime, state, connection, info, cursor)
                 if cursor is None:
                     cursor = begin(
                         runtime,
@@ -153,8 +157,16 @@ def _capture(
     for target in pipeline.targets:  # a target that was added later starts where the log is captured to
         state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
 
+    late = dict(late_chunks(state, cursor.position))
+    for targets, chunks in late.items():
+        if targets:  # a dump for some targets has batches of its own
+            placer = Placer(state, runtime.store, None, info.server_id, chunks)
+            return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
+    marks = mark_table_of(pipeline, runtime.source)
+    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []))
+
     def writer() -> SegmentWriter:
-        return SegmentWriter(runtime.store, number, lease.epoch)
+        return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
 
     started = time.monotonic()
     result: CaptureResult = capture(
@@ -173,29 +185,20 @@ def _capture(
         progress=Watch(state, f"draining batch {number}"),
         readers=readers_of(pipeline),
         logs=info.binary_logs,
+        marks=marks,
     )
+    if result.manifest is None and placer.late:
+        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last)
     if result.manifest is None:
         if result.last != cursor.position:
             state.advance(lease, cursor, result.last)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
-    batch = Batch(
-        number=number,
-        epoch=lease.epoch,
-        claim=claim,
-        manifest=runtime.store.manifest_path(number, lease.epoch),
-        first=cursor.position,
-        last=result.last,
-        changes=result.changes,
-        size_bytes=result.manifest.size_bytes,
-        created_ms=int(time.time() * 1000),
-        first_commit_time_us=result.manifest.first_commit_time_us,
-    )
-    state.commit(lease, cursor, batch)
+    batch = _record(runtime, state, lease, cursor, claim, result.manifest, placer)
     _log.info(
         "drained",
         pipeline=runtime.name,
         batch=number,
-        changes=result.changes,
+        changes=batch.changes,
         transactions=result.transactions,
         log_bytes=result.log_bytes,
         closed_by=result.closed_by,
@@ -203,7 +206,61 @@ def _capture(
         last=str(batch.last),
         seconds=round(time.monotonic() - started, 3),
     )
-    return DrainOutcome(number, result.last, result.changes, result.closed_by)
+    return DrainOutcome(number, result.last, batch.changes, result.closed_by)
+
+
+def _record(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    manifest: SegmentManifest,
+    placer: Placer,
+) -> Batch:
+    """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
+    batch = Batch(
+        number=cursor.next_batch,
+        epoch=lease.epoch,
+        claim=claim,
+        manifest=runtime.store.manifest_path(cursor.next_batch, lease.epoch),
+        first=cursor.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        created_ms=int(time.time() * 1000),
+        first_commit_time_us=manifest.first_commit_time_us,
+        targets=manifest.targets,
+    )
+    state.commit(lease, cursor, batch, placer.steps())
+    placer.forget_files()
+    return batch
+
+
+def _place_alone(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    placer: Placer,
+    targets: tuple[str, ...],
+    last: Position,
+) -> DrainOutcome:
+    """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
+    writer = PlacingWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
+    writer.targets = targets
+    now_us = time.time_ns() // 1000
+    try:
+        manifest = writer.finish(
+            cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us
+        )
+    except BaseException:
+        writer.abort()
+        raise
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer)
+    _log.info("placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.placed))
+    return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
 
 
 def _deliver_again(batch: Batch, why: str) -> DrainOutcome:
@@ -247,6 +304,8 @@ def has_news(runtime: Runtime) -> bool:
         with open_connection(runtime.source) as connection:
             if log_end(connection) != (cursor.position.file, cursor.position.offset):
                 return True
+        if late_chunks(state, cursor.position):
+            return True
         return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.undelivered()))
 
 

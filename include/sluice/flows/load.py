@@ -89,6 +89,9 @@ def _deliver(
 ) -> list[LoadResult]:
     record = state.require(number)
     changeset_path = record.changeset or merge(runtime, number).changeset
+    if record.targets and target not in record.targets:  # a dump for other targets
+        loader.finish_load(lease.epoch, number, record.last)
+        return []
     config = runtime.pipeline.target(target)
     changeset = read_changeset(runtime.store, changeset_path)
     phases = plan_load(runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver)

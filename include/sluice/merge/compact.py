@@ -68,8 +68,9 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     ops = _op_codes(changes)
     if not key:
         return _compact_keyless(changes, ops, users, identity)
-    # Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation).
-    moment = changes["_seq"].to_numpy().astype(np.int64) * 2 + (ops != _MOVED)
+    # Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation);
+    # a dumped row, which stands before the change whose _seq it has, comes first.
+    moment = changes["_seq"].to_numpy().astype(np.int64) * 4 + np.where(ops == _READ, 0, np.where(ops == _MOVED, 1, 2))
     if moment.size > 1 and (np.diff(moment) < 0).any():
         order = np.argsort(moment, kind="stable")
         changes, ops = changes.take(pa.array(order)), ops[order]

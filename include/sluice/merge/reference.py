@@ -20,7 +20,7 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
     if not key:
         return _count_rows(changes, users)
     merged: dict[tuple[Any, ...], Row] = {}
-    for change in sorted(changes, key=lambda c: (c["_seq"], c["_op"] != "k")):
+    for change in sorted(changes, key=lambda c: (c["_seq"], "rk".find(c["_op"]) % 3)):
         image = {name: change[name] for name in users}
         op, before = change["_op"], change["_before"]
         if op in {"d", "k"}:

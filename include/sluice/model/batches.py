@@ -42,6 +42,7 @@ class Batch:
         changes: row changes in it; size_bytes: Parquet bytes.
         created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
+        targets: the only targets it is for (a dump for some of them); empty: all.
         state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.
     """
 
@@ -57,6 +58,7 @@ class Batch:
     changeset: str | None = None
     created_ms: int = 0
     first_commit_time_us: int = 0
+    targets: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,6 +74,7 @@ class Batch:
             "changeset": self.changeset,
             "created_ms": self.created_ms,
             "first_commit_time_us": self.first_commit_time_us,
+            "targets": list(self.targets),
         }
 
     @classmethod
@@ -89,4 +92,5 @@ class Batch:
             changeset=data["changeset"],
             created_ms=data.get("created_ms", 0),
             first_commit_time_us=data.get("first_commit_time_us", 0),
+            targets=tuple(data.get("targets", ())),
         )

@@ -82,6 +82,15 @@ class DdlRecord(_Stored):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+class MarkRecord(_Stored):
+    """A watermark of a dump that stands in this batch. ``seq``: its place among the batch's row changes."""
+
+    mark: str
+    seq: int
+    file: str
+    offset: int
+
+
 class SegmentManifest(_Stored):
     """All of a batch. ``first`` is the position before its first transaction, ``last`` the one behind its last."""
 
@@ -99,6 +108,8 @@ class SegmentManifest(_Stored):
     files: tuple[SegmentFile, ...]
     ddl: tuple[DdlRecord, ...] = ()
     skipped: dict[str, int] = Field(default_factory=dict, description="Row events left out on purpose, by reason.")
+    marks: tuple[MarkRecord, ...] = Field((), description="Watermarks of dumps, in log order.")
+    targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
 
     @property
     def size_bytes(self) -> int:

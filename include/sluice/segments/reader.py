@@ -103,7 +103,7 @@ def iter_changes(store: SegmentStore, manifest: SegmentManifest) -> Iterator[Cha
     """Every change of a batch in log order, without the rows that only merge needs (``_op`` = ``k``)."""
     streams = [_file_changes(store, file) for file in manifest.files]
     pending: Change | None = None
-    for change in heapq.merge(*streams, key=lambda c: c.seq):
+    for change in heapq.merge(*streams, key=lambda c: (c.seq, c.op != Op.READ)):
         if pending is not None:
             yield pending if pending.txn == change.txn else _last(pending)
         pending = change

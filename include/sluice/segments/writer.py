@@ -18,7 +18,7 @@ from sluice.model.batches import Op
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
-from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 50_000
@@ -71,6 +71,8 @@ class SegmentWriter:
         self._parts: dict[tuple[TableId, str], int] = {}
         self._files: list[SegmentFile] = []
         self._ddl: list[DdlRecord] = []
+        self._marks: list[MarkRecord] = []
+        self.targets: tuple[str, ...] = ()
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
@@ -160,6 +162,8 @@ class SegmentWriter:
             files=files,
             ddl=tuple(sorted(self._ddl, key=lambda d: d.seq)),
             skipped=skipped or {},
+            marks=tuple(sorted(self._marks, key=lambda m: m.seq)),
+            targets=self.targets,
         )
         self.store.sync_batch(self.batch)
         self.store.write_bytes(self.store.manifest_path(self.batch, self.epoch), manifest.to_json().encode())

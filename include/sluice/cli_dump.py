@@ -1,0 +1,312 @@
+"""``sluice dump``: start, watch and steer dumps."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.config.connections import from_environment
+from sluice.config.loading import find_pipeline
+from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.flows.dumpview import DumpView
+
+dump_app = typer.Typer(
+    no_args_is_help=True, help="Copy tables again, beside the log: initial copies, repairs, backfills. No lock, no pause of the log."
+)  # fmt: skip
+
+Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
+DumpId = Annotated[str, typer.Argument(help="Id of a dump; none: the newest that has not ended.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ChunkRows = Annotated[int | None, typer.Option("--chunk-rows", help="Rows a chunk, at most.")]
+DelayMs = Annotated[int | None, typer.Option("--delay-ms", help="Pause between two chunks of a worker.")]
+Parallelism = Annotated[int | None, typer.Option("--parallelism", help="Chunks read at the same time.")]
+MaxRate = Annotated[int | None, typer.Option("--max-rows-per-second", help="Over all workers; 0: as fast as it goes.")]
+MaxThreads = Annotated[
+    int | None, typer.Option("--max-threads-running", help="Wait while the source runs more statements than this; 0: don't look.")
+]  # fmt: skip
+MaxLag = Annotated[
+    float | None, typer.Option("--max-replica-lag-s", help="Wait while a replica is further behind; 0: don't look.")
+]
+
+out = Console() if sys.stdout.isatty() else Console(width=200)
+err = Console(stderr=True)
+
+
+def _runtime(pipeline: str) -> Runtime:
+    return Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner="local")
+
+
+def _who() -> str:
+    from sluice.flows.admin import who
+
+    return who()
+
+
+@dump_app.command()
+def start(
+    pipeline: Pipeline,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
+    where: Annotated[str, typer.Option("--where", help="SQL condition on the rows of one table; runs read-only.")] = "",
+    first: Annotated[list[str] | None, typer.Option("--from", help="First key; once a key column.")] = None,
+    last: Annotated[list[str] | None, typer.Option("--to", help="Last key; once a key column.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", help="A key (columns joined by commas); several times.")] = None,
+    since: Annotated[str, typer.Option("--since", help="Keys the log touched since this moment (ISO 8601).")] = "",
+    until: Annotated[str, typer.Option("--until", help="… and before this one.")] = "",
+    target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
+    chunk_rows: ChunkRows = None,
+    delay_ms: DelayMs = None,
+    parallelism: Parallelism = None,
+    max_rows_per_second: MaxRate = None,
+    max_threads_running: MaxThreads = None,
+    max_replica_lag_s: MaxLag = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which tables, and about how many rows.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--detach", help="Read chunks in this process until all are placed, or leave it to others.")] = True,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Copy captured tables (or a part of one) to the targets again, beside the log."""
+    from sluice.flows import dumprequest
+
+    runtime = _runtime(pipeline)
+    tuning = dumprequest.tuned(
+        runtime.pipeline,
+        chunk_rows=chunk_rows,
+        delay_ms=delay_ms,
+        parallelism=parallelism,
+        max_rows_per_second=max_rows_per_second,
+        max_threads_running=max_threads_running,
+        max_replica_lag_s=max_replica_lag_s,
+    )
+    dump = dumprequest.start(
+        runtime,
+        tables=table or (),
+        where=where,
+        lower=first or (),
+        upper=last or (),
+        keys=key or (),
+        since=since,
+        until=until,
+        targets=target or (),
+        tuning=tuning,
+        dry_run=dry_run,
+        by=_who(),
+    )
+    if dry_run:
+        if as_json:
+            _json(dump.to_json())
+        else:
+            for request in dump.tables:
+                out.print(f"would read {escape(str(request.table))}: about {request.estimate} rows", highlight=False)
+        return
+    if wait:
+        _work(runtime, dump.id, as_json)
+    else:
+        _show(runtime, dump.id, as_json)
+
+
+@dump_app.command()
+def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
+    """Read chunks of a dump in this process until all are placed. Several processes may; a dead one's chunks are taken over."""
+    from sluice.flows.dumpview import newest
+
+    runtime = _runtime(pipeline)
+    with runtime.state() as state:
+        name = newest(state, dump)
+    _work(runtime, name, as_json)
+
+
+def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
+    from sluice.flows.dump import work as work_flow
+    from sluice.flows.dumpview import one_view
+
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work_flow(Runtime.build(runtime.pipeline, resolver=runtime.resolver, runner="local"), dump, stop=stop)
+        except BaseException as error:
+            failed.append(error)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=run, name="dump", daemon=True)
+    thread.start()
+    try:
+        if err.is_terminal and not as_json:
+            _bars(runtime, dump, thread)
+        thread.join()
+    except KeyboardInterrupt:
+        stop.set()
+        thread.join()
+        err.print(f"stopped; `sluice dump work {runtime.name} {dump}` goes on behind the last finished chunk")
+        raise
+    if failed:
+        raise failed[0]
+    if as_json:
+        _json(one_view(runtime, dump).to_json())
+    else:
+        out.print(_table([one_view(runtime, dump)]))
+
+
+def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
+    """One bar a table, until the thread ends."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from sluice.flows.dumpview import one_view
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]:>12} rows {task.fields[rate]:>9}/s  {task.fields[left]}"),
+    )
+    with Progress(*columns, console=err) as progress, runtime.state():
+        tasks: dict[str, Any] = {}
+        while thread.is_alive():
+            for t in one_view(runtime, dump).tables:
+                if t.table not in tasks:
+                    tasks[t.table] = progress.add_task(t.table, total=1.0, rows="", rate="", left="")
+                left = "" if t.remaining_s is None else "done" if t.state == "done" else f"{t.remaining_s:.0f} s left"
+                progress.update(tasks[t.table], completed=t.share, rows=f"{t.rows:,}", rate=f"{t.rate:,.0f}", left=left)
+            thread.join(0.5)
+
+
+@dump_app.command(name="list")
+def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """All dumps of a pipeline."""
+    from sluice.flows.dumpview import views
+
+    found = views(_runtime(pipeline))
+    if as_json:
+        _json([v.to_json() for v in found])
+    else:
+        out.print(_table(found))
+
+
+@dump_app.command()
+def show(
+    pipeline: Pipeline,
+    dump: DumpId = "",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second until it has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """One dump: a line a table."""
+    runtime = _runtime(pipeline)
+    if not watch or as_json:
+        _show(runtime, dump, as_json)
+        return
+    from rich.live import Live
+
+    from sluice.flows.dumpview import one_view
+
+    with Live(console=out, auto_refresh=False) as live, runtime.state():
+        while True:
+            now = one_view(runtime, dump)
+            live.update(_table([now]), refresh=True)
+            if now.state in {"done", "cancelled"}:
+                return
+            time.sleep(1)
+
+
+@dump_app.command()
+def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
+    """Begin no further chunk until resume, whatever dies in between."""
+    from sluice.flows import dumpview
+
+    _print(dumpview.pause(_runtime(pipeline), dump, by=_who()), as_json)
+
+
+@dump_app.command()
+def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
+    """Go on behind the last finished chunk."""
+    from sluice.flows import dumpview
+
+    _print(dumpview.resume(_runtime(pipeline), dump, by=_who()), as_json)
+
+
+@dump_app.command()
+def cancel(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
+    """End a dump; what is placed stays."""
+    from sluice.flows import dumpview
+
+    _print(dumpview.cancel(_runtime(pipeline), dump, by=_who()), as_json)
+
+
+@dump_app.command()
+def tune(
+    pipeline: Pipeline,
+    dump: DumpId = "",
+    chunk_rows: ChunkRows = None,
+    delay_ms: DelayMs = None,
+    parallelism: Parallelism = None,
+    max_rows_per_second: MaxRate = None,
+    max_threads_running: MaxThreads = None,
+    max_replica_lag_s: MaxLag = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change chunk size, delay, parallelism and limits of a dump while it runs."""
+    from sluice.flows import dumpview
+
+    _print(
+        dumpview.tune(
+            _runtime(pipeline),
+            dump,
+            by=_who(),
+            chunk_rows=chunk_rows,
+            delay_ms=delay_ms,
+            parallelism=parallelism,
+            max_rows_per_second=max_rows_per_second,
+            max_threads_running=max_threads_running,
+            max_replica_lag_s=max_replica_lag_s,
+        ),
+        as_json,
+    )
+
+
+def _show(runtime: Runtime, dump: str, as_json: bool) -> None:
+    from sluice.flows.dumpview import one_view
+
+    _print(one_view(runtime, dump), as_json)
+
+
+def _print(found: DumpView, as_json: bool) -> None:
+    if as_json:
+        _json(found.to_json())
+    else:
+        out.print(_table([found]))
+
+
+def _table(dumps: list[DumpView]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("dump", "state", "why", "table", "", "rows", "of about", "overtaken", "rows/s", "left"):
+        table.add_column(heading, overflow="fold")
+    colour = {"running": "cyan", "paused": "yellow", "done": "green", "cancelled": "dim"}
+    for d in dumps:
+        for i, t in enumerate(d.tables):
+            left = "?" if t.remaining_s is None else f"{t.remaining_s:.0f} s"
+            table.add_row(
+                d.id if i == 0 else "",
+                f"[{colour[d.state]}]{d.state}[/]" if i == 0 else "",
+                escape(d.reason) if i == 0 else "",
+                escape(t.table),
+                t.state,
+                f"{t.rows:,}",
+                f"{t.estimate:,}",
+                f"{t.overtaken:,}",
+                f"{t.rate:,.0f}",
+                left,
+            )
+        if not d.tables:
+            table.add_row(d.id, d.state, escape(d.reason), "", "", "", "", "", "", "")
+    return table
+
+
+def _json(data: Any) -> None:
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, default=str) + "\n")

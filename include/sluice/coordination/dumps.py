@@ -1,0 +1,233 @@
+"""The state of dumps in ZooKeeper. Every move is one compare-and-set; the drain's are part of its own transaction.
+
+::
+
+    {root}/{pipeline}/dumps/{id}                    what was asked for, what people want of it, its tuning
+    {root}/{pipeline}/dumps/{id}/tables/{ordinal}   how far the table is cut into chunks
+    {root}/{pipeline}/dumps/{id}/placed/{ordinal}   what the drain has placed of it; written by the drain alone
+    {root}/{pipeline}/dumps/{id}/chunks/{name}      a chunk that is not placed yet
+    {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk
+    {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from sluice.coordination.znodes import Conflict, Create, Put, Remove, Step, Znodes
+from sluice.errors import ConfigError
+from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
+
+KEPT_DUMPS = 100
+
+
+class DumpStates:
+    """Reads and moves the dumps of one pipeline; ``home`` is the pipeline's own node."""
+
+    def __init__(self, znodes: Znodes, home: str, owner: str) -> None:
+        self._z = znodes
+        self._home = home
+        self._root = f"{home}/dumps"
+        self._owner = owner
+
+    # -- dumps --------------------------------------------------------------------------------------------------------
+
+    def create(self, dump: Dump) -> Dump:
+        """Record a dump with its tables. One of the same id that is there already stays as it is."""
+        path = f"{self._root}/{dump.id}"
+        self._z.ensure(self._root)
+        steps: list[Step] = [Create(path, _encode(dump.to_json()))]
+        steps += [Create(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")]
+        for ordinal in range(len(dump.tables)):
+            steps.append(Create(f"{path}/tables/{ordinal:04d}", _encode(TablePlanned().to_json())))
+            steps.append(Create(f"{path}/placed/{ordinal:04d}", _encode(TablePlaced().to_json())))
+        with suppress(Conflict):
+            self._z.transact(steps)
+        return self.require(dump.id)
+
+    def ids(self) -> list[str]:
+        """All dumps, oldest first (ids begin with their time)."""
+        return self._z.children(self._root)
+
+    def get(self, dump: str) -> Dump | None:
+        """One dump, or None."""
+        node = self._z.get(f"{self._root}/{dump}")
+        return Dump.from_json(json.loads(node.data), node.version) if node and node.data else None
+
+    def require(self, dump: str) -> Dump:
+        """As :meth:`get`. Raises ConfigError if there is none."""
+        found = self.get(dump)
+        if found is None:
+            have = ", ".join(self.ids()[-5:]) or "none"
+            raise ConfigError(f"there is no dump {dump!r}", where=self._root, hint=f"the newest are: {have}")
+        return found
+
+    def update(self, dump: Dump) -> Dump | None:
+        """Write a changed dump; None if it changed meanwhile."""
+        try:
+            self._z.transact([Put(f"{self._root}/{dump.id}", _encode(dump.to_json()), dump.version)])
+        except Conflict:
+            return None
+        return replace(dump, version=dump.version + 1)
+
+    def active(self) -> list[Dump]:
+        """Dumps that are running or paused, oldest first."""
+        found = (self.get(name) for name in self.ids())
+        return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
+
+    def forget(self, dump: str) -> None:
+        """Remove all of a dump's nodes."""
+        path = f"{self._root}/{dump}"
+        for folder in ("tables", "placed", "chunks", "working"):
+            for name in self._z.children(f"{path}/{folder}"):
+                with suppress(Conflict):
+                    self._z.transact([Remove(f"{path}/{folder}/{name}")])
+        with suppress(Conflict):
+            self._z.transact([
+                *(Remove(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")),
+                Remove(path),
+            ])
+
+    # -- what is captured -----------------------------------------------------------------------------------------------
+
+    def selection(self) -> dict[str, Any] | None:
+        """What the pipeline captured when a drain last looked, None if none did."""
+        node = self._z.get(f"{self._home}/captures")
+        return json.loads(node.data) if node and node.data else None
+
+    def set_selection(self, selection: dict[str, Any]) -> None:
+        """Remember what is captured from now on."""
+        path = f"{self._home}/captures"
+        self._z.ensure(path)
+        node = self._z.get(path)
+        assert node is not None
+        with suppress(Conflict):
+            self._z.transact([Put(path, _encode(selection), node.version)])
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def planned(self, dump: str, ordinal: int) -> TablePlanned:
+        """How far a table is cut."""
+        node = self._z.get(f"{self._root}/{dump}/tables/{ordinal:04d}")
+        if node is None:
+            return TablePlanned(exhausted=True)
+        data = json.loads(node.data)
+        return TablePlanned(tuple(data["upto"]), data["chunks"], data["exhausted"], node.version)
+
+    def placed(self, dump: str, ordinal: int) -> TablePlaced:
+        """What of a table is placed."""
+        node = self._z.get(f"{self._root}/{dump}/placed/{ordinal:04d}")
+        if node is None:
+            return TablePlaced()
+        return TablePlaced(**json.loads(node.data), version=node.version)
+
+    def chunk(self, id_: ChunkId) -> Chunk | None:
+        """A chunk that is not placed yet, or None."""
+        node = self._z.get(self._chunk_path(id_))
+        return Chunk.from_json(id_, json.loads(node.data), node.version) if node else None
+
+    def chunks(self, dump: str) -> list[Chunk]:
+        """All chunks of a dump that are not placed yet, in order."""
+        names = self._z.children(f"{self._root}/{dump}/chunks")
+        found = (self.chunk(ChunkId.of(dump, name)) for name in names)
+        return [chunk for chunk in found if chunk]
+
+    def working(self, dump: str) -> list[str]:
+        """Names of the chunks that a living process selects now."""
+        return self._z.children(f"{self._root}/{dump}/working")
+
+    # -- moves of a worker ----------------------------------------------------------------------------------------------
+
+    def claim(self, plan: TablePlanned, moved: TablePlanned, chunk: Chunk) -> Chunk | None:
+        """Take the next range of a table: the plan moves and the chunk exists, or neither. None: another worker was first."""
+        id_ = chunk.id
+        try:
+            self._z.transact([
+                Put(f"{self._root}/{id_.dump}/tables/{id_.table:04d}", _encode(moved.to_json()), plan.version),
+                Create(self._chunk_path(id_), _encode(chunk.to_json())),
+                Create(self._working_path(id_), self._owner.encode(), ephemeral=True),
+            ])
+        except Conflict:
+            return None
+        return replace(chunk, version=0)
+
+    def exhaust(self, dump: str, ordinal: int, plan: TablePlanned) -> bool:
+        """Note that no key is left. False: another worker was first."""
+        moved = replace(plan, exhausted=True)
+        try:
+            self._z.transact([Put(f"{self._root}/{dump}/tables/{ordinal:04d}", _encode(moved.to_json()), plan.version)])
+        except Conflict:
+            return False
+        return True
+
+    def take_over(self, chunk: Chunk) -> Chunk | None:
+        """Try a chunk again whose worker is gone. None: another worker was first, or the drain has placed it."""
+        again = replace(
+            chunk, state=ChunkState.RUNNING, attempt=chunk.attempt + 1, path="", rows=0, crc32="", low="", end=""
+        )
+        try:
+            self._z.transact([
+                Put(self._chunk_path(chunk.id), _encode(again.to_json()), chunk.version),
+                Create(self._working_path(chunk.id), self._owner.encode(), ephemeral=True),
+            ])
+        except Conflict:
+            return None
+        return replace(again, version=chunk.version + 1)
+
+    def move(self, chunk: Chunk, state: ChunkState, **changes: Any) -> Chunk | None:
+        """Record what a worker did. None: the chunk is no longer this worker's."""
+        moved = replace(chunk, state=state, **changes)
+        try:
+            self._z.transact([Put(self._chunk_path(chunk.id), _encode(moved.to_json()), chunk.version)])
+        except Conflict:
+            return None
+        return replace(moved, version=chunk.version + 1)
+
+    def let_go(self, chunk: Chunk) -> None:
+        """The worker is done with the chunk, whatever became of it."""
+        with suppress(Conflict):
+            self._z.transact([Remove(self._working_path(chunk.id))])
+
+    def drop(self, chunk: Chunk) -> None:
+        """Forget a chunk of a cancelled dump."""
+        with suppress(Conflict):
+            self._z.transact([Remove(self._chunk_path(chunk.id), chunk.version)])
+
+    # -- moves of the drain -----------------------------------------------------------------------------------------------
+
+    def placing(self, placed: Sequence[tuple[Chunk, TablePlaced]]) -> list[Step]:
+        """Steps for the drain's own transaction: these chunks are placed. ``placed``: with each table's count afterwards.
+
+        One entry a table may hold the final count; the version is the one read.
+        """
+        steps: list[Step] = [Remove(self._chunk_path(chunk.id), chunk.version) for chunk, _ in placed]
+        last = {(chunk.id.dump, chunk.id.table): count for chunk, count in placed}
+        for (dump, ordinal), count in last.items():
+            steps.append(Put(f"{self._root}/{dump}/placed/{ordinal:04d}", _encode(count.to_json()), count.version))
+        return steps
+
+    def redo(self, chunk: Chunk) -> None:
+        """Have a chunk selected again."""
+        with suppress(Conflict):
+            self._z.transact([
+                Put(
+                    self._chunk_path(chunk.id),
+                    _encode(replace(chunk, state=ChunkState.TODO).to_json()),
+                    chunk.version,
+                )
+            ])
+
+    # -----------------------------------------------------------------------------------------------------------------
+    def _chunk_path(self, id_: ChunkId) -> str:
+        return f"{self._root}/{id_.dump}/chunks/{id_.name}"
+
+    def _working_path(self, id_: ChunkId) -> str:
+        return f"{self._root}/{id_.dump}/working/{id_.name}"
+
+
+def _encode(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()

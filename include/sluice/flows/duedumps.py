@@ -1,0 +1,88 @@
+"""Dumps that nobody asked for: an initial copy, a table that is captured since today, a target that joined, a position that is lost.
+
+The drain looks for them before it reads. A dump's node is written before the state that makes it due changes, and its id says what it is
+for; so a drain that dies in between finds it again, and none is made twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from sluice.binlog.connection import ServerInfo
+from sluice.binlog.preflight import require_ready
+from sluice.binlog.selection import Selection
+from sluice.config.pipeline import CaptureConfig
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import Cursor, PipelineState
+from sluice.errors import LostPosition
+from sluice.flows.dumprequest import captured_tables, new_dump
+from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
+
+
+def due_dumps(runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None) -> None:
+    """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves."""
+    pipeline = runtime.pipeline
+    now = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
+    known = state.dumps.selection()
+    initial = pipeline.source.start == "dump"
+    if cursor is None:
+        if initial:
+            new_dump(
+                runtime, state, connection, info, captured_tables(runtime, connection), id_="initial", reason="initial"
+            )
+        state.dumps.set_selection(now)
+        return
+    if known is None or not initial:
+        if known != now:
+            state.dumps.set_selection(now)
+        return
+    if known != now:
+        before = Selection.compile(CaptureConfig(include=tuple(known["include"]), exclude=tuple(known["exclude"])))
+        added = [t for t in captured_tables(runtime, connection) if not before.wants(t)]
+        if added:
+            stamp = f"added-{cursor.next_batch:010d}"
+            new_dump(runtime, state, connection, info, added, id_=stamp, reason="newly captured")
+        state.dumps.set_selection(now)
+    joined = [t.name for t in pipeline.targets if state.process(t.name) is None]
+    for name in joined:
+        tables = captured_tables(runtime, connection)
+        new_dump(
+            runtime,
+            state,
+            connection,
+            info,
+            tables,
+            id_=f"target-{name}-{cursor.next_batch:010d}",
+            reason="new target",
+            targets=(name,),
+        )
+
+
+def ready_or_moved(
+    runtime: Runtime, state: PipelineState, lease: Lease, connection: Any, info: ServerInfo, cursor: Cursor | None
+) -> Cursor | None:
+    """The pre-flight. With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
+
+    Raises what the pre-flight raises.
+    """
+    try:
+        require_ready(connection, info, runtime.pipeline, cursor.position if cursor else None)
+    except LostPosition as lost:
+        if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or not info.head.file:
+            raise
+        tables = captured_tables(runtime, connection)
+        id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
+        new_dump(runtime, state, connection, info, tables, id_=id_, reason="position lost")
+        _log.warning(
+            "position_lost",
+            pipeline=runtime.name,
+            position=str(cursor.position),
+            moved_to=str(info.head),
+            why=lost.message,
+        )
+        return state.advance(lease, cursor, info.head)
+    return cursor

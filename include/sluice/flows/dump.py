@@ -1,0 +1,391 @@
+"""dump: read tables of the source in chunks, beside the log. The drain gives each chunk its place, see :mod:`sluice.flows.placing`.
+
+Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead one left is taken over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from sluice.binlog.connection import collations, open_connection
+from sluice.binlog.definitions import Definition, read_definition
+from sluice.binlog.resultset import expression, open_reader, select
+from sluice.coordination.dumps import DumpStates
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.dump.keys import after, among, both, key_literals, quoted, upto
+from sluice.errors import ConfigError, RetryableError, SluiceError
+from sluice.flows.chunkfile import chunk_path, write_chunk
+from sluice.flows.runtime import Runtime
+from sluice.flows.throttle import Throttle
+from sluice.flows.watermarks import Marker, end_of_log, make_marker, mark_table_of
+from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
+from sluice.model.tables import Column, TableId
+
+_log = structlog.get_logger()
+
+WAITING_CHUNKS = 4
+"""Chunks that are read and not placed, besides those being read: more wait until the drain has placed some."""
+
+LOOK_EVERY_S = 0.05
+PAUSED_LOOK_EVERY_S = 0.5
+TRIES = 6
+"""Attempts of a worker in a row that read nothing, before its error ends the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
+
+    columns: tuple[Column, ...]
+    index: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.columns)
+
+
+def key_of(definition: Definition, request: TableRequest) -> Key:
+    """The key a table is cut by. Raises ConfigError if it has none that tells its rows apart."""
+    schema = definition.plan.schema
+    name = request.index or "PRIMARY"
+    index = definition.indexes.get(name)
+    if index is None:
+        raise ConfigError(
+            f"{request.table} has no {'primary key' if name == 'PRIMARY' else f'index {name!r}'}: its rows cannot be told apart",
+            hint="add a primary key (an invisible one will do: ALTER TABLE … ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE)",
+        )
+    by_name = {c.name: c for c in schema.columns}
+    return Key(tuple(by_name[c] for c in index.columns), name)
+
+
+def selection_sql(table: TableId, columns: tuple[Column, ...], key: Key, *conditions: str) -> str:
+    """The select of a chunk's rows."""
+    exprs = ", ".join(expression(c) for c in columns)
+    return f"SELECT {exprs} FROM {_table(table)} FORCE INDEX ({quoted(key.index)}) WHERE {both(*conditions)}"  # noqa: S608 - quoted
+
+
+def border_sql(table: TableId, key: Key, rows: int, *conditions: str) -> str:
+    """The select of the key of the last of the next ``rows`` rows."""
+    exprs = ", ".join(expression(c) for c in key.columns)
+    order = ", ".join(quoted(name) for name in key.names)
+    return (
+        f"SELECT {exprs} FROM {_table(table)} FORCE INDEX ({quoted(key.index)}) WHERE {both(*conditions)} "  # noqa: S608 - quoted
+        f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+    )
+
+
+def _table(table: TableId) -> str:
+    return f"{quoted(table.schema)}.{quoted(table.table)}"
+
+
+def range_of(request: TableRequest, key: Key) -> tuple[str, str]:
+    """Conditions of the request's own key range."""
+    return after(key.names, request.lower, included=True), upto(key.names, request.upper)
+
+
+# -- work --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Shared:
+    """What the workers of one process share."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
+    hook: Callable[[str, Chunk], None] | None = None
+
+
+def work(
+    runtime: Runtime,
+    dump_id: str,
+    *,
+    tables: tuple[int, ...] | None = None,
+    stop: threading.Event | None = None,
+    hook: Callable[[str, Chunk], None] | None = None,
+) -> Dump:
+    """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set. As many threads as its parallelism.
+
+    Args:
+        tables: ordinals of the tables to work on; None: all. hook: told of each step of each chunk (tests).
+
+    Raises:
+        ConfigError: a table has no usable key, or is gone. SourceUnavailable: the source does not answer.
+    """
+    shared = _Shared(stop or threading.Event(), hook=hook)
+    with runtime.state() as state:
+        dump = state.dumps.require(dump_id)
+        threads: list[threading.Thread] = []
+        while True:
+            dump = state.dumps.require(dump_id)
+            if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
+                break
+            if is_placed(state.dumps, dump, tables):
+                break
+            threads = [t for t in threads if t.is_alive()]
+            if not _unread(state.dumps, dump, tables):
+                shared.stop.wait(LOOK_EVERY_S)
+                continue
+            while len(threads) < dump.tuning.parallelism:
+                number = len(threads)
+                thread = threading.Thread(
+                    target=_worker, args=(runtime, dump_id, tables, number, shared), name=f"dump-{number}", daemon=True
+                )
+                thread.start()
+                threads.append(thread)
+            shared.stop.wait(LOOK_EVERY_S * 2)
+        shared.stop.set()
+        for thread in threads:
+            thread.join()
+        if shared.errors:
+            raise shared.errors[0]
+        return settle(state, dump_id)
+
+
+def settle(state: PipelineState, dump_id: str) -> Dump:
+    """Note that a dump is done, if it is."""
+    while True:
+        dump = state.dumps.require(dump_id)
+        if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
+            return dump
+        done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
+        if done:
+            _log.info("dump_done", dump=dump_id)
+            return done
+
+
+def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """True if every chunk of these tables is placed."""
+    wanted = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+        return False
+    return not any(chunk.id.table in wanted for chunk in dumps.chunks(dump.id))
+
+
+def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """True if something is left to read."""
+    wanted = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+        return True
+    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted)
+
+
+def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:
+    failed = 0
+    while not shared.stop.is_set():
+        worker = None
+        try:
+            with ExitStack() as stack:
+                own = replace(runtime, _state=None)
+                state = stack.enter_context(own.state())
+                worker = _Worker(own, state, dump_id, tables, number, shared, stack)
+                worker.run()
+                return
+        except RetryableError as error:
+            failed = 1 if worker is not None and worker.read else failed + 1
+            if failed >= TRIES:
+                shared.errors.append(error)
+                shared.stop.set()
+            _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
+            shared.stop.wait(min(0.2 * 2**failed, 5.0))
+        except BaseException as error:  # handed to the caller of work()
+            shared.errors.append(error)
+            shared.stop.set()
+
+
+class _Worker:
+    """One thread: its connections, and its way from chunk to chunk."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: PipelineState,
+        dump_id: str,
+        tables: tuple[int, ...] | None,
+        number: int,
+        shared: _Shared,
+        stack: ExitStack,
+    ) -> None:
+        self.runtime = runtime
+        self.state = state
+        self.dumps = state.dumps
+        self.dump_id = dump_id
+        self.tables = tables
+        self.number = number
+        self.shared = shared
+        self.store = runtime.store
+        self.plain = stack.enter_context(open_connection(runtime.source))
+        self.reader = stack.enter_context(open_reader(runtime.source))
+        self._collations: dict[int, tuple[str, str]] | None = None
+        dump = self.dumps.require(dump_id)
+        owner = f"{owner_label()}:{number}"
+        self.marker: Marker = make_marker(
+            dump.marking, self.plain, mark_table_of(runtime.pipeline, runtime.source), owner
+        )
+        self.throttle = stack.enter_context(Throttle.open(runtime))
+        self.read = 0
+
+    def run(self) -> None:
+        while not self.shared.stop.is_set():
+            dump = self.dumps.require(self.dump_id)
+            if dump.state in {DumpState.CANCELLED, DumpState.DONE} or self.number >= dump.tuning.parallelism:
+                return
+            if dump.state is DumpState.PAUSED or not self.state.permit().open or self.state.cursor() is None:
+                self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
+                continue
+            chunks = self.dumps.chunks(dump.id)
+            working = set(self.dumps.working(dump.id))
+            waiting = sum(c.state is ChunkState.MARKED for c in chunks)
+            if waiting >= WAITING_CHUNKS + dump.tuning.parallelism or len(working) >= dump.tuning.parallelism:
+                self.shared.stop.wait(LOOK_EVERY_S)
+                continue
+            if self.throttle.hold(dump.tuning, self.plain):
+                self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
+                continue
+            chunk = self._left_behind(chunks, working) or self._next(dump)
+            if chunk is None:
+                if not _unread(self.dumps, dump, self.tables):
+                    return
+                self.shared.stop.wait(LOOK_EVERY_S)
+                continue
+            started = time.monotonic()
+            try:
+                done = self._read(dump, chunk)
+            finally:
+                with suppress(SluiceError):
+                    self.dumps.let_go(chunk)
+            if done is not None:
+                self.read = 0
+                self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))
+
+    def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
+        """A chunk that has to be read again and that nobody reads."""
+        for chunk in chunks:
+            if self.tables is not None and chunk.id.table not in self.tables:
+                continue
+            if chunk.state is not ChunkState.MARKED and chunk.id.name not in working:
+                taken = self.dumps.take_over(chunk)
+                if taken:
+                    return taken
+        return None
+
+    # -- the next range ---------------------------------------------------------------------------------------------------
+    def _next(self, dump: Dump) -> Chunk | None:
+        wanted = range(len(dump.tables)) if self.tables is None else self.tables
+        order = list(wanted)[self.number % max(len(wanted), 1) :] + list(wanted)[: self.number % max(len(wanted), 1)]
+        for ordinal in order:
+            plan = self.dumps.planned(dump.id, ordinal)
+            if plan.exhausted:
+                continue
+            chunk = self._claim(dump, ordinal, plan)
+            if chunk:
+                return chunk
+        return None
+
+    def _claim(self, dump: Dump, ordinal: int, plan: TablePlanned) -> Chunk | None:
+        request = dump.tables[ordinal]
+        if request.key_file:
+            border, last = self._next_keys(dump, request, plan)
+        else:
+            border, last = self._next_border(dump, request, plan)
+        chunk = Chunk(ChunkId(dump.id, ordinal, plan.chunks + 1), after=plan.upto, upto=border)
+        moved = replace(plan, upto=border, chunks=plan.chunks + 1, exhausted=last)
+        return self.dumps.claim(plan, moved, chunk)
+
+    def _next_border(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
+        """The last key of the next chunk (empty: open), and whether it is the last chunk."""
+        definition = self._definition(request.table)
+        key = key_of(definition, request)
+        low, high = range_of(request, key)
+        sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, after(key.names, plan.upto))
+        pieces = list(select(self.reader, sql, key.columns, f"keys of {request.table}"))
+        found = pieces[0] if pieces else None
+        if found is None or not found.num_rows:
+            return (), True
+        return key_literals(key.columns, found)[0], False
+
+    def _next_keys(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
+        done = int(plan.upto[0]) if plan.upto else 0
+        upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
+        return (str(upto_),), upto_ >= request.estimate
+
+    def _definition(self, table: TableId) -> Definition:
+        return read_definition(self.plain, table, self._all_collations)
+
+    def _all_collations(self) -> dict[int, tuple[str, str]]:
+        if self._collations is None:
+            self._collations = collations(self.plain)
+        return self._collations
+
+    # -- one chunk ----------------------------------------------------------------------------------------------------------
+    def _read(self, dump: Dump, chunk: Chunk) -> Chunk | None:
+        """Mark, select, store, mark. None: the chunk is no longer this worker's."""
+        self._tell("claimed", chunk)
+        request = dump.tables[chunk.id.table]
+        position = end_of_log(self.plain)
+        low = self.marker.low(chunk)
+        self._tell("low", chunk)
+        with self.marker.reading(chunk, self.reader) as exact:
+            definition = self._definition(request.table)
+            schema = definition.plan.schema
+            path = chunk_path(chunk)
+            rows, size, crc = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
+        self._tell("selected", chunk)
+        stored = self.dumps.move(
+            chunk,
+            ChunkState.STORED,
+            path=path,
+            rows=rows,
+            size_bytes=size,
+            crc32=crc,
+            low=exact if exact is not None else low,
+            position=position,
+        )
+        if stored is None:
+            return None
+        self._tell("stored", stored)
+        self.marker.high(stored)
+        self._tell("high", stored)
+        marked = self.dumps.move(stored, ChunkState.MARKED, end=end_of_log(self.plain))
+        self._tell("marked", marked or stored)
+        _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=rows, size_bytes=size)
+        return marked or stored
+
+    def _rows(self, request: TableRequest, definition: Definition, chunk: Chunk) -> Iterator[pa.Table]:
+        key = key_of(definition, request)
+        columns = definition.plan.schema.columns
+        where = f"({request.where})" if request.where else ""
+        place = f"rows of {request.table}"
+        if request.key_file:
+            start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])
+            for keys in self._keys(request.key_file, key, start, stop):
+                sql = selection_sql(request.table, columns, key, among(key.names, keys), where)
+                yield from select(self.reader, sql, columns, place)
+            return
+        low, high = range_of(request, key)
+        conditions = (low, high, after(key.names, chunk.after), upto(key.names, chunk.upto), where)
+        yield from select(self.reader, selection_sql(request.table, columns, key, *conditions), columns, place)
+
+    def _keys(self, path: str, key: Key, start: int, stop: int) -> Iterator[list[tuple[str, ...]]]:
+        with self.store.open_input(path) as source:
+            table = pq.ParquetFile(source).read().slice(start, stop - start)
+        every = key_literals(key.columns, table)
+        for at in range(0, len(every), KEYS_A_SELECT):
+            yield every[at : at + KEYS_A_SELECT]
+
+    def _tell(self, step: str, chunk: Chunk) -> None:
+        if self.shared.hook:
+            self.shared.hook(step, chunk)
+
+
+KEYS_A_SELECT = 2_000
+
+__all__ = ["Key", "border_sql", "is_placed", "key_of", "range_of", "selection_sql", "settle", "work"]

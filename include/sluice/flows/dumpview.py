@@ -1,0 +1,198 @@
+"""How far dumps are, and what people do to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, OutOfOrder, SluiceError
+from sluice.flows.dump import settle
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import ChunkState, Dump, DumpState, Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """One table of a dump.
+
+    Attributes:
+        rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
+        estimate: rows there are, as the server guesses; rate: rows a second; remaining_s: None: not known.
+    """
+
+    table: str
+    state: str
+    rows: int
+    overtaken: int
+    waiting: int
+    estimate: int
+    chunks: int
+    rate: float
+    remaining_s: float | None
+
+    @property
+    def share(self) -> float:
+        """0 to 1; 1 only when it is done."""
+        if self.state == "done":
+            return 1.0
+        return min((self.rows + self.overtaken) / self.estimate, 0.99) if self.estimate else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpView:
+    """One dump."""
+
+    id: str
+    state: str
+    reason: str
+    by: str
+    targets: tuple[str, ...]
+    marking: str
+    tuning: Tuning
+    created_ms: int
+    ended_ms: int
+    workers: int
+    note: str
+    tables: tuple[TableView, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows placed, over all tables."""
+        return sum(t.rows for t in self.tables)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, over all tables."""
+        return sum(t.rate for t in self.tables if t.state != "done")
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["rows"] = self.rows
+        for table, view in zip(data["tables"], self.tables, strict=True):
+            table["share"] = round(view.share, 4)
+        return data
+
+
+def view(state: PipelineState, dump: Dump) -> DumpView:
+    """How far a dump is now."""
+    chunks = state.dumps.chunks(dump.id)
+    working = state.dumps.working(dump.id)
+    tables = []
+    for ordinal, request in enumerate(dump.tables):
+        plan, placed = state.dumps.planned(dump.id, ordinal), state.dumps.placed(dump.id, ordinal)
+        mine = [c for c in chunks if c.id.table == ordinal]
+        waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
+        word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
+        seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
+        rate = (placed.rows + placed.overtaken) / seconds if placed.rows else 0.0
+        left = max(request.estimate - placed.rows - placed.overtaken, 0)
+        remaining = 0.0 if word == "done" else left / rate if rate else None
+        tables.append(
+            TableView(
+                str(request.table),
+                word,
+                placed.rows,
+                placed.overtaken,
+                waiting,
+                request.estimate,
+                placed.chunks,
+                round(rate, 1),
+                None if remaining is None else round(remaining, 1),
+            )
+        )
+    word = dump.state.value
+    return DumpView(
+        dump.id,
+        word,
+        dump.reason,
+        dump.by,
+        dump.targets,
+        dump.marking.value,
+        dump.tuning,
+        dump.created_ms,
+        dump.ended_ms,
+        len(working),
+        dump.note,
+        tuple(tables),
+    )
+
+
+def views(runtime: Runtime) -> list[DumpView]:
+    """All dumps, oldest first."""
+    with runtime.state() as state:
+        found = [settle(state, name) for name in state.dumps.ids()]
+        return [view(state, dump) for dump in found]
+
+
+def one_view(runtime: Runtime, dump: str) -> DumpView:
+    """One dump. Raises ConfigError if there is none."""
+    with runtime.state() as state:
+        return view(state, settle(state, newest(state, dump)))
+
+
+def newest(state: PipelineState, dump: str) -> str:
+    """``dump``, or the newest one that is not done for an empty name, else the newest of all. Raises ConfigError if there is none."""
+    if dump:
+        return state.dumps.require(dump).id
+    active = state.dumps.active()
+    ids = [d.id for d in active] or state.dumps.ids()
+    if not ids:
+        raise ConfigError("there is no dump", hint="`sluice dump start PIPELINE` begins one")
+    return ids[-1]
+
+
+def change(runtime: Runtime, dump: str, *, by: str, what: str, to: Callable[[Dump], Dump]) -> DumpView:
+    """Change what people want of a dump, and note it. Raises OutOfOrder for one that has ended."""
+    with runtime.state() as state:
+        name = newest(state, dump)
+        while True:
+            now = state.dumps.require(name)
+            if now.state in {DumpState.DONE, DumpState.CANCELLED}:
+                raise OutOfOrder(f"dump {name} is {now.state.value}", where=f"pipeline {runtime.name}")
+            if state.dumps.update(to(now)):
+                break
+        state.audit(by=by, what=f"dump {what}", details={"dump": name})
+        return view(state, state.dumps.require(name))
+
+
+def pause(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """Chunks under way end; no new one begins until :func:`resume`, whatever dies in between."""
+    return change(runtime, dump, by=by, what="pause", to=lambda d: d.to_state(DumpState.PAUSED))
+
+
+def resume(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """Go on behind the last finished chunk."""
+    return change(runtime, dump, by=by, what="resume", to=lambda d: d.to_state(DumpState.RUNNING))
+
+
+def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """End it: rows that are placed stay, chunks that are not are forgotten."""
+    done = change(
+        runtime,
+        dump,
+        by=by,
+        what="cancel",
+        to=lambda d: d.to_state(DumpState.CANCELLED, ended_ms=int(time.time() * 1000)),
+    )
+    with runtime.state() as state:
+        for chunk in state.dumps.chunks(done.id):
+            state.dumps.drop(chunk)
+            if chunk.path:
+                with suppress(SluiceError):
+                    runtime.store.delete(chunk.path)
+    return done
+
+
+def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
+    """Change chunk size, delay, parallelism or limits while it runs. Raises ConfigError for a number that makes no sense."""
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    if not wanted:
+        raise ConfigError("nothing to change", hint="say e.g. --chunk-rows 10000, --delay-ms 100 or --parallelism 4")
+    for name, value in wanted.items():
+        if value < (1 if name in {"chunk_rows", "parallelism"} else 0):
+            raise ConfigError(f"{name} cannot be {value}")
+    return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **wanted)))

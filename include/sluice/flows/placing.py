@@ -1,0 +1,378 @@
+"""Placing: the drain's side of a dump. Chunks that were read beside the log get their place in it.
+
+A chunk's window lies between the moment before it was read (low) and a place behind that moment (high). What the log changed in the window
+is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
+every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is behind the drain already
+(nothing marks it, or the mark came before the chunk was known) stands at the beginning of the next batch: its window is longer, no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import structlog
+
+from sluice.binlog.gtids import GtidSet
+from sluice.coordination.state import PipelineState
+from sluice.coordination.znodes import Step
+from sluice.dump.window import survivors
+from sluice.errors import SegmentError, SluiceError
+from sluice.flows.chunkfile import read_chunk
+from sluice.merge.keys import group_codes
+from sluice.model.batches import Op
+from sluice.model.dumps import Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
+from sluice.model.positions import Position, split_file
+from sluice.model.tables import META_FIELDS, TableId, TableSchema, stored_name
+from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+from sluice.segments.writer import SegmentWriter
+
+_log = structlog.get_logger()
+
+MAX_LATE_ROWS = 500_000
+"""Rows of late chunks that one batch takes; more wait for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Where a chunk's window begins.
+
+    ``batch``: the batch it begins in; ``seq``: behind this change of that batch (-1: all of it), or by GTID or place in the log.
+    """
+
+    batch: int
+    seq: int = -1
+    low: GtidSet | None = None
+    place: tuple[int, int] | None = None
+
+    def covers(self, rows: pa.Table, batch: int) -> np.ndarray[Any, Any]:
+        """Mask: which changes of ``batch`` lie behind the low mark."""
+        if self.low is not None:
+            gtids = rows["_gtid"].combine_chunks().dictionary_encode()
+            known = np.array(
+                [not self.low.contains(GtidSet(g or "")) if g else True for g in gtids.dictionary.to_pylist()] or [True]
+            )
+            indexes = pc.fill_null(gtids.indices, 0).to_numpy(zero_copy_only=False)
+            return np.asarray(known[indexes] if rows.num_rows else np.zeros(0, bool))
+        if self.place is not None:
+            files = rows["_file"].combine_chunks().dictionary_encode()
+            numbers = np.array([split_file(f)[1] for f in files.dictionary.to_pylist()] or [0])
+            number = numbers[files.indices.to_numpy(zero_copy_only=False)] if rows.num_rows else np.zeros(0, np.int64)
+            offset = rows["_offset"].to_numpy().astype(np.int64)
+            return np.asarray((number > self.place[0]) | ((number == self.place[0]) & (offset >= self.place[1])))
+        if batch == self.batch and self.seq >= 0:
+            return np.asarray(rows["_seq"].to_numpy().astype(np.int64) > self.seq)
+        return np.ones(rows.num_rows, bool)
+
+
+class PlacingWriter(SegmentWriter):
+    """A segment writer that knows marks from rows, and places chunks before it finishes."""
+
+    def __init__(self, store: SegmentStore, batch: int, epoch: int, *, placer: Placer, **options: Any) -> None:
+        super().__init__(store, batch, epoch, **options)
+        self._placer = placer
+
+    def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
+        if schema.table == self._placer.mark_table:
+            self._note_marks(rows)
+        else:
+            super().add(schema, rows, in_order=in_order)
+
+    def finish(self, first: Position, last: Position, *, changes: int | None = None, **named: Any) -> SegmentManifest:
+        """Place what there is to place, then as ever."""
+        total = changes or 0
+        read = self._placer.place(self, first, total)
+        return super().finish(first, last, changes=total - self.mark_rows + read, **named)
+
+    mark_rows = 0
+
+    def _note_marks(self, rows: pa.Table | pa.RecordBatch) -> None:
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        for row in table.select(["mark", "_op", "_seq", "_file", "_offset"]).to_pylist():
+            self.mark_rows += row["_op"] != Op.KEY_MOVED
+            mark = Mark.parse(row["mark"] or "")
+            if mark and row["_op"] in {Op.INSERT, Op.UPDATE}:
+                record = MarkRecord(mark=row["mark"], seq=row["_seq"], file=row["_file"], offset=row["_offset"])
+                with self._lock:
+                    self._marks.append(record)
+
+    @property
+    def marks(self) -> list[MarkRecord]:
+        """Marks met so far, in log order."""
+        return sorted(self._marks, key=lambda m: m.seq)
+
+    @property
+    def files(self) -> list[SegmentFile]:
+        """Files written so far."""
+        return list(self._files)
+
+    def changed_since(self, seq: int, upto: int, table: TableId) -> bool:
+        """Did a statement between two changes touch the table's definition?"""
+        return any(seq < d.seq <= upto and d.table in {None, str(table)} for d in self._ddl)
+
+
+@dataclass
+class Placer:
+    """Places the chunks of a pipeline's dumps into one batch.
+
+    Args:
+        late: chunks whose place is the beginning of this batch.
+        targets: place only these dumps' chunks (those for some targets have batches of their own).
+    """
+
+    state: PipelineState
+    store: SegmentStore
+    mark_table: TableId | None
+    server_id: int = 0
+    late: Sequence[Chunk] = ()
+
+    def __post_init__(self) -> None:
+        self._dumps: dict[str, Dump | None] = {}
+        self._counts: dict[tuple[str, int], TablePlaced] = {}
+        self._done: list[Chunk] = []
+        self._manifests: dict[int, SegmentManifest] = {}
+
+    @property
+    def placed(self) -> list[Chunk]:
+        """Chunks that are in the batch."""
+        return self._done
+
+    def steps(self) -> list[Step]:
+        """What the batch's commit does to their nodes."""
+        return self.state.dumps.placing([(c, self._counts[c.id.dump, c.id.table]) for c in self._done])
+
+    def forget_files(self) -> None:
+        """The placed rows are in segments now; their own files go. What cannot be deleted goes with the dump."""
+        for chunk in self._done:
+            with suppress(SluiceError):
+                self.store.delete(chunk.path)
+
+    def place(self, writer: PlacingWriter, first: Position, changes: int) -> int:
+        """Add the rows of all chunks whose place is in this batch. Returns how many rows."""
+        highs = [(mark, record) for record in writer.marks if (mark := Mark.parse(record.mark)) and mark.high]
+        todo: list[tuple[Chunk, MarkRecord | None]] = [(chunk, None) for chunk in self.late]
+        for mark, record in highs:
+            chunk = self.state.dumps.chunk(mark.chunk)
+            dump = self._dump(mark.chunk.dump)
+            if chunk is None or dump is None or chunk.attempt != mark.attempt:
+                continue
+            if (
+                dump.targets
+                or dump.state is DumpState.CANCELLED
+                or chunk.state not in {ChunkState.STORED, ChunkState.MARKED}
+            ):
+                continue
+            todo.append((chunk, record))
+        if todo:
+            writer.flush()
+        return sum(self._place(writer, chunk, record, first) for chunk, record in todo)
+
+    def _place(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
+        dump = self._dump(chunk.id.dump)
+        assert dump is not None
+        table = dump.tables[chunk.id.table].table
+        window = self._window(writer, dump, chunk)
+        if window is None:
+            _log.warning(
+                "chunk_again", dump=dump.id, chunk=chunk.id.name, table=str(table), why="its window is no longer stored"
+            )
+            self.state.dumps.redo(chunk)
+            return 0
+        if self._redefined(writer, window, high, table):
+            _log.info(
+                "chunk_again",
+                dump=dump.id,
+                chunk=chunk.id.name,
+                table=str(table),
+                why="the table's definition changed meanwhile",
+            )
+            self.state.dumps.redo(chunk)
+            return 0
+        schema, rows = read_chunk(self.store, chunk)
+        key = [stored_name(name) for name in schema.primary_key]
+        changed = [t for _, t in self._changed(writer, window, high.seq if high else -1, table, key)]
+        alive = survivors(rows, changed, key, group_codes)
+        kept = rows.filter(pa.array(alive)) if not alive.all() else rows
+        if kept.num_rows:
+            writer.add(schema, self._stamped(writer, schema, kept, high, first))
+        self._count(chunk, kept.num_rows, rows.num_rows - kept.num_rows)
+        self._done.append(chunk)
+        return int(kept.num_rows)
+
+    # -- the window -----------------------------------------------------------------------------------------------------
+    def _window(self, writer: PlacingWriter, dump: Dump, chunk: Chunk) -> _Window | None:
+        begin = _place_of(chunk.position)
+        batch = writer.batch
+        if dump.marking is Marking.TABLE:
+            low = Mark(chunk.id, chunk.attempt, high=False).text
+            here = [m.seq for m in writer.marks if m.mark == low]
+            if here:
+                return _Window(batch, here[0])
+        while True:
+            batch -= 1
+            manifest = self._manifest(batch)
+            if manifest is None:
+                return (
+                    None
+                    if batch > 0 and not self._began_before(batch, begin, writer)
+                    else self._anchored(dump, chunk, batch + 1)
+                )
+            if dump.marking is Marking.TABLE:
+                there = [m.seq for m in manifest.marks if m.mark == low]
+                if there:
+                    return _Window(batch, there[0])
+            if manifest.last.position.order <= begin:
+                return self._anchored(dump, chunk, batch + 1)
+
+    def _began_before(self, batch: int, begin: tuple[int, int], writer: PlacingWriter) -> bool:
+        """Does what is stored behind ``batch`` begin before the window does?"""
+        following = self._manifest(batch + 1)
+        return following is not None and following.first.position.order <= begin
+
+    @staticmethod
+    def _anchored(dump: Dump, chunk: Chunk, batch: int) -> _Window | None:
+        if dump.marking is Marking.GTID:
+            return _Window(batch, low=GtidSet(chunk.low))
+        if dump.marking is Marking.SNAPSHOT:
+            return _Window(batch, place=_place_of(chunk.low))
+        return _Window(batch)  # the low mark itself was never met: all behind the place where it was written
+
+    def _manifest(self, batch: int) -> SegmentManifest | None:
+        if batch <= 0:
+            return None
+        if batch not in self._manifests:
+            record = self.state.batch(batch)
+            try:
+                if record is None:
+                    return None
+                self._manifests[batch] = self.store.read_manifest(record.manifest)
+            except SegmentError:
+                return None
+        return self._manifests[batch]
+
+    def _redefined(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
+        if high is not None and writer.changed_since(
+            window.seq if window.batch == writer.batch else -1, high.seq, table
+        ):
+            return True
+        for batch in range(window.batch, writer.batch):
+            manifest = self._manifest(batch)
+            after = window.seq if batch == window.batch else -1
+            if manifest and any(d.seq > after and d.table in {None, str(table)} for d in manifest.ddl):
+                return True
+        return False
+
+    def _changed(
+        self, writer: PlacingWriter, window: _Window, upto: int, table: TableId, key: Sequence[str]
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Keys that the log changed in the window, batch by batch."""
+        columns = [*key, "_seq", "_file", "_offset", "_gtid"]
+        for batch in range(window.batch, writer.batch + 1):
+            if batch == writer.batch:
+                if upto < 0:
+                    return
+                files: Sequence[SegmentFile] = writer.files
+            else:
+                manifest = self._manifest(batch)
+                files = manifest.files if manifest else ()
+            for file in files:
+                if file.table_id != table or not file.inserts + file.updates + file.deletes:
+                    continue
+                rows = self._keys(file, columns)
+                mask = window.covers(rows, batch)
+                if batch == writer.batch:
+                    mask &= rows["_seq"].to_numpy().astype(np.int64) < upto
+                if mask.any():
+                    yield batch, rows.filter(pa.array(mask)).select(list(key))
+
+    def _keys(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
+        """Key columns of a file's changes, without rows that a dump placed there."""
+        with self.store.open_input(file.path) as source:
+            there = set(pq.read_schema(source).names)
+        missing = [c for c in columns if c not in there]
+        if missing:
+            raise SegmentError(f"the segment file lacks the key columns {missing}", where=file.path)
+        rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
+        return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+    def _stamped(
+        self, writer: PlacingWriter, schema: TableSchema, rows: pa.Table, high: MarkRecord | None, first: Position
+    ) -> pa.Table:
+        """Rows of a chunk with the columns of ours: all of them stand at one place."""
+        count = rows.num_rows
+        users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
+        keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]
+        buckets = writer.buckets(schema, keys, count)
+        file, offset = (high.file, high.offset) if high else (first.file, first.offset)
+        values = {
+            "_op": Op.READ.value,
+            "_seq": high.seq if high else 0,
+            "_file": file,
+            "_offset": offset,
+            "_commit_ts": time.time_ns() // 1000,
+            "_gtid": None,
+            "_txn": 0,
+            "_origin": self.server_id,
+            "_present": None,
+        }
+        meta = []
+        for field in META_FIELDS:
+            if field.name == "_row":
+                meta.append(pa.array(np.arange(count, dtype=np.uint32)))
+            elif field.name == "_bucket":
+                meta.append(pa.array(np.asarray(buckets, np.uint8)))
+            elif values[field.name] is None:
+                meta.append(pa.nulls(count, field.type))
+            else:
+                meta.append(pa.repeat(pa.scalar(values[field.name], field.type), count))
+        full = schema.arrow_schema
+        before = pa.nulls(count, full.field("_before").type)
+        return pa.Table.from_arrays([*users, *meta, before], schema=full)
+
+    def _count(self, chunk: Chunk, rows: int, overtaken: int) -> None:
+        where = chunk.id.dump, chunk.id.table
+        known = self._counts.get(where) or self.state.dumps.placed(*where)
+        now = int(time.time() * 1000)
+        self._counts[where] = replace(
+            known,
+            chunks=known.chunks + 1,
+            rows=known.rows + rows,
+            overtaken=known.overtaken + overtaken,
+            first_ms=known.first_ms or now,
+            last_ms=now,
+        )
+
+    def _dump(self, name: str) -> Dump | None:
+        if name not in self._dumps:
+            self._dumps[name] = self.state.dumps.get(name)
+        return self._dumps[name]
+
+
+def _place_of(text: str) -> tuple[int, int]:
+    file, _, offset = text.rpartition(":")
+    return split_file(file)[1], int(offset)
+
+
+def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:
+    """Chunks that are read and whose high place is behind the drain already, by the targets they are for (empty: all)."""
+    found: dict[tuple[str, ...], list[Chunk]] = {}
+    rows: dict[tuple[str, ...], int] = {}
+    for dump in state.dumps.active():
+        for chunk in state.dumps.chunks(dump.id):
+            if chunk.state is not ChunkState.MARKED or not chunk.end or _place_of(chunk.end) > cursor.order:
+                continue
+            if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
+                continue
+            found.setdefault(dump.targets, []).append(chunk)
+            rows[dump.targets] = rows.get(dump.targets, 0) + chunk.rows
+    return sorted(found.items())

@@ -1,0 +1,195 @@
+"""Marks around the select of a chunk: a row in the log, or nothing written and the server's own account of what it has executed.
+
+Why they are right:
+
+* A row: a mark is a transaction. The low one is committed before the select begins, and the server commits in the order of its log
+  (``binlog_order_commits``), so all that stands before it in the log is visible. The high one is written after the select has ended, so all
+  that was visible stands before it.
+* A GTID set (MySQL): a GTID enters ``gtid_executed`` after its transaction is visible, so the set read before the select holds nothing that
+  the select did not see.
+* A snapshot (MariaDB): ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` says for which place in the log its snapshot stands.
+
+In every case the end of the log, asked after the select, is behind all that was visible: a transaction is written there before it is committed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pymysql
+
+from sluice.binlog.connection import log_end, rows_of
+from sluice.binlog.marks import COLUMNS, mark_table
+from sluice.binlog.resultset import text_rows
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import PipelineConfig
+from sluice.dump.keys import quoted
+from sluice.errors import PreflightError
+from sluice.model.dumps import Chunk, Mark, Marking
+from sluice.model.tables import TableId
+
+SLOTS = 64
+_MAY_NOT_WRITE = {1044, 1142, 1227, 1290, 1792, 1836, 3989}
+
+
+def mark_table_of(pipeline: PipelineConfig, endpoint: Endpoint) -> TableId:
+    """The watermark table of a pipeline."""
+    return mark_table(pipeline.dump.marks_schema or endpoint.schema or "sluice", pipeline.pipeline)
+
+
+def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint, *, mariadb: bool) -> Marking:
+    """How a new dump is marked; makes the watermark table where it is used.
+
+    Raises:
+        PreflightError: the server commits in another order than it logs, or nothing may be written and GTIDs are off.
+    """
+    settings = {
+        str(name).lower(): str(value).upper()
+        for name, value in rows_of(
+            connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('binlog_order_commits', 'gtid_mode')"
+        )
+    }
+    if settings.get("binlog_order_commits") == "OFF":
+        raise PreflightError(
+            "binlog_order_commits is OFF: the server may commit in another order than it logs, and marks in the log mean nothing",
+            where=endpoint.address,
+            hint="SET PERSIST binlog_order_commits = ON",
+        )
+    refused = ""
+    if pipeline.dump.marks != "none":
+        table = mark_table_of(pipeline, endpoint)
+        try:
+            _make(connection, table)
+            return Marking.TABLE
+        except pymysql.err.MySQLError as error:
+            if pipeline.dump.marks == "table" or error.args[0] not in _MAY_NOT_WRITE:
+                raise
+            refused = f" (the user may not write {table}: {error.args[1]})"
+    if mariadb:
+        return Marking.SNAPSHOT
+    if settings.get("gtid_mode") != "ON":
+        raise PreflightError(
+            f"a dump can't be marked: nothing may be written at the source, and GTIDs are off{refused}",
+            where=endpoint.address,
+            hint=f"GRANT CREATE, INSERT, UPDATE ON {quoted(mark_table_of(pipeline, endpoint).schema)}.* TO the pipeline's user, or turn gtid_mode on",
+        )
+    return Marking.GTID
+
+
+def _make(connection: Any, table: TableId) -> None:
+    have = rows_of(
+        connection,
+        "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (table.schema, table.table),
+    )
+    if not have:
+        if not rows_of(connection, "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (table.schema,)):
+            rows_of(connection, f"CREATE DATABASE IF NOT EXISTS {quoted(table.schema)}")
+        rows_of(
+            connection,
+            f"CREATE TABLE IF NOT EXISTS {quoted(table.schema)}.{quoted(table.table)} ({COLUMNS}) ENGINE = InnoDB",
+        )
+    write_mark(connection, table, 0, "made")
+
+
+def write_mark(connection: Any, table: TableId, slot: int, text: str) -> None:
+    """One committed transaction in the log. ``connection`` is in autocommit."""
+    rows_of(
+        connection,
+        f"INSERT INTO {quoted(table.schema)}.{quoted(table.table)} (slot, mark) VALUES (%s, %s) "  # noqa: S608 - quoted
+        "ON DUPLICATE KEY UPDATE mark = VALUES(mark)",
+        (slot, text),
+    )
+
+
+class Marker(Protocol):
+    """Marks the window of a chunk."""
+
+    def low(self, chunk: Chunk) -> str:
+        """Before the select; returns what the chunk has to remember."""
+
+    def reading(self, chunk: Chunk, reader: Any) -> Any:
+        """A context manager around the select on ``reader``; yields what replaces :meth:`low`'s answer, or None."""
+
+    def high(self, chunk: Chunk) -> None:
+        """After the rows are durable."""
+
+
+class TableMarker:
+    """Rows of the watermark table."""
+
+    def __init__(self, connection: Any, table: TableId, owner: str) -> None:
+        self._connection = connection
+        self._table = table
+        self._slot = 1 + zlib.crc32(owner.encode()) % SLOTS
+
+    def low(self, chunk: Chunk) -> str:
+        write_mark(self._connection, self._table, self._slot, Mark(chunk.id, chunk.attempt, high=False).text)
+        return ""
+
+    @contextmanager
+    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
+        yield None
+
+    def high(self, chunk: Chunk) -> None:
+        write_mark(self._connection, self._table, self._slot, Mark(chunk.id, chunk.attempt, high=True).text)
+
+
+class GtidMarker:
+    """The set of executed GTIDs; nothing is written."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def low(self, chunk: Chunk) -> str:
+        return str(rows_of(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]).replace("\n", "")
+
+    @contextmanager
+    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
+        yield None
+
+    def high(self, chunk: Chunk) -> None:
+        return
+
+
+class SnapshotMarker:
+    """MariaDB's consistent snapshot, which knows its place in the log; nothing is written."""
+
+    def low(self, chunk: Chunk) -> str:
+        return ""
+
+    @contextmanager
+    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
+        rows_of(reader, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows_of(reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            status = dict(text_rows(reader, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            found = {str(name).lower(): str(value) for name, value in status.items()}
+            yield f"{found['binlog_snapshot_file']}:{found['binlog_snapshot_position']}"
+        finally:
+            reader.rollback()
+
+    def high(self, chunk: Chunk) -> None:
+        return
+
+
+def make_marker(marking: Marking, connection: Any, table: TableId, owner: str) -> Marker:
+    """The marker of a dump."""
+    if marking is Marking.TABLE:
+        return TableMarker(connection, table, owner)
+    return GtidMarker(connection) if marking is Marking.GTID else SnapshotMarker()
+
+
+def end_of_log(connection: Any) -> str:
+    """``file:offset``."""
+    file, offset = log_end(connection)
+    return f"{file}:{offset}"
+
+
+__all__ = [
+    "GtidMarker", "Marker", "SnapshotMarker", "TableMarker", "choose_marking", "end_of_log", "make_marker", "mark_table_of",
+    "write_mark",
+]  # fmt: skip

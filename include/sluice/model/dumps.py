@@ -1,0 +1,270 @@
+"""What a dump is: its request, its chunks, its marks. Values only; stored in ZooKeeper as JSON under ``/dumps/{id}``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+
+
+class DumpState(StrEnum):
+    """What people want of a dump."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    DONE = "done"
+
+
+class ChunkState(StrEnum):
+    """How far a chunk has come. A chunk that is placed is gone: its rows are counted and its node is removed."""
+
+    TODO = "todo"
+    """To be selected again: something made the last attempt unusable."""
+    RUNNING = "running"
+    STORED = "stored"
+    """Its rows are durable, its high mark may not be written yet."""
+    MARKED = "marked"
+    """Its high mark stands in the log (or in the chunk itself): the drain will meet it."""
+
+
+class Marking(StrEnum):
+    """How a chunk's window is marked."""
+
+    TABLE = "table"
+    """A row in a small table at the source, written before and after the select."""
+    GTID = "gtid"
+    """The set of executed transactions before and after the select (MySQL); nothing is written."""
+    SNAPSHOT = "snapshot"
+    """The place in the log that the select's snapshot stands for exactly (MariaDB); nothing is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What may change while a dump runs.
+
+    Attributes:
+        chunk_rows: rows a chunk, at most.
+        delay_ms: pause between two chunks of a worker.
+        parallelism: chunks at the same time, over all tables and workers.
+        max_rows_per_second: 0: as fast as it goes.
+        max_threads_running: wait while the source runs more statements than this; 0: don't look.
+        max_replica_lag_s: wait while a replica of the source is further behind; 0: don't look.
+    """
+
+    chunk_rows: int = 50_000
+    delay_ms: int = 0
+    parallelism: int = 2
+    max_rows_per_second: int = 0
+    max_threads_running: int = 0
+    max_replica_lag_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """One table of a dump.
+
+    Attributes:
+        where: the user's own condition, ``""`` for all rows.
+        lower, upper: literals of the first and last key (both included) of a key range, empty for an open end.
+        key_file: path in the store of a Parquet file of keys to dump; ``""``: all keys.
+        estimate: rows, as the server guesses (or as many as there are keys).
+        index: name of the index to chunk by; ``""``: the primary key.
+    """
+
+    table: TableId
+    where: str = ""
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    key_file: str = ""
+    estimate: int = 0
+    index: str = ""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TableRequest:
+        table = TableId(**data["table"])
+        return cls(**{**data, "table": table, "lower": tuple(data["lower"]), "upper": tuple(data["upper"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A dump: what was asked for, and what people want of it now.
+
+    Attributes:
+        targets: names of the targets that get its rows; empty: all.
+        marking: how windows are marked; reason: why there is this dump (``initial``, ``backfill``, ...); by: who asked.
+        created_ms, ended_ms: wall clock, milliseconds since 1970; 0 while it runs.
+    """
+
+    id: str
+    tables: tuple[TableRequest, ...]
+    targets: tuple[str, ...] = ()
+    state: DumpState = DumpState.RUNNING
+    tuning: Tuning = Tuning()
+    marking: Marking = Marking.TABLE
+    reason: str = ""
+    by: str = ""
+    note: str = ""
+    created_ms: int = 0
+    ended_ms: int = 0
+    version: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        del data["version"]
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Dump:
+        known = {
+            **data,
+            "tables": tuple(TableRequest.from_json(t) for t in data["tables"]),
+            "targets": tuple(data["targets"]),
+            "state": DumpState(data["state"]),
+            "marking": Marking(data["marking"]),
+            "tuning": Tuning(**data["tuning"]),
+        }
+        return cls(**known, version=version)
+
+    def to_state(self, state: DumpState, *, note: str = "", ended_ms: int = 0) -> Dump:
+        """The same dump in another state."""
+        return replace(self, state=state, note=note, ended_ms=ended_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlanned:
+    """How far a table is cut into chunks: keys up to ``upto`` are in chunks; ``exhausted``: all are."""
+
+    upto: tuple[str, ...] = ()
+    chunks: int = 0
+    exhausted: bool = False
+    version: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"upto": list(self.upto), "chunks": self.chunks, "exhausted": self.exhausted}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlaced:
+    """What the drain has placed of a table: chunks, rows, and rows left out because the log had newer ones.
+
+    ``first_ms``, ``last_ms``: wall clock of the first and the last time, milliseconds since 1970.
+    """
+
+    chunks: int = 0
+    rows: int = 0
+    overtaken: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    version: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        del data["version"]
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkId:
+    """Which chunk: the dump, the ordinal of its table in the dump, and its own number within the table."""
+
+    dump: str
+    table: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The name of its node."""
+        return f"{self.table:04d}-{self.number:08d}"
+
+    @classmethod
+    def of(cls, dump: str, name: str) -> ChunkId:
+        """The inverse of :attr:`name`."""
+        table, number = name.split("-")
+        return cls(dump, int(table), int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range of keys of one table, on its way into the log's order.
+
+    Attributes:
+        after, upto: literals of the key before its first and of its last one; empty: open.
+        attempt: which try this is; marks of another one don't count.
+        path, rows, crc32, size_bytes: the stored file.
+        low: where nothing is written: the GTID set before the select, or the ``file:offset`` its snapshot stands for.
+        position: ``file:offset`` of the log's end before the low mark: a window never begins before it.
+        end: ``file:offset`` of the log's end behind the high mark: all that the select saw stands before it.
+    """
+
+    id: ChunkId
+    state: ChunkState = ChunkState.RUNNING
+    after: tuple[str, ...] = ()
+    upto: tuple[str, ...] = ()
+    attempt: int = 1
+    path: str = ""
+    rows: int = 0
+    crc32: str = ""
+    size_bytes: int = 0
+    low: str = ""
+    position: str = ""
+    end: str = ""
+    version: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        for name in ("id", "version"):
+            del data[name]
+        return data
+
+    @classmethod
+    def from_json(cls, id_: ChunkId, data: dict[str, Any], version: int) -> Chunk:
+        known = {
+            **data,
+            "state": ChunkState(data["state"]),
+            "after": tuple(data["after"]),
+            "upto": tuple(data["upto"]),
+        }
+        return cls(id=id_, **known, version=version)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a row of the watermark table says: which attempt at which chunk, and which end of its window."""
+
+    chunk: ChunkId
+    attempt: int
+    high: bool
+
+    @property
+    def text(self) -> str:
+        """As it stands in the table."""
+        return f"{self.chunk.dump}/{self.chunk.name}/{self.attempt}/{'high' if self.high else 'low'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """The inverse of :attr:`text`; None for what is no mark."""
+        parts = text.split("/")
+        if len(parts) != 4 or parts[3] not in {"low", "high"} or not parts[2].isdigit():
+            return None
+        try:
+            return cls(ChunkId.of(parts[0], parts[1]), int(parts[2]), parts[3] == "high")
+        except ValueError:
+            return None
+
+
+def schema_to_json(schema: TableSchema) -> str:
+    """A definition as text, for the metadata of a chunk's file."""
+    return json.dumps(asdict(schema), ensure_ascii=False)
+
+
+def schema_from_json(text: str | bytes) -> TableSchema:
+    """The inverse of :func:`schema_to_json`."""
+    data = json.loads(text)
+    columns = tuple(
+        Column(**{**c, "kind": ColumnKind(c["kind"]), "labels": tuple(c["labels"])}) for c in data["columns"]
+    )
+    return TableSchema(TableId(**data["table"]), columns, tuple(data["primary_key"]))
