@@ -23,7 +23,7 @@ from sluice.binlog import scan as sc
 from sluice.binlog.catalog import Catalog
 from sluice.binlog.connection import open_connection
 from sluice.binlog.decode import ArenaRows, decode_arena
-from sluice.binlog.intake import Intake
+from sluice.binlog.intake import MAX_EVENT_BYTES, Intake
 from sluice.binlog.marks import mark_plan
 from sluice.binlog.piece import PieceReading
 from sluice.binlog.prepared import PreparedReader
@@ -102,6 +102,7 @@ class CaptureLimits:
     Attributes:
         max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
         idle_wait_s: seconds to wait for a first change before giving up.
+        max_event_bytes: a larger event (a row, mostly) is refused.
         stop_at: read no further than this position (the head, for a run that ends).
     """
 
@@ -109,6 +110,7 @@ class CaptureLimits:
     max_bytes: int = 512 * 2**20
     max_wait_s: float = 0.5
     idle_wait_s: float = 1.0
+    max_event_bytes: int = MAX_EVENT_BYTES
     stop_at: Position | None = None
 
 
@@ -176,6 +178,7 @@ def capture(
                     selection=selection,
                     max_changes=limits.max_changes,
                     max_bytes=limits.max_bytes,
+                    max_event_bytes=limits.max_event_bytes,
                     arena_bytes=arena_bytes,
                     mariadb=mariadb,
                     marks=marks,
@@ -346,7 +349,7 @@ class _Session(Generic[M]):
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
-        intake = Intake(stream, scanner)
+        intake = Intake(stream, scanner, max_event_bytes=limits.max_event_bytes)
         began = time.monotonic()
         first_change = 0.0
         next_progress = began + _PROGRESS_EVERY_S

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice.errors import ChecksumMismatch, DecodeError, UnknownEvent
 
 HEADER = 19
+_PIECE_BYTES = 4 * 2**20
 
 NAMES = {
     2: "query", 3: "stop", 4: "rotate", 5: "intvar", 9: "append block", 11: "delete file", 13: "rand", 14: "user var", 15: "format description",
@@ -151,8 +153,11 @@ def parse_rows_compressed(event: bytes) -> bytes:
     return bytes(out)
 
 
-def parse_payload(event: bytes) -> bytes:
-    """The events inside a transaction payload event (kind 40), one behind the other, without checksums. Raises DecodeError, UnknownEvent."""
+def payload_pieces(event: bytes) -> Iterator[bytes]:
+    """The events inside a transaction payload event (kind 40), one behind the other, without checksums, in pieces of some megabytes.
+
+    However much they are unpacked, no more than a piece is in memory. Raises DecodeError, UnknownEvent.
+    """
     at = HEADER
     size = algorithm = None
     expected = None
@@ -172,27 +177,28 @@ def parse_payload(event: bytes) -> bytes:
             at += length
     except IndexError:
         raise DecodeError("a transaction payload event ends too early") from None
-    data = event[at:]
+    data = memoryview(event)[at:]
     if size is not None and size != len(data):
         raise DecodeError("a transaction payload event has another length than it says")
     if algorithm == 255:
-        return data
+        yield bytes(data)
+        return
     if algorithm != 0:
         raise UnknownEvent(f"a transaction payload is compressed by the unknown method {algorithm}")
     import zstandard
 
+    unpacked = 0
     try:
-        reader = zstandard.ZstdDecompressor().decompressobj()
-        out = reader.decompress(data)
-        while reader.unused_data:  # the server may write several frames
-            rest = reader.unused_data
-            reader = zstandard.ZstdDecompressor().decompressobj()
-            out += reader.decompress(rest)
+        with zstandard.ZstdDecompressor().stream_reader(
+            data, read_across_frames=True
+        ) as reader:  # there may be several
+            while piece := reader.read(_PIECE_BYTES):
+                unpacked += len(piece)
+                yield piece
     except zstandard.ZstdError as error:
         raise DecodeError(f"a transaction payload is broken: {error}") from error
-    if expected is not None and len(out) != expected:
+    if expected is not None and unpacked != expected:
         raise DecodeError("a transaction payload has another length than it says")
-    return bytes(out)
 
 
 def _packed(data: bytes, at: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from sluice.binlog.stream import LogStream
 
 _BUFFER_BYTES = 4 * 2**20
 _STEP_BYTES = 2**19
+MAX_EVENT_BYTES = 256 * 2**20
 _SPARE = 16
 """Kernels load eight bytes at a time, so they may look this far behind the last byte."""
 
@@ -18,12 +19,16 @@ _SPARE = 16
 class Intake:
     """Feeds a scanner from a stream.
 
+    Args:
+        max_event_bytes: a larger event is refused before it is received; what one takes in memory is about six times its size.
+
     Attributes:
         log_bytes: received so far.
     """
 
-    def __init__(self, stream: LogStream, scanner: Scanner) -> None:
+    def __init__(self, stream: LogStream, scanner: Scanner, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._stream, self._scanner = stream, scanner
+        self._max_event_bytes = max_event_bytes
         self._buffer: np.ndarray[Any, Any] = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
         self._used = self._end = 0
         self.log_bytes = 0
@@ -31,7 +36,8 @@ class Intake:
     def step(self, timeout_s: float) -> bool:
         """Receive what is there (waiting up to ``timeout_s``) and scan it. True if a limit of the scanner was reached.
 
-        Raises SourceUnavailable if the connection broke or is silent, and whatever the scanner raises.
+        Raises SourceUnavailable if the connection broke or is silent, CaptureError for an event that is too large, and whatever the scanner
+        raises.
         """
         need = self._make_room()
         room = self._buffer[: len(self._buffer) - _SPARE]
@@ -51,6 +57,11 @@ class Intake:
             self._buffer[:left] = self._buffer[self._used : self._end]
             self._used, self._end = 0, left
         need = self._scanner.missing(self._buffer, self._end, self._used)
+        if need > self._max_event_bytes:
+            raise self._scanner.refused(
+                f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",
+                "raise capture.max_event (the drain needs about six times as much memory), or `sluice seek` behind it and load the table anew",
+            )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)
             grown[:left] = self._buffer[self._used : self._end]

@@ -53,7 +53,7 @@ class PieceReading:
     """Reads one piece in a thread: receive, scan, decode, write.
 
     Args:
-        max_changes, max_bytes: of the batch; a piece that reaches one ends, and is read in its turn.
+        max_changes, max_bytes, max_event_bytes: of the batch; a piece that reaches one ends, and is read in its turn.
         marks: a table whose rows have to be met in the order of the log (the watermarks of dumps).
         sink, keep: makes the piece's writer; takes what it has written.
     """
@@ -67,6 +67,7 @@ class PieceReading:
         selection: Selection,
         max_changes: int,
         max_bytes: int,
+        max_event_bytes: int,
         arena_bytes: int,
         mariadb: bool,
         marks: TableId | None,
@@ -80,6 +81,7 @@ class PieceReading:
         self._sink: PieceSink | None = None
         self._catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb)
         self._intake: Intake | None = None
+        self._max_event_bytes = max_event_bytes
         self._scanner = Scanner(
             piece.start,
             tables=self._plan,
@@ -117,7 +119,7 @@ class PieceReading:
         stream = LogStream(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
         try:
             self._scanner.s[sc.S_CRC] = int(stream.checksum)
-            self._intake = Intake(stream, self._scanner)
+            self._intake = Intake(stream, self._scanner, max_event_bytes=self._max_event_bytes)
             while not self._intake.step(_STEP_S):
                 if cancelled.is_set():
                     return False

@@ -78,7 +78,7 @@ class PreparedReader:
         for event in self._log(start):
             kind = event[4]
             if kind == 40:
-                nested = list(_split(ev.parse_payload(event)))
+                nested = list(_split(b"".join(ev.payload_pieces(event))))
             elif 166 <= kind <= 171:
                 nested = [ev.parse_rows_compressed(event)]
             else:

@@ -108,6 +108,20 @@ def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: A
 
 
 @kernel
+def whole_events(buf: Any, end: Any) -> Any:
+    """Offset behind the last whole event of ``buf[:end]``, in which events lie one behind the other. A header that contradicts itself ends it."""
+    at = np.int64(0)
+    while at + _HEADER <= end:
+        size = np.int64(load_u32(buf, at + 9))
+        if size < _HEADER:
+            return end
+        if at + size > end:
+            break
+        at += size
+    return at
+
+
+@kernel
 def _same(a: Any, a_at: Any, b: Any, b_at: Any, size: Any) -> Any:
     i = 0
     while i + 8 <= size:

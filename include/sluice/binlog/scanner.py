@@ -20,7 +20,7 @@ from sluice.binlog.raw import CRC_TABLES
 from sluice.binlog.slots import TableSlots, grown
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
-from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SluiceError, UnknownEvent
+from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, LostPosition, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
 ARENA_BYTES = 24 * 2**20
@@ -190,9 +190,10 @@ class Scanner:
             if code == sc.CODE_END:
                 return int(s[sc.S_POS]), True
             if code == sc.CODE_BIG:
-                if not self._big(buffer, end):
+                need = self.missing(buffer, end, int(s[sc.S_POS]))
+                if not 0 < need <= end - int(s[sc.S_POS]):
                     return int(s[sc.S_POS]), False
-                if s[sc.S_STOP_AT_END] and self.between_transactions:
+                if self._big(buffer) or (s[sc.S_STOP_AT_END] and self.between_transactions):
                     return int(s[sc.S_POS]), True
                 continue
             if self._answer(code, buffer):
@@ -209,6 +210,10 @@ class Scanner:
             return 0
         payload = int.from_bytes(buffer[at + 14 : at + 18].tobytes(), "little") + 1
         return payload + 4 * (payload // 0xFFFFFF + 1)
+
+    def refused(self, why: str, hint: str) -> CaptureError:
+        """The error for an event at the place reached that is not taken."""
+        return CaptureError(why, where=self._where(), hint=hint)
 
     def finish(self) -> None:
         """Seal what is in the arena."""
@@ -316,7 +321,7 @@ class Scanner:
         elif kind == 162:
             self._mariadb_gtid(ev.parse_mariadb_gtid(event))
         elif kind == 40:
-            return self._nested(_bytes(ev.parse_payload(event)), 16)
+            return self._payload(ev.payload_pieces(event))
         elif 166 <= kind <= 171:
             return self._nested(_bytes(ev.parse_rows_compressed(event)), 16)
         elif kind in _TRANSIENT_KINDS:
@@ -508,24 +513,38 @@ class Scanner:
             limit = limit or bool(s[sc.S_FILE_POS] >= s[sc.S_STOP_POS])
         return limit
 
-    def _big(self, buffer: np.ndarray[Any, Any], end: int) -> bool:
-        """An event of several packets. False if it is not complete yet."""
+    def _payload(self, pieces: Iterable[bytes]) -> bool:
+        """The events of a compressed transaction, in pieces of any size. True if a limit was reached behind them."""
+        limit = False
+        rest = b""
+        row = 0
+        for piece in pieces:
+            data = _bytes(rest + piece)
+            end = len(data) - 16
+            whole = int(sc.whole_events(data, end))
+            rest = data[whole:end].tobytes()
+            limit = self._nested(data[: whole + 16], 16, first_row=row) or limit
+            row = self._nested_rows
+        if rest:
+            raise DecodeError("a transaction payload ends inside an event")
+        return limit
+
+    def _big(self, buffer: np.ndarray[Any, Any]) -> bool:
+        """An event of several packets, all there: its pieces are moved together where they lie. True if a limit was reached behind it."""
         s = self.s
-        at = int(s[sc.S_POS])
-        need = self.missing(buffer, end, at)
-        if need == 0 or end - at < need:
-            return False
-        pieces = []
+        at = into = int(s[sc.S_POS]) + 4
+        p = at - 4
         size = 0xFFFFFF
-        p = at
         while size == 0xFFFFFF:
             size = int(buffer[p]) | int(buffer[p + 1]) << 8 | int(buffer[p + 2]) << 16
-            pieces.append(buffer[p + 4 : p + 4 + size])
+            if into != p + 4:
+                buffer[into : into + size] = buffer[p + 4 : p + 4 + size]
+            into += size
             p += 4 + size
-        event = np.concatenate([*pieces, np.zeros(16, np.uint8)])[1:]
-        full = len(event) - 16
+        full = into - at - 1  # behind the packet's status byte
+        event = buffer[at + 1 : into + 16]
         if s[sc.S_CRC]:
-            if zlib.crc32(event[: full - 4].tobytes()) != int.from_bytes(event[full - 4 : full].tobytes(), "little"):
+            if zlib.crc32(event[: full - 4].data) != int.from_bytes(event[full - 4 : full].tobytes(), "little"):
                 raise ChecksumMismatch(
                     "the checksum of an event of several packets is wrong", where=self._where(), hint=self._look()
                 )
@@ -533,8 +552,7 @@ class Scanner:
         s[sc.S_POS] = p
         before = int(s[sc.S_FILE_POS])
         s[sc.S_FILE_POS] = before + full
-        self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
-        return True
+        return self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
 
     # -- arenas -----------------------------------------------------------------------------------------------------------
     def _seal_arena(self) -> None:

@@ -14,7 +14,7 @@ import pymysql
 
 from sluice.binlog.connection import connect_settings, translated
 from sluice.config.connections import Endpoint
-from sluice.errors import LostPosition, SluiceError, SourceUnavailable
+from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
 from sluice.model.positions import Position
 
 HEARTBEAT_S = 5.0
@@ -140,6 +140,12 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
             return SourceUnavailable(
                 f"another replica with the same server id took over the connection: {text}",
                 hint="set source.server_id to a number that no other replica or pipeline uses",
+            )
+        if "max_allowed_packet" in lowered:
+            return CaptureError(
+                f"the server cannot send an event of its log behind {start}: {text} (1236)",
+                where=str(start),
+                hint="SET GLOBAL max_allowed_packet = 1073741824 on the source, or `sluice seek` behind the event and load the table anew",
             )
         return LostPosition(
             f"the server cannot send the log from {start}: {text} (1236)",

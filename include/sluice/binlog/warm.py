@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.binlog import fill, jsontext
+from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
 from sluice.binlog.decode import ArenaRows, decode_arena
 from sluice.binlog.plan import plan_table
@@ -81,6 +82,7 @@ def compile_kernels() -> None:
     buffer[: len(log)] = np.frombuffer(log, np.uint8)
     scanner.feed(buffer, len(log), 0)
     scanner.finish()
+    sc.whole_events(buffer, 0)
 
     def buckets(_: TableSchema, __: Any, count: int) -> np.ndarray[Any, Any]:
         return np.zeros(count, np.uint8)

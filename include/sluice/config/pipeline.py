@@ -133,6 +133,11 @@ class CaptureConfig(_Model):
     events: tuple[Event, ...] = Field(tuple(Event), description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
+    max_event: Size = Field(
+        256 * 2**20,
+        description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the drain. "
+        "A drain needs about six times as much memory for it.",
+    )
     readers: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
         "auto",
         description="Connections that read closed log files side by side while the backlog of a batch spans several; auto: one a core, at most 4.",

@@ -179,6 +179,7 @@ def _capture(
             max_bytes=limits.max_bytes,
             max_wait_s=max_wait_s,
             idle_wait_s=idle_wait_s,
+            max_event_bytes=pipeline.capture.max_event,
             stop_at=until,
         ),
         writer_factory=writer,

@@ -14,6 +14,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from sluice.errors import ConfigError, SegmentError, StorageUnavailable
 from sluice.segments.manifest import SegmentManifest
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
+_SYNCS_AT_ONCE = 8
 MIN_FREE_BYTES = 64 * 2**20
 
 
@@ -159,9 +161,10 @@ class SegmentStore:
             with self._errors(f"syncing batch {batch}"):
                 folder = self.full_path(self.batch_path(batch))
                 if os.path.isdir(folder):
-                    for entry in os.scandir(folder):
-                        if entry.is_dir():
-                            _sync_folder(entry.path)
+                    tables = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
+                    with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as pool:
+                        for _ in pool.map(_sync_folder, tables):
+                            pass
                     self._sync_folders(folder)
 
     def delete(self, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, Segm
 from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 50_000
+_FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_gtid", "_origin", "_commit_ts", "_txn"]
 
@@ -192,8 +194,15 @@ class SegmentWriter:
         """Write all rows that are held back."""
         with self._lock:
             left = [self._take(key) for key in list(self._pending)]
-        for key, item in left:
-            self._write(key, item)
+        if len(left) <= _FILES_AT_ONCE:
+            for key, item in left:
+                self._write(key, item)
+            return
+        with ThreadPoolExecutor(
+            _FILES_AT_ONCE, thread_name_prefix="write"
+        ) as pool:  # the disk takes several syncs at once
+            for _ in pool.map(lambda one: self._write(*one), left):
+                pass
 
     def abort(self) -> None:
         """Delete what was written; what cannot be deleted stays as an orphan that retention removes."""
