@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from sluice.binlog.connection import collations, rows_of
-from sluice.binlog.plan import TablePlan, plan_table
+from sluice.binlog.plan import TablePlan, close_open, is_left_open, plan_table
 from sluice.binlog.tablemap import TableMap
 from sluice.errors import UnsupportedType
 
@@ -15,6 +15,7 @@ _GENERATED = (
     "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
     "AND GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> ''"
 )
+_TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
 
 class Catalog:
@@ -42,7 +43,17 @@ class Catalog:
         generated = {
             str(row[0]) for row in rows_of(self._sql(), _GENERATED, (table_map.table.schema, table_map.table.table))
         }
+        self._settle(table_map)
         return plan_table(table_map, self._collation, frozenset(generated), where)
+
+    def _settle(self, table_map: TableMap) -> None:
+        """What MariaDB's log leaves open even with full metadata."""
+        columns = {column.name: column for column in table_map.columns if is_left_open(column)}
+        if not self._mariadb or not columns:
+            return
+        for name, family, digits in rows_of(self._sql(), _TYPES, (table_map.table.schema, table_map.table.table)):
+            if name in columns:
+                close_open(columns[str(name)], str(family), int(digits or 0))
 
     def _sql(self) -> Any:
         if self._connection is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,18 @@ _TEMPORAL = {
     t.DATE: fill.MODE_DATE, t.NEWDATE: fill.MODE_DATE, t.DATETIME2: fill.MODE_DATETIME2, t.TIMESTAMP2: fill.MODE_TIMESTAMP2,
     t.TIME2: fill.MODE_TIME2, t.TIME: fill.MODE_TIME, t.DATETIME: fill.MODE_DATETIME, t.TIMESTAMP: fill.MODE_TIMESTAMP,
 }  # fmt: skip
+
+
+_OLD_WITH_DIGITS = {
+    t.TIME: fill.MODE_OLD_TIME,
+    t.DATETIME: fill.MODE_OLD_DATETIME,
+    t.TIMESTAMP: fill.MODE_OLD_TIMESTAMP,
+}
+_AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {
+    K.UUID: lambda value: str(uuid.UUID(bytes=value)),
+    K.INET4: lambda value: socket.inet_ntop(socket.AF_INET, value),
+    K.INET6: lambda value: socket.inet_ntop(socket.AF_INET6, value),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +183,8 @@ class _TableDecoder:
             return _array(plan.arrow_type, rows, valid, nulls, out)
         numbers = np.empty(rows, np.int64)
         if kind in _TEMPORAL:
-            nulls = fill.fill_temporal(self.arena, offsets, select, _TEMPORAL[kind], column.fsp, numbers, valid)
+            mode = _OLD_WITH_DIGITS[kind] if kind in _OLD_WITH_DIGITS and column.fsp else _TEMPORAL[kind]
+            nulls = fill.fill_temporal(self.arena, offsets, select, mode, column.fsp, numbers, valid)
             if column.kind is K.DATE:
                 numbers = numbers.astype(np.int32)
             return _array(plan.arrow_type, rows, valid, nulls, numbers)
@@ -201,7 +216,7 @@ class _TableDecoder:
         column = plan.column
         prefix = -plan.width
         ends = np.empty(rows + 1, np.int64)
-        if column.kind is K.BINARY:
+        if column.kind is K.BINARY or column.kind in _AS_BINARY:
             data = np.zeros(rows * column.length, np.uint8)
             nulls = fill.fill_padded(self.arena, offsets, select, prefix, column.length, ends, data, valid)
             if nulls < 0:
@@ -215,6 +230,10 @@ class _TableDecoder:
             return self._json(plan, offsets, select, data, ends, valid)
         if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
             data, ends = self._inflate(column.name, data, ends)
+        if column.kind in _AS_BINARY:
+            raw, size, text = data.tobytes(), column.length, _AS_BINARY[column.kind]
+            bounds = ends.tolist()
+            return arrow.strings([text(raw[bounds[i] : bounds[i] + size]) if valid[i] else None for i in range(rows)])
         if column.charset is not None:
             try:
                 data, ends = to_utf8(column.charset, data, ends)

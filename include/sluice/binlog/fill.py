@@ -18,7 +18,11 @@ from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
 ABSENT_NULL = -1
 ABSENT_COLUMN = -2
 
-MODE_DATE, MODE_DATETIME2, MODE_TIMESTAMP2, MODE_TIME2, MODE_TIME, MODE_DATETIME, MODE_TIMESTAMP = range(7)
+(
+    MODE_DATE, MODE_DATETIME2, MODE_TIMESTAMP2, MODE_TIME2, MODE_TIME, MODE_DATETIME, MODE_TIMESTAMP, MODE_OLD_TIME, MODE_OLD_DATETIME,
+    MODE_OLD_TIMESTAMP,
+) = range(10)  # fmt: skip
+"""The last three: MariaDB's own formats with digits, before 10.1."""
 
 
 @kernel
@@ -183,6 +187,10 @@ def fill_temporal(arena: Any, offsets: Any, select: Any, mode: Any, digits: Any,
     Days that no calendar has are stored as :mod:`sluice.model.temporal` says.
     """
     nulls = 0
+    unit = np.int64(1)  # of the old formats' last digit, in microseconds
+    for _ in range(digits, 6):
+        unit *= 10
+    parts = 1000000 // unit
     for i in range(len(select)):
         m = select[i]
         o = offsets[m] if m >= 0 else np.int64(-1)
@@ -240,6 +248,21 @@ def fill_temporal(arena: Any, offsets: Any, select: Any, mode: Any, digits: Any,
             t = v % 1000000
             seconds = (t // 10000) * 3600 + (t // 100 % 100) * 60 + t % 100
             out[i] = _moment(d // 10000, d // 100 % 100, d % 100, seconds * 1000000)
+        elif mode == MODE_OLD_TIME:
+            size = 4 if digits <= 2 else (5 if digits <= 5 else 6)
+            out[i] = (_big(arena, o, size) - 3020400 * parts) * unit
+        elif mode == MODE_OLD_DATETIME:
+            size = 6 if digits <= 2 else (7 if digits <= 5 else 8)
+            v = _big(arena, o, size)
+            micros = v % parts * unit
+            v //= parts
+            clock = v % 86400 * 1000000 + micros
+            v //= 86400
+            out[i] = _moment(v // 416, v // 32 % 13, v % 32, clock)
+        elif mode == MODE_OLD_TIMESTAMP:
+            seconds = _big(arena, o, 4)
+            micros = _big(arena, o + 4, (digits + 1) >> 1) * unit
+            out[i] = TIMESTAMP_BASE if seconds == 0 and micros == 0 else seconds * 1000000 + micros
         else:
             seconds = np.int64(load_u32(arena, o))
             out[i] = TIMESTAMP_BASE if seconds == 0 else seconds * 1000000

@@ -38,6 +38,13 @@ _GEOMETRIES = (
     "multipolygon",
     "geometrycollection",
 )
+_OLD_WITH_DIGITS = {
+    t.TIME: (3, 4, 4, 5, 5, 5, 6),
+    t.DATETIME: (8, 6, 6, 7, 7, 7, 8),
+    t.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
+}
+"""Bytes by digits of MariaDB's temporal types before 10.1 (``mysql56_temporal_format=OFF``)."""
+_AS_BINARY = {"uuid": (K.UUID, 16), "inet6": (K.INET6, 16), "inet4": (K.INET4, 4)}
 _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 BINARY_COLLATION = 63
 
@@ -72,6 +79,8 @@ def decimal_bytes(precision: int, scale: int) -> int:
 def width_of(column: t.MappedColumn) -> int:
     """Bytes of a fixed value, or minus the number of length bytes. Raises UnsupportedType."""
     kind, meta = column.type, column.meta
+    if kind in _OLD_WITH_DIGITS and meta <= 6:
+        return _OLD_WITH_DIGITS[kind][meta]
     if kind in _FIXED:
         return _FIXED[kind]
     if kind in {t.VARCHAR, t.VAR_STRING, t.VARCHAR_COMPRESSED, t.STRING}:
@@ -133,10 +142,14 @@ def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -
             t.TIMESTAMP: K.TIMESTAMP,
             t.TIMESTAMP2: K.TIMESTAMP,
         }.get(kind, K.TIME)
-        digits = meta if kind in {t.DATETIME2, t.TIMESTAMP2, t.TIME2} else 0
-        return Column(
-            name, family, f"{family.value}({digits})" if digits else family.value, mapped.nullable, fsp=digits
-        )
+        return Column(name, family, f"{family.value}({meta})" if meta else family.value, mapped.nullable, fsp=meta)
+    if mapped.family is not None:
+        special, length = _AS_BINARY[mapped.family]
+        if kind != t.STRING or meta != length:
+            raise UnsupportedType(
+                f"the log holds type {kind} ({meta}) for a column of type {mapped.family}", where=where
+            )
+        return Column(name, special, mapped.family, mapped.nullable, length=length)
     if kind == t.JSON:
         return Column(name, K.JSON, "json", mapped.nullable)
     if kind == t.GEOMETRY:
@@ -191,6 +204,21 @@ def _text_column(mapped: t.MappedColumn, collations: CollationLookup, where: str
     if binary:
         return Column(name, K.BLOB, names[0], mapped.nullable)
     return Column(name, K.TEXT, names[1], mapped.nullable, charset=charset, collation=collation)
+
+
+def is_left_open(mapped: t.MappedColumn) -> bool:
+    """True if MariaDB's log may mean one of several types: BINARY, or UUID, INET4, INET6; an old temporal type with or without digits."""
+    if mapped.type == t.STRING:
+        return mapped.meta in {4, 16} and mapped.collation in {None, BINARY_COLLATION}
+    return mapped.type in t.OLD_TEMPORAL
+
+
+def close_open(mapped: t.MappedColumn, family: str, digits: int) -> None:
+    """Settle :func:`is_left_open` by what a definition says of the column."""
+    if mapped.type in t.OLD_TEMPORAL:
+        mapped.meta = digits
+    elif family in _AS_BINARY:
+        mapped.family = family
 
 
 def plan_table(

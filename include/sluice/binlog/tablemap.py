@@ -23,13 +23,18 @@ _ONE_BYTE = {FLOAT, DOUBLE, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, GEOMETRY, J
     DATETIME2,
     TIME2,
 }
+OLD_TEMPORAL = {TIME, DATETIME, TIMESTAMP}
 NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE}
 CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 
 
 @dataclass(slots=True)
 class MappedColumn:
-    """A column of a table map. ``meta`` is the type's own metadata, see :func:`parse_table_map`; None: the log does not say."""
+    """A column of a table map. ``meta`` is the type's own metadata, see :func:`parse_table_map`; None: the log does not say.
+
+    No log says the last one: ``family`` is uuid, inet4 or inet6 where a definition says so (MariaDB logs them as BINARY); and MariaDB's old
+    temporal types get their digits into ``meta`` from there.
+    """
 
     type: int
     meta: int
@@ -40,6 +45,7 @@ class MappedColumn:
     labels: tuple[bytes, ...] | None = None
     geometry: int | None = None
     dimension: int | None = None
+    family: str | None = None
 
 
 @dataclass(slots=True)
