@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluice.binlog.connection import connect_settings
 from sluice.config.connections import parse_connection
 from sluice.stack.mariadb import MariaDBServer
 from tests.integration.capturing import draining, head, printed, server_text, texts
@@ -121,31 +122,9 @@ def deliver(source, target, folder, fresh_schema, zookeeper):
 
 
 RIGHT = (
-    "i8",
-    "u8",
-    "i16",
-    "u16",
-    "i24",
-    "u24",
-    "i32",
-    "u32",
-    "i64",
-    "u64",
-    "dec9_9",
-    "dec10_2",
-    "dec20_10",
-    "dec65_30",
-    "fl",
-    "db",
-    "vc",
-    "vcl",
-    "l1",
-    "tt",
-    "tx",
-    "vb",
-    "vbl",
-    "bl",
-)
+    "i8", "un8", "i16", "un16", "i24", "un24", "i32", "un32", "i64", "un64", "dec9_9", "dec10_2", "dec20_10", "dec65_30", "fl", "db", "vc",
+    "vcl", "tt", "tx",
+)  # fmt: skip
 """Where mysql-replication is right."""
 
 
@@ -172,20 +151,19 @@ def test_mysql_replication_reads_the_same_event_by_event(kind, request, tmp_path
     end = head(drain.endpoint)
     endpoint = parse_connection("source", server.connection_json())
     reader = BinLogStreamReader(
-        connection_settings={"host": endpoint.host, "port": endpoint.port, "user": endpoint.user, "passwd": endpoint.password, "charset": "utf8mb4"},
+        connection_settings=connect_settings(endpoint),
         server_id=77_123, log_file=start.file, log_pos=start.offset, resume_stream=True, blocking=False,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
     )  # fmt: skip
     theirs = []
     try:
         for event in reader:
-            for row in event.rows:
-                if event.schema == db:
-                    theirs.append((
-                        row.get("before_values"),
-                        row.get("after_values", row.get("values")),
-                        type(event).__name__[0].lower(),
-                    ))
+            for row in event.rows if event.schema == db else ():
+                theirs.append((
+                    row.get("before_values"),
+                    row.get("after_values", row.get("values")),
+                    type(event).__name__[0].lower(),
+                ))
             if (reader.log_file, reader.log_pos) == (end.file, end.offset):
                 break
     finally:

@@ -129,7 +129,7 @@ LATIN = "abcXYZ äöüÿéñ£€ß'\\"
 EMOJI = "ab é中文😀👍\u0301ß'\\\""
 TYPES: dict[str, tuple[str, Any]] = {
     **{f"i{b}": (f"{n}", integer(b, False)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
-    **{f"u{b}": (f"{n} unsigned", integer(b, True)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
+    **{f"un{b}": (f"{n} unsigned", integer(b, True)) for n, b in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))},
     "zf": ("int(7) unsigned zerofill", integer(32, True)),
     "b1": ("tinyint(1)", integer(8, False)),
     **{f"dec{p}_{s}": (f"decimal({p},{s})", decimal(p, s)) for p, s in ((1, 0), (9, 9), (10, 2), (18, 4), (19, 0), (20, 10), (38, 20), (39, 1), (65, 30), (65, 0), (30, 30), (14, 4))},

@@ -11,18 +11,17 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable
 from sluice.model.positions import Position
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 _LOGIN_ERRORS = {1044, 1045, 1251, 1698, 2059, 3118, 3955}
-_TLS = ("ssl_ca", "ssl_cert", "ssl_key")
 
 
 def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
-    """Arguments of ``pymysql.connect``. TLS from the connection's extra: ssl_ca, ssl_cert, ssl_key, ssl_verify_cert, ssl_verify_identity."""
+    """Arguments of ``pymysql.connect``; TLS as :func:`sluice.config.connections.tls_settings` says. Raises ConfigError."""
     settings: dict[str, Any] = {
         "host": endpoint.host,
         "port": endpoint.port or 3306,
@@ -36,15 +35,7 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
     }
     if endpoint.extra.get("unix_socket"):
         settings["unix_socket"] = endpoint.extra["unix_socket"]
-    if any(endpoint.extra.get(name) for name in _TLS):
-        settings |= {name: endpoint.extra[name] for name in _TLS if endpoint.extra.get(name)}
-        settings["ssl_verify_cert"] = _flag(endpoint.extra.get("ssl_verify_cert", bool(endpoint.extra.get("ssl_ca"))))
-        settings["ssl_verify_identity"] = _flag(endpoint.extra.get("ssl_verify_identity", False))
-    return settings
-
-
-def _flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else str(value).lower() in {"1", "true", "yes", "on"}
+    return settings | tls_settings(endpoint)
 
 
 @contextmanager
@@ -96,6 +87,7 @@ class ServerInfo:
         head: where its log ends now; None-like (file ``""``) if it keeps no log.
         binary_logs: (name, size in bytes) of each log file, oldest first.
         variables: the settings that matter here, lower-case names.
+        do_db, ignore_db: schemas that alone get into the log, or do not (``binlog_do_db``, ``binlog_ignore_db``).
     """
 
     flavour: str
@@ -106,6 +98,8 @@ class ServerInfo:
     head: Position
     binary_logs: tuple[tuple[str, int], ...]
     variables: dict[str, str] = field(default_factory=dict)
+    do_db: tuple[str, ...] = ()
+    ignore_db: tuple[str, ...] = ()
 
     @property
     def is_mariadb(self) -> bool:
@@ -118,7 +112,7 @@ _VARIABLES = (
     "log_bin_compress", "binlog_checksum", "binlog_expire_logs_seconds", "expire_logs_days", "gtid_mode", "enforce_gtid_consistency",
     "server_id", "server_uuid", "version", "version_comment", "gtid_purged", "gtid_executed", "gtid_binlog_pos", "gtid_current_pos",
     "binlog_annotate_row_events", "encrypt_binlog", "binlog_encryption", "lower_case_table_names", "binlog_row_event_max_size", "time_zone",
-    "innodb_native_foreign_keys",
+    "innodb_native_foreign_keys", "log_replica_updates", "log_slave_updates",
 )  # fmt: skip
 
 
@@ -168,6 +162,8 @@ def server_info(connection: Connection[Cursor]) -> ServerInfo:
     uuid = f"mariadb:{server_id}" if mariadb else variables.get("server_uuid", "")
     head = Position(uuid, "", 0)
     logs: tuple[tuple[str, int], ...] = ()
+    do_db: tuple[str, ...] = ()
+    ignore_db: tuple[str, ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
         try:
             status = _log_status(connection)
@@ -183,9 +179,11 @@ def server_info(connection: Connection[Cursor]) -> ServerInfo:
             executed = (
                 variables.get("gtid_binlog_pos", "") if mariadb else (str(status[0][4]) if len(status[0]) > 4 else "")
             )
+            do_db, ignore_db = (tuple(filter(None, str(text or "").split(","))) for text in status[0][2:4])
             head = Position(uuid, str(status[0][0]), int(status[0][1]), executed.replace("\n", ""))
         logs = tuple((str(row[0]), int(row[1])) for row in found)
-    return ServerInfo("MariaDB" if mariadb else "MySQL", version, numbers, uuid, server_id, head, logs, variables)
+    flavour = "MariaDB" if mariadb else "MySQL"
+    return ServerInfo(flavour, version, numbers, uuid, server_id, head, logs, variables, do_db, ignore_db)
 
 
 def collations(connection: Connection[Cursor]) -> dict[int, tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow.compute as pc
 from sluice.binlog import arrow, fill, jsondiff, jsontext
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
+from sluice.binlog.addresses import inet4_text, inet6_text, uuid_text
 from sluice.binlog.plan import ColumnPlan, TablePlan
 from sluice.binlog.transcode import to_utf8
 from sluice.errors import DecodeError, UnsupportedType
@@ -37,11 +36,7 @@ _OLD_WITH_DIGITS = {
     t.DATETIME: fill.MODE_OLD_DATETIME,
     t.TIMESTAMP: fill.MODE_OLD_TIMESTAMP,
 }
-_AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {
-    K.UUID: lambda value: str(uuid.UUID(bytes=value)),
-    K.INET4: lambda value: socket.inet_ntop(socket.AF_INET, value),
-    K.INET6: lambda value: socket.inet_ntop(socket.AF_INET6, value),
-}
+_AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {K.UUID: uuid_text, K.INET4: inet4_text, K.INET6: inet6_text}
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,13 @@ def parse_rotate(event: bytes) -> Rotate:
     """``event`` with header, without checksum."""
     if len(event) < HEADER + 9:
         raise DecodeError("a rotate event is too short")
-    return Rotate(event[HEADER + 8 :].decode("utf-8"), struct.unpack_from("<Q", event, HEADER)[0])
+    offset = struct.unpack_from("<Q", event, HEADER)[0]
+    if not 4 <= offset < 2**48:
+        raise DecodeError(f"a rotate event names the offset {offset}, where no file can begin or go on")
+    file = event[HEADER + 8 :].decode("utf-8")
+    if not file.rpartition(".")[2].isdecimal():
+        raise DecodeError(f"a rotate event names {file!r}, which is no log file (base.number)")
+    return Rotate(file, offset)
 
 
 def parse_format(event: bytes) -> tuple[str, bool]:

@@ -81,6 +81,10 @@ class MariaGtidPosition:
         """What a later position says of its domains."""
         self._last.update(later._last)
 
+    def reaches(self, other: MariaGtidPosition) -> bool:
+        """True if this position is at or behind the other one in each of its domains."""
+        return all(d in self._last and self._last[d][1] >= number for d, (_, number) in other._last.items())
+
     def __bool__(self) -> bool:
         return bool(self._last)
 

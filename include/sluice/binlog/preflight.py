@@ -6,16 +6,17 @@ Runs before every drain (two round trips) and in ``sluice check``. Errors stop t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import socket
 from typing import Any
 
 import structlog
 
-from sluice.binlog.connection import ServerInfo, rows_of
+from sluice.binlog.connection import ServerInfo, first_that_works, rows_of
+from sluice.binlog.findings import Finding
 from sluice.binlog.selection import Selection
+from sluice.binlog.standing import position_findings
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import LostPosition, PreflightError, TerminalError, WrongServer
-from sluice.model.positions import Position, split_file
+from sluice.model.positions import Position
 from sluice.model.tables import TableId
 
 _log = structlog.get_logger()
@@ -24,34 +25,30 @@ SHORT_HORIZON_S = 86_400
 _ON = {"ON", "1", "TRUE", "YES"}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the pre-flight: ``severity`` is warning or error; ``kind`` the error it becomes.
+def preflight(
+    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+) -> list[Finding]:
+    """Everything there is to say, errors first.
 
-    ``setting`` and ``value`` as the server has them; ``why`` it matters; ``fix``: the statement that mends it.
+    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it.
     """
-
-    severity: str
-    setting: str
-    value: str
-    why: str
-    fix: str = ""
-    kind: type[TerminalError] = PreflightError
-
-
-def preflight(connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None) -> list[Finding]:
-    """Everything there is to say, errors first. ``cursor``: the captured position, None before the first drain."""
+    selection = Selection.compile(pipeline.capture)
     found = _log_settings(info) + _privileges(connection) + _horizon(info)
+    if any(finding.setting == "privileges" for finding in found):
+        return sorted(found, key=lambda f: f.severity != "error")
+    found += _filters(connection, info, selection) + _replicates(connection, info) + _same_id(connection, server_id)
     if pipeline.capture.unlogged_cascades == "stop":
-        found += _cascades(connection, info, Selection.compile(pipeline.capture))
+        found += _cascades(connection, info, selection)
     if cursor is not None:
-        found += _position(info, cursor)
+        found += position_findings(connection, info, cursor)
     return sorted(found, key=lambda f: f.severity != "error")
 
 
-def require_ready(connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None) -> None:
+def require_ready(
+    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+) -> None:
     """Raises PreflightError, LostPosition or WrongServer for the first error; logs warnings."""
-    found = preflight(connection, info, pipeline, cursor)
+    found = preflight(connection, info, pipeline, cursor, server_id)
     for finding in found:
         if finding.severity == "warning":
             _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
@@ -114,6 +111,20 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
                 "SET PERSIST binlog_row_image = 'FULL', or SET PERSIST binlog_row_value_options = ''",
             )
         )
+    if have.get("binlog_checksum", "").upper() == "NONE":
+        found.append(
+            Finding(
+                "warning",
+                "binlog_checksum",
+                "NONE",
+                "a bit that flips in the log, on disk or on the way, goes unnoticed",
+                "SET GLOBAL binlog_checksum = 'CRC32'",
+            )
+        )
+    if info.server_id == 0:
+        found.append(
+            Finding("error", "server_id", "0", "a server without an id refuses replicas", "SET GLOBAL server_id = 1")
+        )
     if have.get("encrypt_binlog", "").upper() in _ON and info.is_mariadb:
         found.append(
             Finding(
@@ -145,6 +156,70 @@ def _privileges(connection: Any) -> list[Finding]:
     ]
 
 
+def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """``binlog_do_db`` and ``binlog_ignore_db`` keep whole schemas out of the log."""
+    if not info.do_db and not info.ignore_db:
+        return []
+    tables = rows_of(
+        connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+    )
+    wanted = {str(schema) for schema, table in tables if selection.wants(TableId(str(schema), str(table)))}
+    lost = sorted(s for s in wanted if (s not in info.do_db if info.do_db else s in info.ignore_db))
+    if not lost:
+        return []
+    setting, value = ("binlog_do_db", info.do_db) if info.do_db else ("binlog_ignore_db", info.ignore_db)
+    return [
+        Finding(
+            "error",
+            setting,
+            ",".join(value),
+            f"changes of captured tables in {', '.join(lost[:5])} do not get into the log",
+            f"take {setting} out of the server's configuration and restart it, or exclude these schemas",
+        )
+    ]
+
+
+def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
+    """What a replica applies gets into its own log only with ``log_replica_updates``."""
+    if info.variables.get("log_replica_updates", info.variables.get("log_slave_updates", "ON")).upper() in _ON:
+        return []
+    if info.is_mariadb:  # its SHOW SLAVE STATUS takes a privilege of its own
+        replicates = int(rows_of(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0
+    else:
+        replicates = bool(first_that_works(connection, "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
+    if not replicates:
+        return []
+    name = "log_slave_updates" if info.is_mariadb else "log_replica_updates"
+    return [
+        Finding(
+            "error",
+            name,
+            "OFF",
+            "this server is a replica itself, and what it applies from its own source does not get into its log",
+            f"start it with {name}=ON, or capture from its source",
+        )
+    ]
+
+
+def _same_id(connection: Any, server_id: int) -> list[Finding]:
+    """Replicas of the same id throw each other out. One of this machine may be this pipeline's own, not yet gone."""
+    if not server_id:
+        return []
+    here = socket.gethostname()[:60]
+    for row in first_that_works(connection, "SHOW REPLICAS", "SHOW SLAVE HOSTS"):
+        if int(row[0]) == server_id and str(row[1]) != here:
+            return [
+                Finding(
+                    "warning",
+                    "server_id",
+                    str(server_id),
+                    f"a replica at {row[1] or 'an unknown host'} uses the same id: two of them throw each other out",
+                    "give this pipeline another number: source.server_id",
+                )
+            ]
+    return []
+
+
 def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
     """InnoDB's own cascades never reach the log; since 9.6 MySQL does them above the engine, and they do."""
     if not info.is_mariadb and info.variables.get("innodb_native_foreign_keys", "").upper() == "OFF":
@@ -171,6 +246,8 @@ def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[F
 
 def _horizon(info: ServerInfo) -> list[Finding]:
     seconds = int(float(info.variables.get("binlog_expire_logs_seconds", "0") or 0))
+    if not seconds:
+        seconds = int(86_400 * float(info.variables.get("expire_logs_days", "0") or 0))
     if 0 < seconds < SHORT_HORIZON_S:
         return [
             Finding(
@@ -178,67 +255,10 @@ def _horizon(info: ServerInfo) -> list[Finding]:
                 "binlog_expire_logs_seconds",
                 str(seconds),
                 f"the log is purged after {seconds / 3600:.1f} h: a longer stop of this pipeline loses its position",
-                "SET PERSIST binlog_expire_logs_seconds = 604800",
+                f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_expire_logs_seconds = 604800",
             )
         ]
     return []
 
 
-def _position(info: ServerInfo, cursor: Position) -> list[Finding]:
-    if not info.head.file:
-        return []
-    if cursor.server_uuid != info.server_uuid:
-        return [
-            Finding(
-                "error",
-                "server",
-                info.server_uuid,
-                f"another server answers: the position {cursor} belongs to {cursor.server_uuid}",
-                "point the connection at the right server, or `sluice seek` to a position of the new one",
-                WrongServer,
-            )
-        ]
-    base, number = split_file(cursor.file)
-    head_base, head_number = split_file(info.head.file)
-    if base != head_base:
-        return [
-            Finding(
-                "error",
-                "log_bin_basename",
-                head_base,
-                f"the position is in files called {base}",
-                "`sluice seek` to a position that exists",
-                WrongServer,
-            )
-        ]
-    sizes = {split_file(name)[1]: (name, size) for name, size in info.binary_logs}
-    if number not in sizes:
-        names = [name for name, _ in info.binary_logs]
-        have = f"the server has {names[0]} to {names[-1]}" if names else "the server has none"
-        if number > head_number:
-            why = f"{have}: its numbering was reset (RESET BINARY LOGS), or it is a copy from an older backup"
-        else:
-            why = f"it was purged before it was drained; {have}"
-        return [
-            Finding(
-                "error",
-                "position",
-                str(cursor),
-                why,
-                "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables",
-                LostPosition,
-            )
-        ]
-    name, size = sizes[number]
-    if cursor.offset > size:
-        return [
-            Finding(
-                "error",
-                "position",
-                str(cursor),
-                f"{name} has only {size} bytes: the server lost the end of its log, or it is another server",
-                "compare both sides, then `sluice seek PIPELINE latest`",
-                LostPosition,
-            )
-        ]
-    return []
+__all__ = ["Finding", "preflight", "require_ready"]

@@ -89,7 +89,7 @@ class Scanner:
         self._arena = np.empty(0, np.uint8)
         self._rev = np.empty((sc.REV_FIELDS, 1 << 14), np.int64)
         self._images = np.empty(1 << 16, np.int64)
-        self._slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events)
+        self._slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events, mariadb=mariadb)
         self._ledger = Ledger(s, start.gtid_set, mariadb=mariadb)
         self._waiting = xa.Waiting(xa.parse_prepared(start.prepared))
         self._reread = reread

@@ -33,7 +33,8 @@ class TableSlots:
         map_at, map_size, map_bytes: body of the table map, so that the kernel recognises it. plans: by slot.
     """
 
-    def __init__(self, plan: Callable[[TableMap], TablePlan | None], row_events: int) -> None:
+    def __init__(self, plan: Callable[[TableMap], TablePlan | None], row_events: int, *, mariadb: bool = False) -> None:
+        self._mariadb = mariadb
         self._plan = plan
         self._row_events = row_events
         self._count = 0
@@ -55,7 +56,7 @@ class TableSlots:
         """The slot of a table map (-1: not wanted), under its table id from now on. Raises what ``plan`` raises, DecodeError."""
         slot = self._by_body.get(body)
         if slot is None:
-            table_map = parse_table_map(body)
+            table_map = parse_table_map(body, mariadb=self._mariadb)
             plan = self._plan(table_map)
             slot = -1 if plan is None else self._add(plan, body)
             if len(self._by_body) < _REMEMBERED_MAPS:

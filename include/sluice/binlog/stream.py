@@ -36,7 +36,7 @@ class LogStream:
         from pymysqlreplication import BinLogStreamReader
 
         self.endpoint = endpoint
-        settings = connect_settings(endpoint) | {"read_timeout": 86_400}
+        settings = connect_settings(endpoint) | {"read_timeout": SILENCE_S}
         with translated(endpoint, f"asking for the log from {start}"):
             self._reader = BinLogStreamReader(
                 connection_settings=settings,
@@ -73,6 +73,8 @@ class LogStream:
                 count = self._socket.recv_into(view[at:])
             except OSError as error:
                 raise self._broken(str(error)) from error
+            if count == 0 and at > start:
+                return at - start  # what came before may say why
             if count == 0:
                 raise self._broken("the server closed the connection")
             self._heard = time.monotonic()
@@ -138,7 +140,7 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
         lowered = text.lower()
         if "server id" in lowered or "server_uuid" in lowered or "server-uuid" in lowered or "same" in lowered:
             return SourceUnavailable(
-                f"another replica with the same server id took over the connection: {text}",
+                f"another replica with the same server id took over the connection (SHOW REPLICAS lists it): {text}",
                 hint="set source.server_id to a number that no other replica or pipeline uses",
             )
         if "max_allowed_packet" in lowered:

@@ -92,7 +92,7 @@ class _Reader:
         return len(self.data) - self.at
 
 
-def parse_table_map(body: bytes) -> TableMap:
+def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     """Parse the body (behind the 19-byte header, without checksum). Raises DecodeError.
 
     ``meta`` of a column: varchar, char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal: ``precision << 8 | scale``;
@@ -132,7 +132,7 @@ def parse_table_map(body: bytes) -> TableMap:
     table_map = TableMap(table_id, TableId(schema, name), columns, body=body)
     while r.left:
         field_type = r.number(1)
-        _optional(table_map, field_type, _Reader(r.take(r.packed())))
+        _optional(table_map, field_type, _Reader(r.take(r.packed())), mariadb)
     return table_map
 
 
@@ -142,7 +142,7 @@ def _string_meta(low: int, high: int) -> tuple[int, int]:
     return low, high
 
 
-def _optional(table_map: TableMap, field_type: int, r: _Reader) -> None:
+def _optional(table_map: TableMap, field_type: int, r: _Reader, mariadb: bool) -> None:
     columns = table_map.columns
     if field_type == 1:  # one bit a numeric column, most significant first
         numeric = [c for c in columns if c.type in NUMERIC]
@@ -150,7 +150,9 @@ def _optional(table_map: TableMap, field_type: int, r: _Reader) -> None:
         for i, column in enumerate(numeric):
             column.unsigned = bool(i >> 3 < len(bits) and bits[i >> 3] << (i & 7) & 0x80)
     elif field_type in {2, 3}:
-        _charsets([c for c in columns if c.type in CHARACTER], r, default=field_type == 2)
+        # MySQL lists VECTOR with a charset, MariaDB geometries
+        with_charset = CHARACTER | {GEOMETRY if mariadb else VECTOR}
+        _charsets([c for c in columns if c.type in with_charset], r, default=field_type == 2)
     elif field_type in {10, 11}:
         _charsets([c for c in columns if c.type in {ENUM, SET}], r, default=field_type == 10)
     elif field_type == 4:

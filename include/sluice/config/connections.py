@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -92,3 +94,51 @@ def parse_connection(connection_id: str, text: str) -> Endpoint:
         )
     except (ValueError, TypeError):
         raise ConfigError(f"connection {connection_id!r} is not a valid URI in Airflow's notation") from None
+
+
+def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Arguments of ``pymysql.connect`` from the connection's extra: ssl_mode, ssl_ca, ssl_cert, ssl_key. Raises ConfigError.
+
+    ``ssl_mode`` is disabled, preferred (the default; encrypted where the server can, nothing verified), required (encrypted, nothing
+    verified), verify_ca, or verify_identity; with ``ssl_ca`` alone the server's certificate is verified, its name not. The flags
+    ``ssl_verify_cert`` and ``ssl_verify_identity`` say the same.
+    """
+    extra = endpoint.extra
+    files = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key") if extra.get(key)}
+    for key, path in files.items():
+        if not os.path.isfile(path):
+            raise ConfigError(f"connection {endpoint.connection_id!r}: {key} {path!r} is not a file")
+    verify, identity = (
+        _flag(extra.get(key, default))
+        for key, default in (("ssl_verify_cert", "ssl_ca" in files), ("ssl_verify_identity", False))
+    )
+    given = extra.get("ssl_mode")
+    mode = (
+        str(given or ("verify_identity" if identity else "verify_ca" if verify else "preferred"))
+        .lower()
+        .replace("-", "_")
+    )
+    if mode == "disabled":
+        return {"ssl_disabled": True}
+    if mode == "preferred":
+        return files
+    if mode == "required":
+        return files or {"ssl": _unverified()}
+    if mode in {"verify_ca", "verify_identity"}:
+        return {**files, "ssl_verify_cert": True, "ssl_verify_identity": mode == "verify_identity"}
+    raise ConfigError(
+        f"connection {endpoint.connection_id!r}: ssl_mode {mode!r} does not exist",
+        hint="write disabled, preferred, required, verify_ca or verify_identity",
+    )
+
+
+def _flag(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).lower() in {"1", "true", "yes", "on"}
+
+
+@cache
+def _unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -12,9 +12,8 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.positions import resolve_start
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, OutOfOrder, SegmentError
-from sluice.flows.capture import server_id_of
 from sluice.flows.inspect import manifest_of
-from sluice.flows.runtime import Runtime
+from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
 from sluice.segments.store import SegmentStore

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.duedumps import due_dumps, ready_or_moved
 from sluice.flows.placing import Placer, PlacingWriter, late_chunks
-from sluice.flows.runtime import Runtime
+from sluice.flows.runtime import Runtime, server_id_of
 from sluice.flows.watch import Watch
 from sluice.flows.watermarks import mark_table_of
 from sluice.model.batches import Batch
@@ -65,12 +64,6 @@ class DrainOutcome:
             "closed_by": self.closed_by,
             "adopted": self.adopted,
         }
-
-
-def server_id_of(pipeline: PipelineConfig) -> int:
-    """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
-    configured = pipeline.source.server_id
-    return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
 
 
 def readers_of(pipeline: PipelineConfig) -> int:

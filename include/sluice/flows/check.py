@@ -9,7 +9,7 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.preflight import preflight
 from sluice.errors import SluiceError
 from sluice.flows.inventory import PlannedCopy, planned_copies
-from sluice.flows.runtime import Runtime
+from sluice.flows.runtime import Runtime, server_id_of
 from sluice.targets import open_target
 
 
@@ -144,7 +144,9 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
         cursor = None
     with open_connection(runtime.source) as connection:
         info = server_info(connection)
-        found = preflight(connection, info, runtime.pipeline, cursor.position if cursor else None)
+        found = preflight(
+            connection, info, runtime.pipeline, cursor.position if cursor else None, server_id_of(runtime.pipeline)
+        )
     lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
     return lines or [
         CheckFinding(

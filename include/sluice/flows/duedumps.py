@@ -18,7 +18,7 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import LostPosition
 from sluice.flows.dumprequest import captured_tables, new_dump
-from sluice.flows.runtime import Runtime
+from sluice.flows.runtime import Runtime, server_id_of
 
 _log = structlog.get_logger()
 
@@ -70,7 +70,8 @@ def ready_or_moved(
     Raises what the pre-flight raises.
     """
     try:
-        require_ready(connection, info, runtime.pipeline, cursor.position if cursor else None)
+        position = cursor.position if cursor else None
+        require_ready(connection, info, runtime.pipeline, position, server_id_of(runtime.pipeline))
     except LostPosition as lost:
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or not info.head.file:
             raise

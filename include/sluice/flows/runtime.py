@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -183,3 +184,9 @@ def _beating(state: PipelineState, owner: str | None) -> Iterator[None]:
 def attempt_id() -> str:
     """A short name for one attempt at a piece of work; what two attempts write never collides."""
     return uuid.uuid4().hex[:12]
+
+
+def server_id_of(pipeline: PipelineConfig) -> int:
+    """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
+    configured = pipeline.source.server_id
+    return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31

@@ -12,7 +12,7 @@ import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR, ER
 from pymysql.protocol import OKPacketWrapper
 
-from sluice.config.connections import Endpoint
+from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
@@ -74,25 +74,6 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _tls(endpoint: Endpoint) -> dict[str, Any]:
-    """The connection's extra: ssl_mode (disabled, preferred, required, verify_ca, verify_identity), ssl_ca, ssl_cert, ssl_key."""
-    extra = endpoint.extra
-    mode = str(extra.get("ssl_mode") or "preferred").lower().replace("-", "_")
-    files = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key") if extra.get(key)}
-    if mode == "disabled":
-        return {"ssl_disabled": True}
-    if mode == "preferred":
-        return files
-    if mode == "required":
-        return files or {"ssl": _unverified()}
-    if mode in {"verify_ca", "verify_identity"}:
-        return {**files, "ssl_verify_cert": True, "ssl_verify_identity": mode == "verify_identity"}
-    raise ConfigError(
-        f"connection {endpoint.connection_id!r}: ssl_mode {mode!r} does not exist",
-        hint="write disabled, preferred, required, verify_ca or verify_identity",
-    )
-
-
 def connect(endpoint: Endpoint) -> TargetConnection:
     """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
 
@@ -114,7 +95,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
             autocommit=True,
             max_allowed_packet=1 << 30,
             client_flag=CLIENT.LOCAL_FILES,
-            **_tls(endpoint),
+            **tls_settings(endpoint),
         )
     try:
         with errors(endpoint, "setting the session up"), connection.cursor() as cursor:
