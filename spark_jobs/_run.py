@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.loading import load_pipeline
+from sluice.coordination.holds import Hold
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
-RETRYABLE, TERMINAL = 75, 65
-"""Exit codes (EX_TEMPFAIL, EX_DATAERR): whether the same call may succeed later."""
+RETRYABLE, TERMINAL, HELD = 75, 65, 69
+"""Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to mend something; the target is
+held and the others go on without it."""
 
 
 def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *, target: bool = False) -> None:
@@ -31,4 +33,7 @@ def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *,
     except SluiceError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(RETRYABLE if error.retryable else TERMINAL)
+    if isinstance(outcome, Hold):
+        sys.stderr.write(f"the target is held since {outcome.since}: {outcome.error}\n")
+        sys.exit(HELD)
     sys.stdout.write(json.dumps(outcome.to_json()) + "\n")

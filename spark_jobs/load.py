@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from _run import run
 
-from sluice.flows.load import load
+from sluice.flows.apart import deliver
 
 if __name__ == "__main__":
     run(
         "Load one batch into one target.",
-        lambda runtime, arguments: load(runtime, arguments.target, arguments.batch),
+        lambda runtime, arguments: deliver(runtime, arguments.target, arguments.batch),
         target=True,
     )

@@ -6,6 +6,7 @@
     {root}/{pipeline}/replicator/cursor             captured position, next batch number
     {root}/{pipeline}/replicator/owner              which installation works (see turns)
     {root}/{pipeline}/batches/{number}              one batch
+    {root}/{pipeline}/holds                         targets that fail while the others go on (see holds)
     {root}/{pipeline}/permit                        may the pipeline work, who said so
     {root}/{pipeline}/audit/{time}                  what a person did to it
     {root}/{pipeline}/dumps/{id}                    see :mod:`sluice.coordination.dumps`
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.coordination.dumps import DumpStates
+from sluice.coordination.holds import Holds
 from sluice.coordination.leases import Lease, fenced, holding, owner_label
 from sluice.coordination.turns import Turns
 from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
@@ -100,6 +102,7 @@ class PipelineState:
         self.targets = tuple(targets)
         self._wait_s = lease_wait_s
         self.turns = Turns(znodes, self._home, session_timeout_s=session_timeout_s)
+        self.holds = Holds(znodes, self._home, self.targets)
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
@@ -194,6 +197,11 @@ class PipelineState:
     def undelivered(self) -> list[int]:
         """Numbers of the batches that some target has not acknowledged, ascending."""
         done = self.delivered()
+        return [n for n in self.numbers() if n > done]
+
+    def in_window(self) -> list[int]:
+        """Numbers of the batches that some target lacks, ascending; targets that are held don't count."""
+        done = self.delivered(self.holds.going())
         return [n for n in self.numbers() if n > done]
 
     def claimed(self, claim: str) -> Batch | None:
@@ -314,10 +322,11 @@ class PipelineState:
         )
         return replace(back, version=process.version + 1)
 
-    def delivered(self) -> int:
-        """The last batch that every target has acknowledged; 0 if none."""
-        done = [p.batch for p in map(self.process, self.targets) if p is not None]
-        return min(done) if len(done) == len(self.targets) and done else 0
+    def delivered(self, targets: Sequence[str] | None = None) -> int:
+        """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""
+        asked = self.targets if targets is None else targets
+        done = [p.batch for p in map(self.process, asked) if p is not None]
+        return min(done) if len(done) == len(asked) and done else 0
 
     def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""

@@ -92,7 +92,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
         if known:
             return _deliver_again(known, "already drained by this run")
         with state.replicator(wait_s=LEASE_WAIT_S) as lease:
-            undelivered = state.undelivered()
+            undelivered = state.in_window()
             if len(undelivered) >= runtime.pipeline.window:
                 taken = state.reclaim(undelivered[0], claim)
                 if taken:
@@ -264,12 +264,12 @@ def _deliver_again(batch: Batch, why: str) -> DrainOutcome:
 
 def _orphan(state: PipelineState, claim: str) -> Batch | None:
     """The oldest undelivered batch whose run is gone: of another installation, or old and loaded by nobody."""
-    for number in state.undelivered():
+    for number in state.in_window():
         batch = state.batch(number)
         if batch is None:
             continue
         foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.targets):
+        if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.holds.going()):
             return state.reclaim(number, claim)
     return None
 
@@ -300,7 +300,7 @@ def has_news(runtime: Runtime) -> bool:
                 return True
         if late_chunks(state, cursor.position):
             return True
-        return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.undelivered()))
+        return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.in_window()))
 
 
 def _is_old(batch: Batch) -> bool:

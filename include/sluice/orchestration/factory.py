@@ -13,7 +13,7 @@ from airflow.sdk.configuration import conf
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration import describe
+from sluice.orchestration import catchup, describe
 from sluice.orchestration.failures import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
 from sluice.orchestration.timetable import SluiceTimetable
@@ -45,7 +45,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
     """
     files = pipeline_files(folder)
     if only is not None:
-        likely = [path for path in files if dag_id_of(path.stem) == only]
+        likely = [path for path in files if only in {dag_id_of(path.stem), f"catchup__{path.stem}"}]
         built = _build(likely)
         if only in built:
             return {only: built[only]}
@@ -64,11 +64,13 @@ def _build(files: list[Path]) -> dict[str, DAG]:
                     where=f"{path}:1",
                     hint="give one of them another name; two pipelines of one name would share one position",
                 )
-            dag = build_sync_dag(pipeline, path)
+            made = [build_sync_dag(pipeline, path)]
+            if len(pipeline.targets) > 1:
+                made.append(build_catchup_dag(pipeline, path))
             first[pipeline.pipeline] = path
         except SluiceError as error:
-            dag = build_invalid_dag(path, error)
-        dags[dag.dag_id] = dag
+            made = [build_invalid_dag(path, error)]
+        dags |= {dag.dag_id: dag for dag in made}
     return dags
 
 
@@ -117,6 +119,33 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 doc_md=describe.ack_doc(target),
             )
             merge >> load >> ack
+    return dag
+
+
+def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
+    """``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while no target is held."""
+    file = str(path.resolve())
+    retry = pipeline.retry
+    with DAG(
+        dag_id=f"catchup__{pipeline.pipeline}",
+        description=f"Brings back targets of {pipeline.pipeline} that were held while the others went on",
+        schedule="@continuous",
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=catchup.DOC,
+        tags={"sluice", "catchup"},
+        owner_links=_owner_links(),
+        default_args={**_default_args(pipeline), "on_failure_callback": None},
+    ) as dag:
+        for target in pipeline.targets:
+            catchup.CatchUpOperator(
+                task_id=f"catch_up.{target.name}",
+                pipeline=file,
+                target=target.name,
+                delay=retry.delay,
+                max_delay=retry.max_delay,
+            )
     return dag
 
 

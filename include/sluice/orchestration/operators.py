@@ -166,7 +166,10 @@ class TargetOperator(BatchOperator):
 
 
 class LoadOperator(TargetOperator):
-    """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again."""
+    """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
+
+    Skipped while the target is held: it fails, and the others go on without it (see :class:`CatchUpOperator`).
+    """
 
     ui_color = "#d5f5e3"
 
@@ -174,9 +177,20 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.flows.load import load
+        from sluice.flows.apart import Hold, deliver
 
-        return self._done(load(open_runtime(self.pipeline), self.target, self.require_number()))
+        outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
+        if isinstance(outcome, Hold):
+            raise AirflowSkipException(held(self.target, outcome))
+        return self._done(outcome)
+
+
+def held(target: str, hold: Any) -> str:
+    """What people read about a held target."""
+    return (
+        f"{target} is held since {hold.since} and the other targets go on; its batches wait in the segments, "
+        f"and its task catch_up.{target} delivers them when the cause is mended: {hold.error}"
+    )
 
 
 class AckOperator(TargetOperator):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from sluice.orchestration.failures import TaskError, boundary
 from sluice.orchestration.operators import BATCH
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
-_TERMINAL = 65
-"""Exit code of a job that a person has to mend something for (EX_DATAERR)."""
+_TERMINAL, _HELD = 65, 69
+"""Exit codes of a job that a person has to mend something for (EX_DATAERR), and of one whose target is held (EX_UNAVAILABLE)."""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
@@ -44,6 +44,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         )
         self.stage = stage
         self.pipeline = pipeline
+        self.target = target
 
     def execute(self, context: Context) -> None:
         with boundary():
@@ -53,6 +54,10 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
         except AirflowException as error:
             self.log.debug("trace", exc_info=True)
             code = _exit_code(str(error))
+            if code == _HELD:
+                raise AirflowSkipException(
+                    f"the target is held and the others go on; catch_up.{self.target} delivers this batch when it can"
+                ) from None
             raise TaskError(
                 f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in the log above",
                 kind="SparkSubmit",

@@ -1,0 +1,80 @@
+"""Targets that are held: they fail, and the others go on without them. Their backlog stays in the segments.
+
+One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same moment cannot both be held:
+somebody must go on, and the last one to go holds the pipeline itself, where people see it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from sluice.coordination.znodes import Conflict, Put, Znodes
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a target is held: ``error`` of its last attempt, ``attempts`` since ``since`` (ISO 8601)."""
+
+    error: str
+    since: str
+    attempts: int = 1
+
+
+class Holds:
+    """Of the pipeline below ``home`` with these targets."""
+
+    def __init__(self, znodes: Znodes, home: str, targets: Sequence[str]) -> None:
+        self._z = znodes
+        self._path = f"{home}/holds"
+        self._targets = tuple(targets)
+
+    def all(self) -> dict[str, Hold]:
+        """Target -> why. Empty if all that are left of the pipeline's targets are held: the last to go was taken out of its file."""
+        held = self._read()[0]
+        return held if len(held) < len(self._targets) else {}
+
+    def of(self, target: str) -> Hold | None:
+        return self.all().get(target)
+
+    def going(self) -> tuple[str, ...]:
+        """The targets that are not held."""
+        held = self.all()
+        return tuple(t for t in self._targets if t not in held)
+
+    def hold(self, target: str, error: str) -> Hold | None:
+        """Hold ``target``, or note another failed attempt. None: it is the last one that goes, and is not held."""
+        while True:
+            held, version = self._read()
+            before = held.get(target)
+            if before is None and not [t for t in self._targets if t != target and t not in held]:
+                return None
+            since = before.since if before else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            made = Hold(error[:1000], since, (before.attempts if before else 0) + 1)
+            if self._write({**held, target: made}, version):
+                return made
+
+    def release(self, target: str) -> None:
+        """It goes with the others again."""
+        while True:
+            held, version = self._read()
+            if target not in held or self._write({t: h for t, h in held.items() if t != target}, version):
+                return
+
+    def _read(self) -> tuple[dict[str, Hold], int]:
+        node = self._z.get(self._path)
+        found = json.loads(node.data) if node and node.data else {}
+        return {t: Hold(**h) for t, h in found.items() if t in self._targets}, node.version if node else -1
+
+    def _write(self, held: dict[str, Hold], version: int) -> bool:
+        if version == -1:
+            self._z.ensure(self._path)
+            version = 0
+        data = json.dumps({t: asdict(h) for t, h in held.items()}, ensure_ascii=False).encode()
+        try:
+            self._z.transact([Put(self._path, data, version)])
+        except Conflict:
+            return False
+        return True

@@ -1,0 +1,96 @@
+"""Targets apart: one that fails is held, the others go on, and it catches up by itself from the segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.coordination.holds import Hold
+from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+from sluice.flows.ack import ack
+from sluice.flows.load import LoadOutcome, load
+from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
+
+OF_A_TARGET = (TargetUnavailable, LoadError, MappingError, ConfigError)
+"""Errors of one target. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+
+SLICE = 20
+"""Batches that a catch-up delivers before it acknowledges and looks around."""
+
+
+def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
+    """As :func:`load`; but a target that fails while others go on is held, and one that is held is left alone.
+
+    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`.
+
+    Raises:
+        What :func:`load` raises, for the last target that goes.
+    """
+    if len(runtime.pipeline.targets) == 1:
+        return load(runtime, target, batch)
+    with runtime.state() as state:
+        held = state.holds.of(target)
+        if held is not None:
+            return held
+        try:
+            return load(runtime, target, batch)
+        except OF_A_TARGET as error:
+            hold = state.holds.hold(target, str(error))
+            if hold is None:
+                raise
+            _log.error("target_held", pipeline=runtime.name, consumer=target, batch=batch, error=str(error))
+            return hold
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What a catch-up did: ``batches`` delivered, ``left`` to deliver; ``held``: the target is still held."""
+
+    target: str
+    held: bool
+    batches: int = 0
+    left: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"target": self.target, "held": self.held, "batches": self.batches, "left": self.left}
+
+
+def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
+    """Deliver the next ``batches`` of what a held target lacks; release it when nothing is left. Nothing to do for one that is not held.
+
+    Raises:
+        What :func:`load` raises; the target stays held.
+    """
+    with runtime.state() as state:
+        if state.holds.of(target) is None:
+            return CatchUp(target, held=False)
+        cursor, process = state.cursor(), state.process(target)
+        if cursor is None or process is None:
+            return CatchUp(target, held=True)
+        last = cursor.next_batch - 1
+        until = min(last, process.batch + batches)
+        try:
+            _deliver_up_to(runtime, target, process.batch, until)
+        except SluiceError as error:
+            if isinstance(error, OF_A_TARGET):
+                state.holds.hold(target, str(error))
+            raise
+        if until < last:
+            return CatchUp(target, True, until - process.batch, last - until)
+        state.holds.release(target)
+        _log.info("target_released", pipeline=runtime.name, consumer=target, batch=until)
+        now = state.cursor()
+        assert now is not None
+        if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):
+            ack(runtime, target, now.next_batch - 1)  # of runs that looked just before the release, and left these to us
+        return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
+
+
+def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None:
+    if until > done:
+        load(runtime, target, until)
+        ack(runtime, target, until)

@@ -1,0 +1,80 @@
+"""The DAG ``catchup__{pipeline}``: brings back targets that were held while the others went on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from sluice.errors import Paused, Restarted, SluiceError
+from sluice.orchestration.operators import SluiceOperator
+from sluice.orchestration.running import open_runtime
+from sluice.orchestration.triggers import PauseTrigger, wait_until
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.flows.runtime import Runtime
+
+DOC = """Pipelines with more than one target: a target that fails is **held**, and the others go on. Its batches wait in the
+segments. The task `catch_up.{target}` tries again and again, delivers what is missing in batch order, and lets the target go with the
+others when nothing is left. While no target is held all of them wait in the triggerer, which holds no worker."""
+
+
+class HeldTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires when a target is held.
+
+    Args:
+        pipeline: path of the pipeline file.
+        target: name of the target.
+    """
+
+    def __init__(self, pipeline: str, target: str) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.target = target
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"pipeline": self.pipeline, "target": self.target},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(await wait_until(self.pipeline, self._is_held))
+
+    def _is_held(self, opened: Runtime) -> bool:
+        with opened.state() as state:
+            return state.holds.of(self.target) is not None
+
+
+class CatchUpOperator(SluiceOperator):
+    """Delivers what a held target lacks; between attempts that fail, and while the target is not held, it waits in the triggerer."""
+
+    ui_color = "#d5f5e3"
+
+    def __init__(self, *, target: str, delay: timedelta, max_delay: timedelta, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target = target
+        self.delay = delay
+        self.max_delay = max_delay
+
+    def work(self, context: Context, failed: int = 0, **_: Any) -> None:
+        """``failed``: attempts in a row."""
+        from sluice.flows.apart import catch_up
+
+        runtime = open_runtime(self.pipeline)
+        try:
+            while (outcome := catch_up(runtime, self.target)).held:
+                failed = 0
+                self.log.info("caught up %s", outcome.to_json())
+        except (Paused, Restarted):
+            raise
+        except SluiceError as error:
+            pause = min(self.delay * 2 ** min(failed, 16), self.max_delay)
+            self.log.error("%s stays held, the next attempt is in %s: %s", self.target, pause, error)
+            self.wait(PauseTrigger(pause.total_seconds()), failed=failed + 1)
+        self.log.info("%s goes with the others %s", self.target, outcome.to_json())
+        self.wait(HeldTrigger(self.pipeline, self.target))
