@@ -151,6 +151,29 @@ def look_at_lag(runtime: Any, now: Any) -> list[Any]:
     return []
 
 
+@dataclass(frozen=True)
+class Hold:
+    error: str
+    since: str = "2026-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True)
+class CatchUp(Outcome):
+    batch: int | None = None
+    held: bool = False
+
+
+def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold:
+    """``{"held": {target: error}}`` in ``settings.json``: that target is held."""
+    error = _settings().get("held", {}).get(target)
+    return Hold(error) if error else load(runtime, target, batch)
+
+
+def catch_up(runtime: Any, target: str) -> CatchUp:
+    _trouble("catch_up")
+    return CatchUp(held=False)
+
+
 @dataclass
 class _Status:
     fields: dict[str, Any]
@@ -225,6 +248,7 @@ def modules() -> dict[str, ModuleType]:
         "capture": (drain, has_news, may_drain),
         "merge": (merge,),
         "load": (load,),
+        "apart": (deliver, catch_up, Hold),
         "ack": (ack,),
         "status": (status,),
         "alert": (look_at_lag,),

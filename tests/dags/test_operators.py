@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from sluice.errors import Restarted
 from sluice.orchestration import operators, triggers
+from sluice.orchestration.catchup import CatchUpOperator, HeldTrigger
 from sluice.orchestration.failures import TaskError
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
@@ -100,6 +102,39 @@ def test_merge_load_and_ack_return_small_summaries(path: str, flows: ModuleType)
     assert MergeOperator(task_id="m", pipeline=path, batch=batch).execute(context())["batch"] == 1
     assert LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())["batch"] == 1
     assert ack_operator(path, batch).execute(context())["batch"] == 1
+
+
+def settings(flows: ModuleType, **values: Any) -> None:
+    (flows.folder() / "settings.json").write_text(json.dumps(values))
+
+
+def test_a_held_target_is_skipped_and_says_why(path: str, flows: ModuleType) -> None:
+    flows.change()
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    settings(flows, held={"reporting": "it does not answer"})
+    with pytest.raises(AirflowSkipException, match="it does not answer"):
+        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
+
+
+def test_a_catch_up_waits_for_a_hold_and_between_attempts_that_fail(path: str, flows: ModuleType) -> None:
+    delays = {"delay": timedelta(seconds=5), "max_delay": timedelta(seconds=60)}
+    task = CatchUpOperator(task_id="c", pipeline=path, target="reporting", **delays)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context())
+    assert isinstance(deferred.value.trigger, HeldTrigger)
+    fail(flows, "catch_up", "TargetUnavailable")
+    kwargs, pauses = {}, []
+    for _ in range(6):
+        with pytest.raises(TaskDeferred) as deferred:
+            task.woken(context(), "pause is over", **kwargs)
+        kwargs = deferred.value.kwargs
+        pauses.append(deferred.value.trigger.seconds)
+    assert pauses == [5, 10, 20, 40, 60, 60]
+    settings(flows, paused=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.woken(context(), "pause is over", **kwargs)
+    assert isinstance(deferred.value.trigger, HeldTrigger | PermitTrigger)
 
 
 def test_an_ack_without_its_load_holds_the_run_open(path: str, flows: ModuleType) -> None:

@@ -51,6 +51,18 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert edges["drain"] == {"merge"}
 
 
+def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline()
+    dags = build_all(path.parent, only="catchup__shop")
+    dag = dags["catchup__shop"]
+    assert set(dag.task_ids) == {"catch_up.reporting", "catch_up.archive"}
+    assert dag.max_active_runs == 1
+    DagSerialization.to_dict(dag)
+    single = path.read_text().replace("  - {name: archive, type: mysql, connection: archive_mysql, consistency: batch}\n", "")
+    path.write_text(single)
+    assert set(build_all(path.parent)) == {"sync__shop"}
+
+
 def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DAG) -> None:
     own_past = {task.task_id: task.depends_on_past for task in dag.tasks}
     assert own_past == {
@@ -152,7 +164,7 @@ def test_a_wrong_file_hides_no_other_and_says_what_is_wrong(write_pipeline: Writ
         "version: 1\npipeline: bad\nsource: {connection: a, colour: red}\ntargets: []\n"
     )
     dags = build_all(pipelines)
-    assert set(dags) == {"sync__shop", "sync__bad.invalid"}
+    assert set(dags) == {"sync__shop", "catchup__shop", "sync__bad.invalid"}
     bad = dags["sync__bad.invalid"]
     assert "invalid" in bad.tags
     assert "bad.yaml:3" in bad.doc_md
@@ -165,7 +177,7 @@ def test_two_files_of_one_name_never_become_one_dag(write_pipeline: WritePipelin
     write_pipeline("shop", file="a")
     write_pipeline("shop", file="b")
     dags = build_all(pipelines)
-    assert set(dags) == {"sync__shop", "sync__b.invalid"}
+    assert set(dags) == {"sync__shop", "catchup__shop", "sync__b.invalid"}
     assert "a.yaml and b.yaml" in dags["sync__b.invalid"].doc_md
     with pytest.raises(TaskError):
         raise TaskError.of(ConfigError("x"))

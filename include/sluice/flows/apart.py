@@ -86,7 +86,9 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         now = state.cursor()
         assert now is not None
         if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):
-            ack(runtime, target, now.next_batch - 1)  # of runs that looked just before the release, and left these to us
+            ack(
+                runtime, target, now.next_batch - 1
+            )  # of runs that looked just before the release, and left these to us
         return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
 
 

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sluice.errors import Paused, Restarted, SluiceError
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
-from sluice.orchestration.triggers import PauseTrigger, wait_until
+from sluice.orchestration.triggers import HoldTrigger, wait_until
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -75,6 +75,6 @@ class CatchUpOperator(SluiceOperator):
         except SluiceError as error:
             pause = min(self.delay * 2 ** min(failed, 16), self.max_delay)
             self.log.error("%s stays held, the next attempt is in %s: %s", self.target, pause, error)
-            self.wait(PauseTrigger(pause.total_seconds()), failed=failed + 1)
+            self.wait(HoldTrigger(self.pipeline, pause.total_seconds()), failed=failed + 1)
         self.log.info("%s goes with the others %s", self.target, outcome.to_json())
         self.wait(HeldTrigger(self.pipeline, self.target))

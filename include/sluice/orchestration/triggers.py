@@ -51,7 +51,7 @@ class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(self.not_before_s)
-        yield TriggerEvent(await _until(self.pipeline, _has_news))
+        yield TriggerEvent(await wait_until(self.pipeline, _has_news))
 
 
 class PermitTrigger(BaseTrigger):  # type: ignore[misc]
@@ -69,14 +69,14 @@ class PermitTrigger(BaseTrigger):  # type: ignore[misc]
         return f"{type(self).__module__}.{type(self).__qualname__}", {"pipeline": self.pipeline}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await _until(self.pipeline, _permitted))
+        yield TriggerEvent(await wait_until(self.pipeline, _permitted))
 
 
 class TurnTrigger(PermitTrigger):
     """Fires when this installation may drain: the one that worked has gone silent, and the lease is free. Holds no worker."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await _until(self.pipeline, _my_turn, look_every_s=(_LOOK_EVERY_S[-1],)))
+        yield TriggerEvent(await wait_until(self.pipeline, _my_turn, look_every_s=(_LOOK_EVERY_S[-1],)))
 
 
 class HoldTrigger(BaseTrigger):  # type: ignore[misc]
@@ -104,7 +104,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         def over(opened: Runtime) -> bool:
             return time.monotonic() >= end
 
-        await _until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
+        await wait_until(self.pipeline, over, look_every_s=(_LOOK_EVERY_S[-1],))
         await asyncio.sleep(end - time.monotonic())  # it could not look
         yield TriggerEvent("pause is over")
 
@@ -126,7 +126,7 @@ def _my_turn(opened: Runtime) -> bool:
     return may_drain(opened)
 
 
-async def _until(
+async def wait_until(
     pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
 ) -> str:
     """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute."""

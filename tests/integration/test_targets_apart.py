@@ -1,0 +1,174 @@
+"""Two targets, one of which fails: the other goes on, nothing that the failing one needs is removed, and it catches up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.coordination.holds import Hold
+from sluice.errors import MappingError, SluiceError, TargetUnavailable
+from sluice.flows.ack import ack
+from sluice.flows.apart import catch_up, deliver
+from sluice.flows.capture import drain
+from sluice.flows.load import LoadOutcome
+from sluice.flows.merge import merge
+from sluice.flows.retention import prune
+from sluice.flows.runtime import Runtime
+from sluice.stack.mysql import MySQLServer
+from tests.pipelines import Case, case
+from tests.proxy import TcpProxy
+
+
+@dataclass
+class Two:
+    """A pipeline to ``copy`` and ``archive``, which is reached through ``link``."""
+
+    case: Case
+    archive: MySQLServer
+    link: TcpProxy
+    runtime: Runtime
+
+    def change(self, number: int) -> None:
+        self.case.source.execute(
+            f"INSERT INTO `{self.case.schema}`.t VALUES ({number}, 'n{number}')",
+            f"UPDATE `{self.case.schema}`.t SET note = CONCAT(note, '+')",
+        )
+
+    def run_once(self, name: str) -> dict[str, LoadOutcome | Hold]:
+        """What a DAG run does: one batch, both targets."""
+        batch = drain(self.runtime, claim=f"test:here:{name}", idle_wait_s=2).batch
+        assert batch is not None
+        merge(self.runtime, batch)
+        outcomes = {t.name: deliver(self.runtime, t.name, batch) for t in self.runtime.pipeline.targets}
+        for target, outcome in outcomes.items():
+            if isinstance(outcome, LoadOutcome):
+                ack(self.runtime, target, batch)
+        return outcomes
+
+    def acked(self) -> dict[str, int]:
+        with self.runtime.state() as state:
+            found = {t: state.process(t) for t in state.targets}
+        return {t: process.batch if process else 0 for t, process in found.items()}
+
+    def rows(self, server: Any) -> list[Any]:
+        return list(server.execute(f"SELECT * FROM `{self.case.schema}`.t ORDER BY id"))
+
+
+@pytest.fixture
+def archive(server_folder: Path) -> Iterator[MySQLServer]:
+    with MySQLServer(server_folder / "archive", name="mysql-archive", server_id=104) as server:
+        yield server
+
+
+@pytest.fixture
+def two(
+    tmp_path: Path,
+    mysql_source: Any,
+    mysql_target: Any,
+    archive: MySQLServer,
+    zookeeper: Any,
+    fresh_schema: Callable[..., str],
+) -> Iterator[Two]:
+    schema = fresh_schema(mysql_source, mysql_target, archive)
+    for server in (mysql_source, mysql_target, archive):
+        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
+    with (
+        case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made,
+        TcpProxy(archive.host, archive.port) as link,
+    ):
+        made.connections["case_archive"] = archive.connection_json(schema=schema).replace(
+            f'"port": {archive.port}', f'"port": {link.port}'
+        )
+        text = made.yaml.replace('/store"}', '/store", retain: 0s}').rstrip()
+        assert "retain: 0s" in text
+        made.path.write_text(text + "\n  - {name: archive, type: mysql, connection: case_archive}\n")
+        runtime = made.runtime()
+        drain(runtime, claim="test:here:begin", idle_wait_s=0.1)
+        yield Two(made, archive, link, runtime)
+
+
+def test_a_failing_target_holds_only_itself(two: Two) -> None:
+    two.change(1)
+    assert all(isinstance(o, LoadOutcome) for o in two.run_once("1").values())
+    two.link.refusing = True
+    for number in range(2, 9):  # more than the window of three
+        two.change(number)
+        outcomes = two.run_once(str(number))
+        assert isinstance(outcomes["copy"], LoadOutcome)
+        assert isinstance(outcomes["archive"], Hold)
+    assert two.rows(two.case.target) == two.rows(two.case.source)
+    assert two.acked() == {"copy": 8, "archive": 1}
+    hold = outcomes["archive"]
+    assert isinstance(hold, Hold)
+    assert "archive" in hold.error or "connect" in hold.error.lower()
+    with pytest.raises(TargetUnavailable):
+        catch_up(two.runtime, "archive")
+    with two.runtime.state() as state:
+        held = state.holds.of("archive")
+    assert held is not None
+    assert held.attempts == 2
+    kept = set(two.runtime.store.batches())
+    assert 1 in prune(two.runtime).removed
+    assert set(two.runtime.store.batches()) == kept - {1}, "what archive still needs must stay"
+    two.link.heal()
+    outcome = catch_up(two.runtime, "archive", batches=3)
+    assert (outcome.held, outcome.batches, outcome.left) == (True, 3, 4)
+    assert two.acked()["archive"] == 4
+    outcome = catch_up(two.runtime, "archive")
+    assert (outcome.held, outcome.left) == (False, 0)
+    assert two.rows(two.archive) == two.rows(two.case.source)
+    assert two.acked() == {"copy": 8, "archive": 8}
+    two.change(9)
+    assert all(isinstance(o, LoadOutcome) for o in two.run_once("9").values())
+
+
+def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:
+    two.link.refusing = True
+    two.change(1)
+    two.run_once("1")
+    two.link.heal()
+    with two.runtime.state() as state:
+        release = state.holds.release
+
+        def late(target: str) -> None:
+            monkeypatch.undo()
+            two.change(2)
+            assert isinstance(two.run_once("2")["archive"], Hold)  # it saw the hold, a moment before it is gone
+            release(target)
+
+        monkeypatch.setattr(state.holds, "release", late)
+        outcome = catch_up(two.runtime, "archive")
+    assert (outcome.held, outcome.batches) == (False, 2)
+    assert two.acked() == {"copy": 2, "archive": 2}
+    assert two.rows(two.archive) == two.rows(two.case.source)
+
+
+def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
+    two.link.refusing = True
+    two.change(1)
+    two.run_once("1")
+    two.case.target.execute(f"DROP TABLE `{two.case.schema}`.t")
+    two.change(2)
+    with pytest.raises(SluiceError):
+        two.run_once("2")
+    with two.runtime.state() as state:
+        assert state.holds.going() == ("copy",)
+        assert state.in_window() == [2]
+        assert state.undelivered() == [1, 2]
+
+
+def test_a_table_that_one_target_lacks_is_its_own_trouble(two: Two) -> None:
+    two.archive.execute(f"DROP TABLE `{two.case.schema}`.t")
+    two.change(1)
+    outcomes = two.run_once("1")
+    assert isinstance(outcomes["copy"], LoadOutcome)
+    assert isinstance(outcomes["archive"], Hold)
+    with pytest.raises(MappingError):
+        catch_up(two.runtime, "archive")
+    two.archive.execute(f"CREATE TABLE `{two.case.schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
+    assert not catch_up(two.runtime, "archive").held
+    assert two.rows(two.archive) == two.rows(two.case.source)
