@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from sluice.coordination.holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
 
 
@@ -152,21 +153,17 @@ def look_at_lag(runtime: Any, now: Any) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Hold:
-    error: str
-    since: str = "2026-01-01T00:00:00Z"
+class CatchUp:
+    held: bool
 
-
-@dataclass(frozen=True)
-class CatchUp(Outcome):
-    batch: int | None = None
-    held: bool = False
+    def to_json(self) -> dict[str, Any]:
+        return {"held": self.held}
 
 
 def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold:
     """``{"held": {target: error}}`` in ``settings.json``: that target is held."""
     error = _settings().get("held", {}).get(target)
-    return Hold(error) if error else load(runtime, target, batch)
+    return Hold(error, "2026-01-01T00:00:00Z") if error else load(runtime, target, batch)
 
 
 def catch_up(runtime: Any, target: str) -> CatchUp:
@@ -248,7 +245,7 @@ def modules() -> dict[str, ModuleType]:
         "capture": (drain, has_news, may_drain),
         "merge": (merge,),
         "load": (load,),
-        "apart": (deliver, catch_up, Hold),
+        "apart": (deliver, catch_up),
         "ack": (ack,),
         "status": (status,),
         "alert": (look_at_lag,),

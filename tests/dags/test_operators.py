@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from pathlib import Path
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 

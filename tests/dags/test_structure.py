@@ -58,7 +58,9 @@ def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(w
     assert set(dag.task_ids) == {"catch_up.reporting", "catch_up.archive"}
     assert dag.max_active_runs == 1
     DagSerialization.to_dict(dag)
-    single = path.read_text().replace("  - {name: archive, type: mysql, connection: archive_mysql, consistency: batch}\n", "")
+    single = path.read_text().replace(
+        "  - {name: archive, type: mysql, connection: archive_mysql, consistency: batch}\n", ""
+    )
     path.write_text(single)
     assert set(build_all(path.parent)) == {"sync__shop"}
 

@@ -15,8 +15,9 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.ack import ack
+from sluice.flows.apart import OF_A_TARGET, catch_up, deliver
 from sluice.flows.capture import drain, head_of
-from sluice.flows.load import load
+from sluice.flows.load import LoadOutcome
 from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.model.positions import Position
@@ -51,7 +52,8 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
     """Deliver batches in order, oldest undelivered first; yields a Step at each phase.
 
     ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after so many. While another
-    installation works on the pipeline, this one stands by, and takes over when it has gone silent.
+    installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
+    on is held and tried again; with ``until_head`` its error is raised at the end.
     """
     owned = runtime.owner is None
     if owned:
@@ -69,6 +71,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     done = 0
     looked = False  # the source is looked at once, even if nothing is new: a source set up wrongly must show
     standing_by = False
+    again = _Again(runtime)
     me = runtime.owner
     assert me is not None
     with runtime.state() as state, _orderly(state, me):
@@ -86,13 +89,17 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 time.sleep(STAND_BY_S)
                 continue
             standing_by = False
-            undelivered = state.undelivered()
+            again.try_held(state)
+            undelivered = state.in_window()
             if undelivered:
                 number = undelivered[0]
                 record = state.require(number)
                 changes, position = record.changes, record.last
             else:
                 if looked and target_position and _reached(state.cursor(), target_position):
+                    for one in state.holds.all():
+                        while catch_up(runtime, one).held:
+                            pass
                     return
                 looked = True
                 yield Step("draining")
@@ -113,10 +120,29 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
             merge(runtime, number)
             for target in runtime.pipeline.targets:
                 yield Step(f"loading {target.name}", number, changes, position)
-                load(runtime, target.name, number)
-                ack(runtime, target.name, number)
+                if isinstance(deliver(runtime, target.name, number), LoadOutcome):
+                    ack(runtime, target.name, number)
             done += 1
             yield Step("acknowledged", number, changes, position, time.monotonic() - started)
+
+
+class _Again:
+    """Tries targets that are held again, ever more slowly while they fail."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._not_before: dict[str, float] = {}
+
+    def try_held(self, state: PipelineState) -> None:
+        retry = self._runtime.pipeline.retry
+        for target, hold in state.holds.all().items():
+            if time.monotonic() < self._not_before.get(target, 0.0):
+                continue
+            try:
+                catch_up(self._runtime, target)
+            except OF_A_TARGET:
+                pause = min(retry.delay * 2 ** min(hold.attempts - 1, 16), retry.max_delay)
+                self._not_before[target] = time.monotonic() + pause.total_seconds()
 
 
 @contextmanager

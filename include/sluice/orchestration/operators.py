@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -64,6 +65,9 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
                 except Paused as pause:
                     self.log.info("waiting: %s", pause)
                     return self.wait(PermitTrigger(self.pipeline))
+                except SluiceError:
+                    report_failure(self.pipeline)
+                    raise
 
     def work(self, context: Context, **memory: Any) -> Any:
         """One attempt. Raises SluiceError."""
@@ -73,6 +77,14 @@ class SluiceOperator(BaseOperator):  # type: ignore[misc]
         """Give the worker back until ``trigger`` fires."""
         self.defer(trigger=trigger, method_name="woken", kwargs=memory)
         raise AssertionError("defer() always raises")
+
+
+def report_failure(pipeline: str) -> None:
+    """Metrics and the look at the lag go on while a task fails and is tried again; whatever goes wrong here, its own error counts."""
+    from sluice.orchestration.metrics import report
+
+    with suppress(SluiceError):
+        report(open_runtime(pipeline), every_s=0.0)
 
 
 class DrainOperator(SluiceOperator):
@@ -177,7 +189,8 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.flows.apart import Hold, deliver
+        from sluice.coordination.holds import Hold
+        from sluice.flows.apart import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
         if isinstance(outcome, Hold):
