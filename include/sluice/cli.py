@@ -266,7 +266,7 @@ def _status_table(statuses: list[Status]) -> Table:
         if not s.targets:
             table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "", "")
         for t in s.targets:
-            waiting = sum(1 for b in s.in_flight if b.number > (t.batch or 0))
+            waiting = (t.enqueued_batch or 0) - (t.batch or 0)
             lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
             behind = "?" if t.lag_bytes is None else _bytes(t.lag_bytes)
             table.add_row(

@@ -17,7 +17,9 @@ from sluice.flows.capture import drain
 from sluice.flows.load import LoadOutcome
 from sluice.flows.merge import merge
 from sluice.flows.retention import prune
+from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
+from sluice.flows.status import status
 from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy
@@ -124,6 +126,28 @@ def test_a_failing_target_holds_only_itself(two: Two) -> None:
     assert two.acked() == {"copy": 8, "archive": 8}
     two.change(9)
     assert all(isinstance(o, LoadOutcome) for o in two.run_once("9").values())
+
+
+def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two: Two) -> None:
+    two.link.refusing = True
+    two.change(1)
+    with pytest.raises(TargetUnavailable):
+        list(run(two.runtime, until_head=True))
+    assert two.rows(two.case.target) == two.rows(two.case.source)
+    now = status(two.runtime)
+    copy, archive = now.targets
+    assert (copy.held, copy.lag_ms, now.in_flight, now.state) == (None, 0, [], "idle")
+    assert archive.held is not None
+    assert archive.lag_ms is not None
+    assert archive.lag_ms > 0
+    assert archive.lag_bytes is not None
+    assert archive.lag_bytes > 0
+    assert now.reread_from == archive.position
+    assert any("archive is held" in text for text in now.warnings)
+    two.link.heal()
+    list(run(two.runtime, until_head=True))
+    assert two.rows(two.archive) == two.rows(two.case.source)
+    assert [t.held for t in status(two.runtime).targets] == [None, None]
 
 
 def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:

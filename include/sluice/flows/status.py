@@ -29,6 +29,7 @@ class TargetStatus:
         lag_ms, lag_bytes: against the source's head.
         loading_by: who loads now.
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
+        held: it fails and the others go on: since when, and why; None: it goes with them.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TargetStatus:
     enqueued_batch: int | None = None
     enqueued: Position | None = None
     alert_since: str | None = None
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Status:
         state: idle (all delivered, nothing new), running, behind, paused, new (never drained) or unreachable.
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
-        in_flight: batches not acknowledged by every target, ascending.
+        in_flight: batches that some target lacks, ascending; targets that are held don't count.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if nobody did.
         reread_from: where the log would have to be read again from if the segment store were lost.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
@@ -96,15 +98,17 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
             cursor = state.cursor()
             numbers = state.numbers()
-            done = state.delivered()
-            kept = [
-                b for b in (state.batch(n) for n in numbers[-recent:] + [n for n in numbers[:-recent] if n > done]) if b
-            ]
-            kept.sort(key=lambda batch: batch.number)
+            holds = state.holds.all()
+            processes = {config.name: state.process(config.name) for config in runtime.pipeline.targets}
+            done = state.delivered(state.holds.going())
+            first_lacking = {process.batch + 1 for name, process in processes.items() if process and name in holds}
+            asked = {*numbers[-recent:], *(n for n in numbers if n > done), *first_lacking.intersection(numbers)}
+            kept = [b for b in map(state.batch, sorted(asked)) if b]
             in_flight = [b for b in kept if b.number > done]
             targets = []
             for config in runtime.pipeline.targets:
-                process = state.process(config.name)
+                process = processes[config.name]
+                hold = holds.get(config.name)
                 position = process.position if process else None
                 if process and cursor and process.batch >= cursor.next_batch - 1:
                     position = cursor.position  # nothing is on its way: idle log does not hold the position back
@@ -122,6 +126,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                         cursor.next_batch - 1 if cursor else None,
                         _end_of(kept, cursor.next_batch - 1, process) if cursor else None,
                         state.alert(config.name),
+                        f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
                     )
                 )
             draining_by = state.owner()
@@ -131,7 +136,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                 "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
             )
             began = min(
-                (b.first for b in kept if b.number > done),
+                (b.first for b in kept if b.number > done or b.number in first_lacking),
                 key=lambda p: p.order,
                 default=cursor.position if cursor else None,
             )
@@ -172,7 +177,10 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         in_flight,
         kept[-recent:],
         errors,
-        space_warnings(runtime),
+        [
+            *space_warnings(runtime),
+            *(f"target {t.name} is held and the others go on, {t.held}" for t in targets if t.held),
+        ],
         installation,
         paused,
         reread_from,
