@@ -60,7 +60,7 @@ class Two:
         return list(server.execute(f"SELECT * FROM `{self.case.schema}`.t ORDER BY id"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def archive(server_folder: Path) -> Iterator[MySQLServer]:
     with MySQLServer(server_folder / "archive", name="mysql-archive", server_id=104) as server:
         yield server

@@ -1,0 +1,140 @@
+"""Two kinds of pipeline on a real Airflow: stages by spark-submit, and two targets of which one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.loading import load_pipeline
+from sluice.flows import admin
+from sluice.flows.runtime import Runtime
+from sluice.stack.mysql import MySQLServer
+from tests.airflows import TestAirflow, airflow, wait_until
+from tests.pipelines import Case, case
+from tests.proxy import TcpProxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SUBMITTED, APART = "submitted", "apart"
+
+
+class World:
+    """Source, two targets (the second behind ``link``), a pipeline file a test, one Airflow."""
+
+    def __init__(self, made: Case, archive: MySQLServer, link: TcpProxy) -> None:
+        self.made, self.archive, self.link = made, archive, link
+        self.started: TestAirflow
+
+    def write(self, name: str, *, mode: str, second: bool) -> Path:
+        text = self.made.yaml.replace("pipeline: case", f"pipeline: {name}").replace("mode: local", f"mode: {mode}")
+        text = text.replace(f"/test/{self.made.schema}", f"/test/{name}").replace(
+            f'"{self.made.schema}\\\\..*"', f'"{self.made.schema}\\\\.{name}"'
+        )
+        text = text.replace("spark: {mode: submit}", "spark: {mode: submit, connection: spark_default}")
+        if second:
+            text = text.rstrip() + "\n  - {name: archive, type: mysql, connection: case_archive}"
+        path = self.made.folder / f"{name}.yaml"
+        path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\n")
+        return path
+
+    def runtime(self, name: str) -> Runtime:
+        return Runtime.build(
+            load_pipeline(self.made.folder / f"{name}.yaml"), resolver=self.made.resolver, runner="local"
+        )
+
+    def change(self, table: str, number: int) -> None:
+        self.made.source.execute(
+            f"INSERT INTO `{self.made.schema}`.{table} VALUES ({number}, 'n')",
+            f"UPDATE `{self.made.schema}`.{table} SET note = CONCAT(note, '+')",
+        )
+
+    def rows(self, server: Any, table: str) -> Any:
+        return server.execute(f"SELECT * FROM `{self.made.schema}`.{table} ORDER BY id")
+
+    def same(self, server: Any, table: str) -> bool:
+        return bool(self.rows(self.made.source, table) == self.rows(server, table))
+
+    def acknowledged(self, name: str, target: str) -> int:
+        with self.runtime(name).state() as state:
+            process = state.process(target)
+        return int(process.batch) if process else 0
+
+    def begins(self, name: str) -> None:
+        def captured() -> bool:
+            with self.runtime(name).state() as state:
+                return state.cursor() is not None
+
+        wait_until(captured, f"the first drain of {name}", 120)
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: Any, mysql_source: MySQLServer, mysql_target: MySQLServer, zookeeper: Any
+) -> Iterator[World]:
+    schema, folder = "airflow_pipelines", tmp_path_factory.mktemp("pipelines")
+    with MySQLServer(folder / "server", name="mysql-archive", server_id=105) as archive:
+        for server in (mysql_source, mysql_target, archive):
+            server.execute(
+                f"CREATE DATABASE {schema}",
+                *(f"CREATE TABLE {schema}.{t} (id INT PRIMARY KEY, note VARCHAR(200))" for t in (SUBMITTED, APART)),
+            )
+        with (
+            case(folder / "case", mysql_source, mysql_target, zookeeper, schema) as made,
+            TcpProxy(archive.host, archive.port) as link,
+        ):
+            made.path.unlink()
+            made.connections["spark_default"] = '{"conn_type": "spark", "host": "local[2]"}'
+            made.connections["case_archive"] = archive.connection_json(schema=schema).replace(
+                f'"port": {archive.port}', f'"port": {link.port}'
+            )
+            world = World(made, archive, link)
+            world.write(SUBMITTED, mode="submit", second=False)
+            world.write(APART, mode="local", second=True)
+            extra = {"SLUICE_RULES": str(made.folder / "rules")}
+            with airflow(tmp_path_factory.mktemp("airflow"), made.folder, made.connections, extra) as started:
+                world.started = started
+                for dag in (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}"):
+                    started.api.wait_for_dag(dag)
+                yield world
+    for server in (mysql_source, mysql_target):
+        server.execute(f"DROP DATABASE {schema}")
+
+
+def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> None:
+    world.begins(SUBMITTED)
+    world.change(SUBMITTED, 1)
+    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the first batch through spark-submit", 180)
+    admin.pause(world.runtime(SUBMITTED), by="a test")
+    world.change(SUBMITTED, 2)
+    held = world.acknowledged(SUBMITTED, "copy")
+    admin.resume(world.runtime(SUBMITTED), by="a test")
+    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the next batch, after the pause", 180)
+    wait_until(lambda: world.acknowledged(SUBMITTED, "copy") > held, "its acknowledgement", 60)
+    tasks = world.started.tasks(f"sync__{SUBMITTED}")
+    operators = {task["task_id"]: task["operator_name"] for task in tasks}
+    assert operators["merge"] == operators["load.copy"] == "SubmitOperator"
+    assert not [task["task_id"] for task in tasks if task["state"] in {"failed", "upstream_failed"}]
+
+
+def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> None:
+    world.begins(APART)
+    world.change(APART, 1)
+    wait_until(lambda: world.same(world.archive, APART), "the first batch at both targets")
+    world.link.refusing = True
+    world.link.cut()
+    for number in range(2, 8):  # twice the window
+        world.change(APART, number)
+        wait_until(lambda: world.same(world.made.target, APART), f"change {number} at the target that works")
+    assert not world.same(world.archive, APART)
+    states = {task["state"] for task in world.started.tasks(f"sync__{APART}") if task["task_id"] == "load.archive"}
+    assert "skipped" in states
+    assert "failed" not in states
+    world.link.heal()
+    wait_until(lambda: world.same(world.archive, APART), "the target that was held", 120)
+    last = world.acknowledged(APART, "copy")
+    wait_until(lambda: world.acknowledged(APART, "archive") >= last, "its acknowledgements")
+    world.change(APART, 8)
+    wait_until(lambda: world.same(world.archive, APART), "the next batch at both targets")
