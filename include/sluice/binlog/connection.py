@@ -106,6 +106,16 @@ class ServerInfo:
         """True for MariaDB."""
         return self.flavour == "MariaDB"
 
+    def bytes_behind(self, position: Position) -> int | None:
+        """Bytes of log between ``position`` and the head; None if its file is no longer there."""
+        if position.file == self.head.file:
+            return max(self.head.offset - position.offset, 0)
+        names = [name for name, _ in self.binary_logs]
+        if position.file not in names:
+            return None
+        following = self.binary_logs[names.index(position.file) :]
+        return max(sum(size for _, size in following) - position.offset, 0)
+
 
 _VARIABLES = (
     "log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options", "binlog_transaction_compression",

@@ -31,6 +31,9 @@ _log = structlog.get_logger()
 ORPHAN_AGE_S = 60.0
 """An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
 
+_CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
+"""A drain reads a backlog faster than this, so it gets as far as the head, or works for so long, before the batch is closed by time."""
+
 LEASE_WAIT_S = 0.5
 """How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
 
@@ -143,7 +146,7 @@ def _capture(
 ) -> DrainOutcome:
     pipeline = runtime.pipeline
     limits = pipeline.capture.batch
-    max_wait_s = limits.max_wait.total_seconds()
+    max_wait_s = patience_s(limits.max_wait.total_seconds(), info.bytes_behind(cursor.position) or 0)
     if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
         until, max_wait_s = until or info.head, math.inf
     number = cursor.next_batch
@@ -201,6 +204,11 @@ def _capture(
         seconds=round(time.monotonic() - started, 3),
     )
     return DrainOutcome(number, result.last, batch.changes, result.closed_by)
+
+
+def patience_s(max_wait_s: float, behind_bytes: int) -> float:
+    """How long a batch stays open: ``max_wait`` near the head of the log, longer the further behind, so that batches grow with a backlog."""
+    return max(max_wait_s, min(behind_bytes / _CATCH_UP_BYTES_A_SECOND, _LONGEST_S))
 
 
 def _record(

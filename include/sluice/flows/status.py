@@ -121,7 +121,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                         _lag_ms(
                             kept, process.batch if process else 0, cursor.position if cursor else None, head, now_ms
                         ),
-                        _lag_bytes(info, position),
+                        info.bytes_behind(position) if info and position else None,
                         state.owner(config.name),
                         cursor.next_batch - 1 if cursor else None,
                         _end_of(kept, cursor.next_batch - 1, process) if cursor else None,
@@ -206,18 +206,3 @@ def _lag_ms(
     if head.order == captured.order:
         return 0
     return max(now_ms - captured.commit_time_us // 1000, 0) if captured.commit_time_us else None
-
-
-def _lag_bytes(info: ServerInfo | None, position: Position | None) -> int | None:
-    if info is None or position is None:
-        return None
-    if position.file == info.head.file:
-        return max(info.head.offset - position.offset, 0)
-    total, seen = 0, False
-    for name, size in info.binary_logs:
-        if name == position.file:
-            seen = True
-            total += max(size - position.offset, 0)
-        elif seen:
-            total += size
-    return total if seen else None
