@@ -42,6 +42,7 @@ class Api(BaseHTTPRequestHandler):
     """A web server with the three calls' shapes."""
 
     runs: ClassVar[list[str]] = []
+    idle: ClassVar[list[str]] = []
     asked: ClassVar[list[str]] = []
 
     def _answer(self, body: Any, code: int = 200) -> None:
@@ -64,6 +65,9 @@ class Api(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         if self.path.startswith("/api/v2/dags?"):
             self._answer({"dags": [{"dag_id": "sync__shop"}]})
+        elif "/taskInstances?task_id=drain&state=skipped&" in self.path:
+            found = [run for run in self.runs if run in self.idle]
+            self._answer({"task_instances": [{"dag_run_id": run} for run in found[:100]]})
         else:
             self._answer({"dag_runs": [{"dag_run_id": run} for run in self.runs[:100]]})
 
@@ -79,7 +83,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    Api.runs, Api.asked = [], []
+    Api.runs, Api.idle, Api.asked = [], [], []
     web = HTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     yield web.server_port
@@ -97,6 +101,17 @@ def test_ended_runs_go_in_pages(server: int) -> None:
     assert remove_runs(api(server), "sync__shop", before=BEFORE) == 250
     assert Api.runs == []
     assert "state=success&state=failed&end_date_lte=2026-01-01" in Api.asked[-1]
+
+
+def test_runs_that_found_nothing_go_sooner(server: int) -> None:
+    Api.runs = [f"r{n}" for n in range(250)]
+    Api.idle = [f"r{n}" for n in range(0, 250, 2)]
+    ticks = iter([0, 1, 100, 200])
+    removed = remove_runs(
+        api(server), "sync__shop", before=BEFORE, idle_before=BEFORE, seconds=50, clock=lambda: next(ticks)
+    )
+    assert removed == 125
+    assert Api.runs == [f"r{n}" for n in range(1, 250, 2)]
 
 
 def test_a_run_that_cannot_be_removed_does_not_go_round_in_circles(server: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,18 @@ def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> N
     wait_until(lambda: world.acknowledged(APART, "archive") >= last, "its acknowledgements")
     world.change(APART, 8)
     wait_until(lambda: world.same(world.archive, APART), "the next batch at both targets")
+
+
+def test_an_idle_pipeline_opens_no_runs(world: World) -> None:
+    """The window is open and waits in the triggerer; it does so for days, however often the log moves for others."""
+    dag = f"sync__{APART}"
+    wait_until(lambda: any(task["state"] == "deferred" for task in world.started.tasks(dag)), "the drain's wait")
+    before = {run["dag_run_id"] for run in world.started.runs(dag)}
+    for number in range(40):
+        world.made.source.execute(
+            f"CREATE DATABASE IF NOT EXISTS other_{number % 2}", f"DROP DATABASE other_{number % 2}"
+        )
+        time.sleep(0.1)
+    after = {run["dag_run_id"]: run["state"] for run in world.started.runs(dag)}
+    assert set(after) == before
+    assert sorted(after.values()).count("running") == world.runtime(APART).pipeline.window

@@ -79,22 +79,44 @@ def remove_runs(
     dag_id: str,
     *,
     before: datetime,
+    idle_before: datetime | None = None,
     seconds: float = 600.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Remove the ended runs of ``dag_id`` that ended before that moment; returns how many.
 
-    Open runs stay, whatever their age. Stops after ``seconds``; the next call goes on.
+    Runs that found nothing (their drain was skipped: a clock starts them) go when they ended before ``idle_before``. Open runs stay,
+    whatever their age. Stops after ``seconds``; the next call goes on.
     """
     until, removed = clock() + seconds, 0
-    for ids in _ended(api, dag_id, before):
-        action = {"action": "delete", "entities": ids, "action_on_non_existence": "skip"}
-        answer = api.call("PATCH", f"/dags/{quote(dag_id, safe='')}/dagRuns", {"actions": [action]})
-        done = len((answer.get("delete") or {}).get("success", []))
-        removed += done
-        if done < len(ids) or clock() > until:
-            break
+    for pages in (_idle(api, dag_id, idle_before) if idle_before else iter(()), _ended(api, dag_id, before)):
+        for ids in pages:
+            action = {"action": "delete", "entities": ids, "action_on_non_existence": "skip"}
+            answer = api.call("PATCH", f"/dags/{quote(dag_id, safe='')}/dagRuns", {"actions": [action]})
+            done = len((answer.get("delete") or {}).get("success", []))
+            removed += done
+            if clock() > until:
+                return removed
+            if done < len(ids):
+                break
     return removed
+
+
+def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
+    """Pages of ids of runs whose drain found nothing; each page is asked for when those before it are gone."""
+    asked = urlencode([
+        ("task_id", "drain"),
+        ("state", "skipped"),
+        ("end_date_lte", before.isoformat()),
+        ("order_by", "id"),
+        ("limit", _AT_ONCE),
+    ])
+    while True:
+        path = f"/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances?{asked}"
+        runs = [task["dag_run_id"] for task in api.call("GET", path)["task_instances"]]
+        if not runs:
+            return
+        yield runs
 
 
 def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:

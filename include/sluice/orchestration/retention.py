@@ -19,12 +19,14 @@ from sluice.orchestration.running import open_runtime
 
 API_CONNECTION = "sluice_airflow_api"
 KEEP_RUNS = timedelta(days=2)
+KEEP_IDLE_RUNS = timedelta(hours=1)
 
 _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
   `capture.segments.retain`.
-- `runs` removes runs of sync DAGs from Airflow's own database that ended more than {KEEP_RUNS.days} days ago. It uses
+- `runs` removes runs of sync DAGs from Airflow's own database that ended more than {KEEP_RUNS.days} days ago, and those that found nothing
+  to do (a clock starts them) after an hour. It uses
   Airflow's REST API and needs a connection **`{API_CONNECTION}`** (type http: host, port, login and password of a user
   who may delete runs); without one it is skipped, and Airflow keeps all runs."""
 
@@ -58,8 +60,9 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
             raise AirflowSkipException(f"Airflow keeps all runs: {error}") from None
         with boundary():
             api = AirflowApi(endpoint)
-            before = datetime.now(UTC) - self.keep
-            removed = {dag_id: remove_runs(api, dag_id, before=before) for dag_id in sync_dags(api)}
+            now = datetime.now(UTC)
+            before, idle_before = now - self.keep, now - KEEP_IDLE_RUNS
+            removed = {d: remove_runs(api, d, before=before, idle_before=idle_before) for d in sync_dags(api)}
         self.log.info("removed runs %s", removed)
         return removed
 
