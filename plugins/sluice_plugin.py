@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from sluice.orchestration.timetable import SluiceTimetable
+from sluice.orchestration.timetable import BackfillTimetable, SluiceTimetable
 
 _HERE = Path(__file__).resolve().parent
 _PIPELINES = Path(os.environ.get("SLUICE_PIPELINES") or _HERE.parent / "include" / "pipelines")
@@ -33,7 +33,7 @@ class SluicePlugin(AirflowPlugin):
     """Timetable, page and tab."""
 
     name = "sluice"
-    timetables: ClassVar = [SluiceTimetable]
+    timetables: ClassVar = [SluiceTimetable, BackfillTimetable]
     fastapi_apps: ClassVar = [{"app": _Page(), "url_prefix": "/sluice", "name": "Sluice"}]
     external_views: ClassVar = [
         {

@@ -183,3 +183,310 @@ def test_random_writers_and_chunks_of_every_size(shop: Case, chunk_rows: int) ->
     shop.assert_equal("t")
     assert watcher.polls > 0
     assert watcher.back == []
+
+
+@pytest.fixture
+def quiet(shop: Case) -> Case:
+    """A pipeline that stands at the head, small chunks."""
+    shop.yaml += "\ndump: {chunk_rows: 50, parallelism: 2}\n"
+    shop.path.write_text(shop.yaml, encoding="utf-8")
+    return shop
+
+
+def dumped(made: Case, **asked: Any) -> Any:
+    """Start a dump, work on it while batches are delivered, and say how it ended."""
+    from sluice.flows.dumpview import one_view
+
+    with delivering(made):
+        dump = start(made.runtime(), **asked)
+        work(made.runtime(), dump.id)
+    return one_view(made.runtime(), dump.id)
+
+
+KEYS = {
+    "composite": ("a INT, b VARCHAR(20), c DATE, PRIMARY KEY (b, a, c)", "({i} % 7, CONCAT('k', {i} % 31), '2024-01-01' + INTERVAL {i} DAY, {i})"),
+    "text": ("a VARCHAR(30) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", "(CONCAT(ELT(1 + {i} % 3, 'É', 'e', 'z '), {i}), {i})"),
+    "latin1": ("a CHAR(20) CHARACTER SET latin1 PRIMARY KEY", "(CONCAT('ä', {i}), {i})"),
+    "binary": ("a VARBINARY(16) PRIMARY KEY", "(UNHEX(LEFT(SHA2({i}, 256), 32)), {i})"),
+    "decimal": ("a DECIMAL(30,10) PRIMARY KEY", "({i} / 3 - 50, {i})"),
+    "double": ("a DOUBLE PRIMARY KEY", "({i} / 7, {i})"),
+    "float": ("a FLOAT PRIMARY KEY", "({i} / 7, {i})"),
+    "unsigned": ("a BIGINT UNSIGNED PRIMARY KEY", "(18446744073709551615 - {i} * 1000003, {i})"),
+    "moment": ("a DATETIME(6) PRIMARY KEY", "('2024-01-01' + INTERVAL {i} * 1234567 MICROSECOND, {i})"),
+    "clock": ("a TIME(3) PRIMARY KEY", "(SEC_TO_TIME({i} * 7.125 - 900), {i})"),
+    "bits": ("a BIT(20) PRIMARY KEY", "({i} * 4001 % 1048576, {i})"),
+    "enum": ("a ENUM('z','y','x') , b INT, PRIMARY KEY (a, b)", "(1 + {i} % 3, {i}, {i})"),
+    "set": ("a SET('p','q','r'), b INT, PRIMARY KEY (a, b)", "({i} % 8, {i}, {i})"),
+}  # fmt: skip
+
+
+def test_keys_of_every_type(quiet: Case) -> None:
+    rows = 230
+    for name, (columns, values) in KEYS.items():
+        both(quiet, f"CREATE TABLE `k_{name}` ({columns}, v INT) DEFAULT CHARSET utf8mb4")
+        lines = ",".join(values.replace("{i}", str(i)) for i in range(rows))
+        quiet.source.execute(f"USE `{quiet.schema}`", f"INSERT INTO `k_{name}` VALUES {lines}")
+    begin(quiet)
+    seen = dumped(quiet)
+    assert {t.table.partition(".")[2]: t.rows for t in seen.tables} == {f"k_{name}": rows for name in KEYS}
+    assert all(t.chunks >= 5 for t in seen.tables)
+    quiet.assert_equal()
+
+
+def test_key_range_keys_condition_and_time_range(quiet: Case) -> None:
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    fill(quiet, "t", 300)
+    begin(quiet)
+    table = [f"{quiet.schema}.t"]
+
+    def ids() -> list[int]:
+        found = [int(r[0]) for r in quiet.target.execute(f"SELECT id FROM `{quiet.schema}`.t ORDER BY id")]
+        quiet.target.execute(f"DELETE FROM `{quiet.schema}`.t")
+        return found
+
+    dumped(quiet, tables=table, lower=["10"], upper=["130"])
+    assert ids() == list(range(10, 131))
+    dumped(quiet, tables=table, keys=["5", "7", "5", "299", "1000"])
+    assert ids() == [5, 7, 299]
+    dumped(quiet, tables=table, where="id % 100 = 3 OR note = 'n5'")
+    assert ids() == [3, 5, 103, 203]
+    quiet.source.execute(f"UPDATE `{quiet.schema}`.t SET version = 7 WHERE id IN (20, 40, 60)")
+    quiet.run_until_head()
+    quiet.source.execute(
+        f"USE `{quiet.schema}`", "UPDATE t SET version = 8 WHERE id = 40", "DELETE FROM t WHERE id = 60"
+    )
+    quiet.run_until_head()
+    ids()
+    dumped(quiet, tables=table, since="2020-01-01")
+    assert ids() == [20, 40]
+    assert quiet.source.execute(f"SELECT version FROM `{quiet.schema}`.t WHERE id = 40") == [(8,)]
+
+
+@pytest.mark.parametrize(
+    "where", ["1=1) OR (1=1", "id = 1; DROP TABLE t", "id = 1 LIMIT 5", "id = (", "1 UNION SELECT 1"]
+)
+def test_a_condition_is_one_condition(where: str) -> None:
+    from sluice.errors import ConfigError
+    from sluice.flows.dumprequest import require_condition
+
+    with pytest.raises(ConfigError):
+        require_condition(where)
+    require_condition("a > 1 AND (b LIKE 'x)%' OR c IN (SELECT 1)) -- by hand")
+
+
+def test_a_condition_runs_read_only(quiet: Case) -> None:
+    from sluice.errors import SluiceError
+
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY)")
+    quiet.source.execute(
+        f"USE `{quiet.schema}`",
+        "INSERT INTO t VALUES (1), (2)",
+        "SET GLOBAL log_bin_trust_function_creators = ON",
+        "CREATE FUNCTION bad() RETURNS INT MODIFIES SQL DATA BEGIN DELETE FROM t; RETURN 1; END",
+    )
+    begin(quiet)
+    with pytest.raises(SluiceError, match="READ ONLY"):
+        dumped(quiet, tables=[f"{quiet.schema}.t"], where="bad() = 1")
+    assert len(quiet.source.execute(f"SELECT * FROM `{quiet.schema}`.t")) == 2
+
+
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_nothing_is_written_at_a_read_only_source(
+    server, request, tmp_path, mysql_target, zookeeper, fresh_schema
+) -> None:
+    from sluice.model.dumps import Marking
+
+    source = request.getfixturevalue(server)
+    schema = fresh_schema(source, mysql_target)
+    reader = f"reader_{schema}"[:30]
+    source.execute(
+        f"CREATE USER `{reader}`@'%' IDENTIFIED BY 'p'",
+        f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `{reader}`@'%'",
+    )
+    with case(tmp_path, source, mysql_target, zookeeper, schema) as made:
+        made.connections["case_source"] = source.connection_json(user=reader, password="p")
+        made.yaml += "\ndump: {chunk_rows: 40, parallelism: 2}\n"
+        made.path.write_text(made.yaml, encoding="utf-8")
+        both(made, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+        fill(made, "t", 400)
+        begin(made)
+        with Watcher(made, "t") as watcher, Writers(made, "t", 250, seed=5), delivering(made):
+            dump = start(made.runtime())
+            assert dump.marking is (Marking.SNAPSHOT if server == "mariadb" else Marking.GTID)
+            work(made.runtime(), dump.id)
+        made.run_until_head()
+        made.assert_equal("t")
+        assert watcher.back == []
+        assert source.execute(
+            "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_NAME = '_sluice_mark_case' AND TABLE_SCHEMA = 'nowhere'"
+        ) == [(0,)]
+    source.execute(f"DROP USER `{reader}`@'%'")
+
+
+def test_an_idle_read_only_source_is_copied(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        made.yaml += "\ndump: {chunk_rows: 40, marks: none}\n"
+        made.path.write_text(made.yaml, encoding="utf-8")
+        both(made, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+        fill(made, "t", 100)
+        begin(made)
+        dumped(made)
+        made.assert_equal("t")
+
+
+def test_a_pipeline_that_starts_with_a_dump(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> None:
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+        made.yaml = made.yaml.replace(f'include: ["{schema}\\\\..*"]', f'include: ["{schema}\\\\.t"]')
+        made.path.write_text(made.yaml, encoding="utf-8")
+        for name in ("t", "later"):
+            both(made, f"CREATE TABLE {name} (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+            fill(made, name, 300)
+        with Watcher(made, "t") as watcher, Writers(made, "t", 200, seed=9):
+            made.run_until_head()
+        made.run_until_head()
+        made.assert_equal("t")
+        assert watcher.back == []
+        assert made.target.execute(f"SELECT COUNT(*) FROM `{schema}`.later") == [(0,)]
+        made.yaml = made.yaml.replace(
+            f'include: ["{schema}\\\\.t"]', f'include: ["{schema}\\\\.t", "{schema}\\\\.later"]'
+        )
+        made.path.write_text(made.yaml, encoding="utf-8")
+        made.run_until_head()
+        made.assert_equal("t", "later")
+
+
+def test_a_target_that_joins_gets_its_copy_and_no_other_target_does(
+    tmp_path, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
+) -> None:
+    schema = fresh_schema(mysql_source, mysql_target, mariadb)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+        create = "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
+        both(made, create)
+        mariadb.execute(f"USE `{schema}`", create)
+        fill(made, "t", 200)
+        made.run_until_head()
+        made.assert_equal("t")
+        made.target.execute(f"DELETE FROM `{schema}`.t WHERE id < 10")  # a dump for the first target would mend it
+        made.connections["case_second"] = mariadb.connection_json(schema=schema)
+        second = "  - {name: second, type: mysql, connection: case_second}\n"
+        made.path.write_text(made.yaml.rstrip() + "\n" + second, encoding="utf-8")
+        made.run_until_head()
+        assert mariadb.execute(f"SELECT COUNT(*) FROM `{schema}`.t") == [(200,)]
+        assert made.target.execute(f"SELECT COUNT(*) FROM `{schema}`.t") == [(190,)]
+        made.source.execute(f"UPDATE `{schema}`.t SET note = 'both'")
+        made.run_until_head()
+        for server, rows in ((made.target, 200), (mariadb, 200)):
+            assert server.execute(f"SELECT COUNT(*) FROM `{schema}`.t WHERE note = 'both'") == [(rows,)]
+
+
+def test_a_lost_position_is_mended_by_a_dump(tmp_path, mysql_target, zookeeper, fresh_schema) -> None:
+    from sluice.stack.mysql import MySQLServer
+
+    with MySQLServer(tmp_path / "server", name="mysql-own", server_id=77) as source:
+        schema = fresh_schema(mysql_target)
+        source.execute(f"CREATE DATABASE `{schema}`")
+        with case(tmp_path, source, mysql_target, zookeeper, schema) as made:
+            made.yaml = made.yaml.replace("capture:\n", "capture:\n  on_lost_position: dump\n")
+            made.path.write_text(made.yaml, encoding="utf-8")
+            both(made, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+            begin(made)
+            fill(made, "t", 100)
+            made.run_until_head()
+            source.execute(f"UPDATE `{schema}`.t SET version = 5", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+            logs = source.execute("SHOW BINARY LOGS")
+            source.execute(f"PURGE BINARY LOGS TO '{logs[-1][0]}'")
+            made.run_until_head()
+            made.assert_equal("t")
+
+
+STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]
+
+
+@pytest.mark.parametrize("step_", STEPS)
+def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
+    """The dead worker's session ends with it; the next one takes its chunk over. Nothing is lost, nothing goes back."""
+
+    class Dead(BaseException):
+        pass
+
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    fill(quiet, "t", 200)
+    begin(quiet)
+
+    def die(at: str, chunk: Any) -> None:
+        if at == step_ and chunk.id.number == 2 and chunk.attempt == 1:
+            raise Dead
+
+    with Watcher(quiet, "t") as watcher, Writers(quiet, "t", 120, seed=3), delivering(quiet):
+        dump = start(quiet.runtime())
+        with pytest.raises(Dead):
+            work(quiet.runtime(), dump.id, hook=die)
+        done = work(quiet.runtime(), dump.id)
+        assert done.state is DumpState.DONE
+    quiet.run_until_head()
+    quiet.assert_equal("t")
+    assert watcher.back == []
+
+
+def test_pause_tune_resume_cancel(quiet: Case) -> None:
+    from sluice.errors import OutOfOrder
+    from sluice.flows import dumpview
+
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    fill(quiet, "t", 400)
+    begin(quiet)
+    runtime = quiet.runtime()
+    dump = start(runtime)
+    seen: list[int] = []
+
+    def hook(at: str, chunk: Any) -> None:
+        if at == "claimed":
+            seen.append(chunk.id.number)
+            if len(seen) == 2:
+                dumpview.pause(quiet.runtime(), dump.id, by="tester")
+
+    stop = threading.Event()
+    with delivering(quiet):
+        worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=hook, stop=stop), daemon=True)
+        worker.start()
+        deadline = time.monotonic() + 60
+        while dumpview.one_view(runtime, dump.id).state != "paused" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        count = len(seen)
+        assert count <= 3
+        time.sleep(1.0)
+        assert len(seen) == count
+        stop.set()  # the process that worked on it goes, the pause stays
+        worker.join(30)
+        assert dumpview.tune(runtime, dump.id, by="tester", chunk_rows=7, parallelism=1).tuning.chunk_rows == 7
+        dumpview.resume(runtime, dump.id, by="tester")
+        work(quiet.runtime(), dump.id)
+    assert dumpview.one_view(runtime, dump.id).tables[0].chunks > 30
+    quiet.assert_equal("t")
+    with pytest.raises(OutOfOrder):
+        dumpview.pause(runtime, dump.id, by="tester")
+    again = start(runtime)
+    assert dumpview.cancel(runtime, again.id, by="tester").state == "cancelled"
+    assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
+
+
+def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
+    fill(quiet, "t", 60)
+    begin(quiet)
+    quiet.target.execute(f"ALTER TABLE `{quiet.schema}`.t ADD COLUMN more INT DEFAULT 4")
+    done: list[int] = []
+
+    def alter(at: str, chunk: Any) -> None:
+        if at == "selected" and not done:
+            done.append(1)
+            quiet.source.execute(f"ALTER TABLE `{quiet.schema}`.t ADD COLUMN more INT DEFAULT 4")
+
+    with delivering(quiet):
+        dump = start(quiet.runtime())
+        work(quiet.runtime(), dump.id, hook=alter)
+    quiet.run_until_head()
+    quiet.assert_equal("t")

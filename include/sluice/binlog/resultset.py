@@ -36,8 +36,10 @@ _SILENCE_S = 900
 """A select may be silent for long before its first row (a sort); longer than this, the connection counts as dead."""
 
 _WIDTHS = {
-    K.TINYINT: 1, K.SMALLINT: 2, K.MEDIUMINT: 4, K.INT: 4, K.BIGINT: 8, K.FLOAT: 4, K.DOUBLE: 8, K.YEAR: 2, K.ENUM: 8, K.SET: 8,
+    K.TINYINT: 1, K.SMALLINT: 2, K.MEDIUMINT: 4, K.INT: 4, K.BIGINT: 8, K.FLOAT: 4, K.DOUBLE: 8, K.YEAR: 2,
 }  # fmt: skip
+_NUMBERS = {1: 1, 2: 2, 3: 4, 8: 8, 9: 4}
+"""Bytes of a number in the protocol, by its type there."""
 _TEMPORAL = {K.DATE: 0, K.DATETIME: 1, K.TIMESTAMP: 2, K.TIME: 3}
 
 
@@ -99,10 +101,9 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         raise DecodeError(f"the server sends {count} columns, {len(columns)} were asked for", where=where)
     connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
     connection._read_packet()  # the number of columns
-    for _ in range(count):
-        connection._read_packet()
+    kinds = [connection._read_packet()._data[-6] for _ in range(count)]
     connection._read_packet()
-    yield from _Reader(connection, columns, where).pieces()
+    yield from _Reader(connection, columns, kinds, where).pieces()
     connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
 
 
@@ -122,12 +123,13 @@ class _Reader:
 
     connection: Any
     columns: Sequence[Column]
+    types: Sequence[int]
     where: str
     begun: bool = False
     """True once the bytes that PyMySQL had read ahead are taken."""
 
     def pieces(self) -> Iterator[pa.Table]:
-        self.kinds = np.array([_wire_kind(c, self.where) for c in self.columns], np.int64)
+        self.kinds = np.array([_wire_kind(c, t) for c, t in zip(self.columns, self.types, strict=True)], np.int64)
         buffer = np.zeros(PIECE_BYTES + 2**20 + _SPARE, np.uint8)
         starts, ends = np.empty(_ROWS_A_PIECE, np.int64), np.empty(_ROWS_A_PIECE, np.int64)
         state = np.zeros(2, np.int64)
@@ -227,22 +229,23 @@ class _Reader:
         if bad >= 0:
             raise DecodeError("a row of the source contradicts the protocol", where=self.where)
         every = np.arange(rows)
-        made = [self._column(c, buffer, offsets[i], sizes[i], every) for i, c in enumerate(self.columns)]
+        made = [self._column(i, buffer, offsets[i], sizes[i], every) for i in range(len(self.columns))]
         return pa.Table.from_arrays(made, names=[str(i) for i in range(len(made))])
 
     def _column(
         self,
-        column: Column,
+        index: int,
         buffer: np.ndarray[Any, Any],
         offsets: np.ndarray[Any, Any],
         sizes: np.ndarray[Any, Any],
         every: np.ndarray[Any, Any],
     ) -> pa.Array:
+        column = self.columns[index]
         rows, kind = len(every), column.kind
         valid = np.empty(rows, np.uint8)
         if kind in {K.ENUM, K.SET}:
             numbers = np.empty(rows, np.int64)
-            nulls = fill.fill_little(buffer, offsets, every, 8, False, numbers, valid)
+            nulls = fill.fill_little(buffer, offsets, every, int(self.kinds[index]), False, numbers, valid)
             return (
                 self._enum(column, numbers, valid, nulls)
                 if kind is K.ENUM
@@ -307,8 +310,10 @@ class _Reader:
         return DecodeError(f"column {column.name}: a value {why}", where=self.where)
 
 
-def _wire_kind(column: Column, where: str) -> int:
-    """Bytes of a fixed value, or the kind of a variable one."""
+def _wire_kind(column: Column, wire_type: int) -> int:
+    """Bytes of a fixed value, or the kind of a variable one. How wide the number of an ENUM or SET comes is the server's choice."""
+    if column.kind in {K.ENUM, K.SET}:
+        return _NUMBERS.get(wire_type, 8)
     if column.kind in _WIDTHS:
         return _WIDTHS[column.kind]
     return rowset.TIMED if column.kind in _TEMPORAL else rowset.COUNTED

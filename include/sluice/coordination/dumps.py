@@ -7,6 +7,7 @@
     {root}/{pipeline}/dumps/{id}/placed/{ordinal}   what the drain has placed of it; written by the drain alone
     {root}/{pipeline}/dumps/{id}/chunks/{name}      a chunk that is not placed yet
     {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk
+    {root}/{pipeline}/dumping/{id}                  the dump has not ended
     {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
 """
 
@@ -23,6 +24,7 @@ from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
 
 KEPT_DUMPS = 100
+"""Ended dumps that are remembered."""
 
 
 class DumpStates:
@@ -40,7 +42,8 @@ class DumpStates:
         """Record a dump with its tables. One of the same id that is there already stays as it is."""
         path = f"{self._root}/{dump.id}"
         self._z.ensure(self._root)
-        steps: list[Step] = [Create(path, _encode(dump.to_json()))]
+        self._z.ensure(f"{self._home}/dumping")
+        steps: list[Step] = [Create(path, _encode(dump.to_json())), Create(f"{self._home}/dumping/{dump.id}")]
         steps += [Create(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")]
         for ordinal in range(len(dump.tables)):
             steps.append(Create(f"{path}/tables/{ordinal:04d}", _encode(TablePlanned().to_json())))
@@ -68,15 +71,18 @@ class DumpStates:
 
     def update(self, dump: Dump) -> Dump | None:
         """Write a changed dump; None if it changed meanwhile."""
+        steps: list[Step] = [Put(f"{self._root}/{dump.id}", _encode(dump.to_json()), dump.version)]
+        if dump.state in {DumpState.DONE, DumpState.CANCELLED}:
+            steps.append(Remove(f"{self._home}/dumping/{dump.id}"))
         try:
-            self._z.transact([Put(f"{self._root}/{dump.id}", _encode(dump.to_json()), dump.version)])
+            self._z.transact(steps)
         except Conflict:
             return None
         return replace(dump, version=dump.version + 1)
 
     def active(self) -> list[Dump]:
         """Dumps that are running or paused, oldest first."""
-        found = (self.get(name) for name in self.ids())
+        found = (self.get(name) for name in self._z.children(f"{self._home}/dumping"))
         return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
     def forget(self, dump: str) -> None:
@@ -91,6 +97,15 @@ class DumpStates:
                 *(Remove(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")),
                 Remove(path),
             ])
+
+    def forget_old(self, keep: int = KEPT_DUMPS) -> list[str]:
+        """Forget the oldest dumps that have ended, beyond ``keep``. Returns their ids."""
+        active = set(self._z.children(f"{self._home}/dumping"))
+        ended = sorted((d.created_ms, d.id) for d in map(self.get, self.ids()) if d and d.id not in active)
+        gone = [name for _, name in ended[:-keep]] if keep else [name for _, name in ended]
+        for name in gone:
+            self.forget(name)
+        return gone
 
     # -- what is captured -----------------------------------------------------------------------------------------------
 

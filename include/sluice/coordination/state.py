@@ -323,10 +323,12 @@ class PipelineState:
         return replace(back, version=process.version + 1)
 
     def delivered(self, targets: Sequence[str] | None = None) -> int:
-        """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none."""
+        """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none.
+
+        A target that has not begun yet will begin behind all of them.
+        """
         asked = self.targets if targets is None else targets
-        done = [p.batch for p in map(self.process, asked) if p is not None]
-        return min(done) if len(done) == len(asked) and done else 0
+        return min((p.batch for p in map(self.process, asked) if p is not None), default=0)
 
     def forget(self, keep: int = KEPT_BATCHES) -> list[int]:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""

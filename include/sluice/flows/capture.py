@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -50,6 +50,7 @@ class DrainOutcome:
         batch: the batch to deliver, None if there was nothing.
         position: captured position afterwards.
         changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
+        due: dumps that came due by themselves and that nobody works on.
         adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
     """
 
@@ -58,6 +59,7 @@ class DrainOutcome:
     changes: int = 0
     closed_by: str = "idle"
     adopted: bool = False
+    due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,7 +106,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 info = server_info(connection)
                 cursor = state.cursor()
                 cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
-                due_dumps(runtime, state, connection, info, cursor)
+                due = due_dumps(runtime, state, connection, info, cursor)
                 if cursor is None:
                     cursor = begin(
                         runtime,
@@ -118,7 +120,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                             server_id_of(runtime.pipeline),
                         ),
                     )
-            outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info)
+            outcome = replace(_capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info), due=due)
             if outcome.batch is None:
                 orphan = _orphan(state, claim)
                 if orphan:

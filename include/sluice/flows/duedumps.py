@@ -17,14 +17,34 @@ from sluice.config.pipeline import CaptureConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import LostPosition
+from sluice.flows.capturedlist import remember_captured
 from sluice.flows.dumprequest import captured_tables, new_dump
 from sluice.flows.runtime import Runtime, server_id_of
+from sluice.model.dumps import DumpState
 
 _log = structlog.get_logger()
 
 
-def due_dumps(runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None) -> None:
-    """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves."""
+def due_dumps(
+    runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
+) -> tuple[str, ...]:
+    """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves.
+
+    Returns the ids of those that nobody works on.
+    """
+    _record_due(runtime, state, connection, info, cursor)
+    remember_captured(runtime, connection)
+    mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
+    return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
+
+
+REASONS = ("initial", "newly captured", "new target", "position lost")
+"""Why there are dumps that nobody asked for."""
+
+
+def _record_due(
+    runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
+) -> None:
     pipeline = runtime.pipeline
     now = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     known = state.dumps.selection()

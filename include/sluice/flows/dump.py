@@ -12,10 +12,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 
-from sluice.binlog.connection import collations, open_connection
+from sluice.binlog.connection import collations, open_connection, rows_of
 from sluice.binlog.definitions import Definition, read_definition
 from sluice.binlog.resultset import expression, open_reader, select
 from sluice.coordination.dumps import DumpStates
@@ -24,6 +23,7 @@ from sluice.coordination.state import PipelineState
 from sluice.dump.keys import after, among, both, key_literals, quoted, upto
 from sluice.errors import ConfigError, RetryableError, SluiceError
 from sluice.flows.chunkfile import chunk_path, write_chunk
+from sluice.flows.dumpkeys import Key, stored_keys
 from sluice.flows.runtime import Runtime
 from sluice.flows.throttle import Throttle
 from sluice.flows.watermarks import Marker, end_of_log, make_marker, mark_table_of
@@ -39,18 +39,6 @@ LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
-
-    columns: tuple[Column, ...]
-    index: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(c.name for c in self.columns)
 
 
 def key_of(definition: Definition, request: TableRequest) -> Key:
@@ -364,9 +352,12 @@ class _Worker:
         columns = definition.plan.schema.columns
         where = f"({request.where})" if request.where else ""
         place = f"rows of {request.table}"
+        rows_of(
+            self.reader, f"USE {quoted(request.table.schema)}"
+        )  # the user's condition may name tables without a schema
         if request.key_file:
             start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])
-            for keys in self._keys(request.key_file, key, start, stop):
+            for keys in stored_keys(self.store, request.key_file, start, stop):
                 sql = selection_sql(request.table, columns, key, among(key.names, keys), where)
                 yield from select(self.reader, sql, columns, place)
             return
@@ -374,18 +365,9 @@ class _Worker:
         conditions = (low, high, after(key.names, chunk.after), upto(key.names, chunk.upto), where)
         yield from select(self.reader, selection_sql(request.table, columns, key, *conditions), columns, place)
 
-    def _keys(self, path: str, key: Key, start: int, stop: int) -> Iterator[list[tuple[str, ...]]]:
-        with self.store.open_input(path) as source:
-            table = pq.ParquetFile(source).read().slice(start, stop - start)
-        every = key_literals(key.columns, table)
-        for at in range(0, len(every), KEYS_A_SELECT):
-            yield every[at : at + KEYS_A_SELECT]
-
     def _tell(self, step: str, chunk: Chunk) -> None:
         if self.shared.hook:
             self.shared.hook(step, chunk)
 
-
-KEYS_A_SELECT = 2_000
 
 __all__ = ["Key", "border_sql", "is_placed", "key_of", "range_of", "selection_sql", "settle", "work"]

@@ -18,6 +18,7 @@ from sluice.coordination.state import PipelineState
 from sluice.dump.keys import typed_literal
 from sluice.errors import ConfigError
 from sluice.flows.dump import key_of
+from sluice.flows.dumpkeys import TimeRange, touched_keys, typed_keys, write_keys
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.watermarks import choose_marking
 from sluice.model.dumps import Dump, TableRequest, Tuning
@@ -51,6 +52,11 @@ def tuning_of(pipeline: PipelineConfig) -> Tuning:
     )
 
 
+def new_id() -> str:
+    """An id that sorts by time."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{attempt_id()[:6]}"
+
+
 def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
     """What the pipeline's file says, but for what ``changes`` say (None: as the file says). Raises ConfigError for nonsense."""
     wanted = {name: value for name, value in changes.items() if value is not None}
@@ -79,9 +85,8 @@ def new_dump(
         t if isinstance(t, TableRequest) else TableRequest(t, estimate=estimates.get(t, 0)) for t in tables
     )
     marking = choose_marking(connection, runtime.pipeline, runtime.source, mariadb=info.is_mariadb)
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     dump = Dump(
-        id=id_ or f"{stamp}-{attempt_id()[:6]}",
+        id=id_ or new_id(),
         tables=requests,
         targets=targets,
         tuning=tuning or tuning_of(runtime.pipeline),
@@ -123,6 +128,8 @@ def start(
 
     Args:
         where: the user's SQL condition. lower, upper: first and last key, as a person types them, one text a key column.
+        keys: keys of one table, columns joined by commas. since, until: ISO 8601 moments: the keys that the log touched between them, as far as
+            segments are retained; the rows dumped are the current ones.
         dry_run: only say what it would be: the dump returned is not recorded.
 
     Raises:
@@ -136,13 +143,15 @@ def start(
         info = server_info(connection)
         captured = captured_tables(runtime, connection)
         wanted = [_named(captured, name) for name in tables] or list(captured)
-        if (lower or upper or where) and len(wanted) != 1:
+        if (lower or upper or where or keys) and len(wanted) != 1:
             raise ConfigError(
                 f"a key range or a condition is for one table, not for {len(wanted)}", hint="name the table"
             )
-        requests = []
+        id_ = id_ or new_id()
+        span = TimeRange.parse(since, until)
         known = collations(connection)
-        for table in wanted:
+        requests = []
+        for ordinal, table in enumerate(wanted):
             definition = read_definition(connection, table, lambda: known)
             request = TableRequest(table, where=where, estimate=captured[table])
             key = key_of(definition, request)
@@ -151,7 +160,16 @@ def start(
                 if len(bound) > len(key.columns):
                     raise ConfigError(f"the key of {table} has {len(key.columns)} columns: {', '.join(key.names)}")
                 bounds.append(tuple(typed_literal(c, text) for c, text in zip(key.columns, bound, strict=False)))
-            requests.append(replace(request, lower=bounds[0], upper=bounds[1]))
+            request = replace(request, lower=bounds[0], upper=bounds[1])
+            if keys or span:
+                found = typed_keys(key, keys) if keys else touched_keys(runtime, state, table, key, span)
+                if not found and span:
+                    continue
+                path = f"dumps/{id_}/keys-{ordinal:04d}.parquet"
+                if not dry_run:
+                    write_keys(runtime.store, path, found)
+                request = replace(request, key_file=path, estimate=len(found))
+            requests.append(request)
         if dry_run:
             return Dump(
                 "dry-run", tuple(requests), tuple(targets), tuning=tuning or tuning_of(runtime.pipeline), reason=reason

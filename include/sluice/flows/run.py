@@ -17,6 +17,7 @@ from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.ack import ack
 from sluice.flows.apart import OF_A_TARGET, catch_up, deliver
 from sluice.flows.capture import drain, head_of
+from sluice.flows.dumphelper import DumpHelper
 from sluice.flows.load import LoadOutcome
 from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime, attempt_id
@@ -74,7 +75,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     again = _Again(runtime)
     me = runtime.owner
     assert me is not None
-    with runtime.state() as state, _orderly(state, me):
+    with runtime.state() as state, _orderly(state, me), DumpHelper(runtime, state) as dumps:
         while batches is None or done < batches:
             started = time.monotonic()
             try:
@@ -96,7 +97,8 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 record = state.require(number)
                 changes, position = record.changes, record.last
             else:
-                if looked and target_position and _reached(state.cursor(), target_position):
+                dumping = dumps.look()
+                if looked and target_position and _reached(state.cursor(), target_position) and not dumping:
                     for one in state.holds.all():
                         while catch_up(runtime, one).held:
                             pass
@@ -108,7 +110,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                         runtime,
                         claim=f"{me}:{attempt_id()}",
                         idle_wait_s=0.5 if until_head else IDLE_WAIT_S,
-                        until=target_position,
+                        until=None if dumping else target_position,
                     )
                 except LeaseHeld:  # of a drain that died: until its session expires
                     time.sleep(STAND_BY_S)

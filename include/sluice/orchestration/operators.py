@@ -114,12 +114,21 @@ class DrainOperator(SluiceOperator):
             self.log.info("standing by: %s", error)
             return self.wait(TurnTrigger(self.pipeline))
         self.log.info("drained %s", outcome.to_json())
+        self._take_up(getattr(outcome, "due", ()))
         if outcome.batch is not None:
             return int(outcome.batch)
         if not self.waits:
             raise AirflowSkipException("there is nothing new in the source's log")
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         return self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
+
+    def _take_up(self, dumps: Sequence[str]) -> None:
+        """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
+        if dumps:
+            from sluice.orchestration.backfill import open_run
+
+            for dump in dumps:
+                open_run(self.pipeline, dump)
 
 
 BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"

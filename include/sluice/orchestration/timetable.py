@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval
+from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow.timetables.simple import ContinuousTimetable
 
 if TYPE_CHECKING:
@@ -57,3 +58,36 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
         """``scheduled__{logical date}``: unique, because logical dates are."""
         moment = data_interval.start if data_interval is not None else run_after
         return str(run_type.generate_run_id(suffix=moment.isoformat()))
+
+
+class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
+    """A day is an interval, and none comes by itself: runs are asked for, by *Trigger* or by Airflow's own *Backfill*.
+
+    Backfill needs a timetable with data intervals, and asks for all of a range, past runs or not (``catchup``); the scheduler of a DAG
+    without catch-up doesn't.
+    """
+
+    description = "When somebody asks for it; Backfill takes a day a run."
+
+    def __init__(self, cron: str = "0 0 * * *", timezone: Any = "UTC") -> None:
+        super().__init__(cron, timezone)
+
+    @property
+    def summary(self) -> str:
+        return "on request"
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        if not restriction.catchup:
+            return None
+        return super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+
+    def serialize(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> BackfillTimetable:
+        return cls()

@@ -1,0 +1,355 @@
+"""The ``backfill__{pipeline}`` DAG: a form for copying tables again, and Airflow's own Backfill over days."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowSkipException
+
+from sluice.config.loading import load_pipeline
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError, SluiceError
+from sluice.orchestration.factory import OWNER, START, pipeline_files
+from sluice.orchestration.failures import SluiceRetryPolicy
+from sluice.orchestration.operators import SluiceOperator
+from sluice.orchestration.running import open_runtime
+from sluice.orchestration.timetable import BackfillTimetable
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.flows.dumpview import DumpView
+
+MOST_PARTS = 50
+"""Mapped tasks a run, at most; more tables share them."""
+
+NOTE_EVERY_S = 2.0
+
+_DOC = """Copies rows of **`{source}`** to the targets again, beside the log: without a lock, without stopping anything, and never back in time.
+A row that the log changes meanwhile keeps what the log says.
+
+- **Trigger** opens a form: which tables, which keys, rows that meet a condition, or every key that was touched in a span of time. With *dry run* it
+  only says how many rows that would be.
+- **Backfill** (beside Trigger) on a range of days: the current row of every key that was touched on each day goes to the targets again. The keys
+  come from the retained segments.
+- `read` has one task a table. Their progress is in the note of the run, and in `sluice dump show {pipeline}`.
+- While it runs: `sluice dump pause|resume|tune|cancel {pipeline}`. A run that was killed goes on behind the last finished chunk: press *Clear*.
+
+The sync DAG places what is read, so it has to be running."""
+
+
+def backfill_id_of(pipeline: str) -> str:
+    """``backfill__{pipeline}``."""
+    return f"backfill__{pipeline}"
+
+
+def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
+    """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
+    dags: dict[str, DAG] = {}
+    for path in pipeline_files(folder):
+        if only is not None and backfill_id_of(path.stem) != only:
+            continue
+        try:
+            pipeline = load_pipeline(path)
+        except SluiceError:
+            continue
+        dags.setdefault(backfill_id_of(pipeline.pipeline), build_backfill_dag(pipeline, path))
+    return dags if dags or only is None else build_all(folder)
+
+
+def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
+    """``plan >> read (one a table) >> placed``."""
+    file = str(path.resolve())
+    with DAG(
+        dag_id=backfill_id_of(pipeline.pipeline),
+        description=f"Copy tables of {pipeline.source.connection} again",
+        schedule=BackfillTimetable(),
+        start_date=START,
+        catchup=False,
+        max_active_runs=4,
+        doc_md=_DOC.format(source=pipeline.source.connection, pipeline=pipeline.pipeline),
+        tags={"sluice", "backfill"},
+        params=form(pipeline, _captured(file)),
+        render_template_as_native_obj=True,
+        default_args={
+            "owner": OWNER,
+            "retries": 20,
+            "retry_delay": timedelta(seconds=5),
+            "retry_policy": SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1)),
+        },
+    ) as dag:
+        plan = PlanDumpOperator(task_id="plan", pipeline=file)
+        read = ReadDumpOperator.partial(
+            task_id="read", pipeline=file, map_index_template="{{ task.part['label'] }}", max_active_tis_per_dagrun=8
+        ).expand(part=plan.output)
+        read >> PlacedOperator(task_id="placed", pipeline=file, trigger_rule="none_failed")
+    return dag
+
+
+def _captured(file: str) -> list[str]:
+    """What the last drain saw; a file beside the segments, never the source."""
+    from sluice.config.connections import from_environment
+    from sluice.flows.capturedlist import known_captured
+    from sluice.flows.runtime import Runtime
+
+    try:
+        return known_captured(Runtime.build(load_pipeline(Path(file)), resolver=from_environment, runner="local"))
+    except SluiceError:
+        return []
+
+
+def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
+    """The fields of the trigger form."""
+    dump = pipeline.dump
+    text = ["null", "string"]
+    rows, pace = "Which rows", "How fast"
+    listed = {"examples": list(captured)} if captured else {}
+    return {
+        "tables": Param([], type="array", title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
+        "targets": Param(
+            [], type="array", title="Targets", description="Who gets the rows; none: all of them.",
+            examples=[t.name for t in pipeline.targets],
+        ),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Only say which tables, and about how many rows."),
+        "first_key": Param(None, type=text, title="First key", description="Key columns joined by commas; of one table.", section=rows),
+        "last_key": Param(None, type=text, title="Last key", description="Included.", section=rows),
+        "keys": Param(None, type=text, format="multiline", title="Keys", description="A key a line, columns joined by commas.", section=rows),
+        "where": Param(None, type=text, title="Condition", description="SQL, on one table; runs read-only at the source.", section=rows),
+        "since": Param(
+            None, type=text, format="date-time", title="Touched since",
+            description="Current rows of the keys that the log touched from here …", section=rows,
+        ),
+        "until": Param(None, type=text, format="date-time", title="Touched until", description="… up to here.", section=rows),
+        "chunk_rows": Param(dump.chunk_rows, type="integer", minimum=1, title="Rows a chunk", section=pace),
+        "parallelism": Param(dump.parallelism, type="integer", minimum=1, maximum=64, title="Chunks at the same time", section=pace),
+        "delay_ms": Param(
+            int(dump.delay.total_seconds() * 1000), type="integer", minimum=0, title="Pause between chunks (ms)", section=pace
+        ),
+        "max_rows_per_second": Param(
+            dump.max_rows_per_second, type="integer", minimum=0, title="Rows a second, at most", description="0: as fast as it goes.",
+            section=pace,
+        ),
+        "dump": Param(None, type=text, title="Dump", description="Id of a dump that is recorded already: go on with it.", section="Advanced"),
+    }  # fmt: skip
+
+
+class PlanDumpOperator(SluiceOperator):
+    """Records the dump that the form or the interval asks for; returns the parts that ``read`` works on."""
+
+    ui_color = "#d6eaf8"
+
+    def work(self, context: Context, **_: Any) -> list[dict[str, Any]]:
+        from sluice.flows.dumprequest import start, tuned
+
+        runtime = open_runtime(self.pipeline)
+        asked = dict(context["params"])
+        run: Any = context["dag_run"]
+        since, until = _text(asked.get("since")), _text(asked.get("until"))
+        kind = str(getattr(run.run_type, "value", run.run_type))
+        if kind == "scheduled":
+            raise AirflowSkipException("nobody asked for anything")
+        if kind == "backfill":
+            since, until = run.data_interval_start.isoformat(), run.data_interval_end.isoformat()
+        note = RunNote(context)
+        with runtime.state() as state:
+            name = _text(asked.get("dump")) or _dump_id(run)
+            dump = state.dumps.get(name)
+        if dump is None:
+            dump = start(
+                runtime,
+                tables=_list(asked.get("tables")),
+                targets=_list(asked.get("targets")),
+                lower=_columns(asked.get("first_key")),
+                upper=_columns(asked.get("last_key")),
+                keys=[line.strip() for line in _text(asked.get("keys")).splitlines() if line.strip()],
+                where=_text(asked.get("where")),
+                since=since,
+                until=until,
+                tuning=tuned(
+                    runtime.pipeline,
+                    **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
+                ),
+                dry_run=bool(asked.get("dry_run")),
+                by=f"airflow:{run.run_id}",
+                reason="backfill" if since or until else "asked for",
+                id_=name,
+            )
+        if asked.get("dry_run"):
+            lines = [f"| {t.table} | about {t.estimate:,} |" for t in dump.tables]
+            note.write(
+                "**Dry run**: nothing is read.\n\n| table | rows |\n|---|---|\n" + "\n".join(lines or ["| none | 0 |"])
+            )
+            self.log.info("dry run: %s", [(str(t.table), t.estimate) for t in dump.tables])
+            return []
+        tables = [str(t.table) for t in dump.tables]
+        self.log.info("dump %s of %s", dump.id, tables)
+        return parts(dump.id, tables)
+
+
+def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
+    """What each mapped task reads: a table, or several where there are many."""
+    count = min(len(tables), MOST_PARTS)
+    shares = [list(range(i, len(tables), count)) for i in range(count)]
+    return [
+        {
+            "dump": dump,
+            "tables": share,
+            "label": tables[share[0]] + (f" and {len(share) - 1} more" if share[1:] else ""),
+        }
+        for share in shares
+    ]
+
+
+class ReadDumpOperator(SluiceOperator):
+    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on behind the last finished chunk."""
+
+    ui_color = "#fdebd0"
+    template_fields: Sequence[str] = ("part",)
+
+    def __init__(self, *, part: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.part = part
+
+    def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        from sluice.flows.dump import work
+        from sluice.flows.dumpview import one_view
+
+        runtime = open_runtime(self.pipeline)
+        name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
+        with RunNote(context).live(self.pipeline, name):
+            work(runtime, name, tables=tables)
+        seen = one_view(open_runtime(self.pipeline), name)
+        mine = [t for i, t in enumerate(seen.tables) if i in tables]
+        return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
+
+
+class PlacedOperator(SluiceOperator):
+    """Says what became of the dump."""
+
+    ui_color = "#e8daef"
+
+    def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        from sluice.flows.dumpview import one_view
+
+        run: Any = context["dag_run"]
+        name = _text(context["params"].get("dump")) or _dump_id(run)
+        try:
+            seen = one_view(open_runtime(self.pipeline), name)
+        except ConfigError:  # a dry run records nothing
+            return {"rows": 0}
+        RunNote(context).write(progress_note(seen))
+        self.log.info("done %s", seen.to_json())
+        return {"dump": seen.id, "state": seen.state, "rows": seen.rows}
+
+
+class RunNote:
+    """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is none."""
+
+    def __init__(self, context: Context) -> None:
+        run: Any = context["dag_run"]
+        self._path = f"/dags/{run.dag_id}/dagRuns/{run.run_id}"
+        self._api: Any = None
+        self._off = False
+
+    def write(self, text: str) -> None:
+        """Replace the note. What goes wrong with it harms nothing."""
+        from urllib.parse import quote
+
+        from sluice.orchestration.connections import from_airflow
+        from sluice.orchestration.history import AirflowApi
+        from sluice.orchestration.retention import API_CONNECTION
+
+        if self._off:
+            return
+        try:
+            if self._api is None:
+                self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
+            self._api.call("PATCH", quote(self._path), {"note": text})
+        except SluiceError:
+            self._off = True
+
+    def live(self, pipeline: str, dump: str) -> _Live:
+        """A context in which the note follows the dump."""
+        return _Live(self, pipeline, dump)
+
+
+class _Live:
+    def __init__(self, note: RunNote, pipeline: str, dump: str) -> None:
+        self._note, self._pipeline, self._dump = note, pipeline, dump
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="note", daemon=True)
+
+    def __enter__(self) -> _Live:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(15)
+
+    def _run(self) -> None:
+        from sluice.flows.dumpview import one_view
+
+        try:
+            runtime = open_runtime(self._pipeline)
+            with runtime.state():
+                while not self._stop.wait(NOTE_EVERY_S):
+                    self._note.write(progress_note(one_view(runtime, self._dump)))
+        except SluiceError:
+            return
+
+
+def progress_note(seen: DumpView) -> str:
+    """A bar a table, in Markdown."""
+    lines = [
+        f"**Dump `{seen.id}`**: {seen.state}, {seen.rows:,} rows placed, {seen.rate:,.0f} rows/s, {time.strftime('%H:%M:%S', time.gmtime())} UTC",
+        "",
+        "| table | | rows | of about | rows/s | left |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for t in seen.tables:
+        full = round(t.share * 20)
+        left = "" if t.state == "done" else "?" if t.remaining_s is None else f"{t.remaining_s:,.0f} s"
+        lines.append(
+            f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | {left} |"
+        )
+    return "\n".join(lines)
+
+
+def open_run(pipeline: str, dump: str) -> None:
+    """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is."""
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    name = load_pipeline(Path(pipeline)).pipeline
+    SUPERVISOR_COMMS.send(
+        TriggerDagRun(dag_id=backfill_id_of(name), run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
+    )
+
+
+def _dump_id(run: Any) -> str:
+    """The same for every attempt of a run; sorts by time."""
+    moment = run.run_after.strftime("%Y%m%dT%H%M%S") if getattr(run, "run_after", None) else "run"
+    return f"{moment}-{hashlib.sha256(str(run.run_id).encode()).hexdigest()[:6]}"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _list(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return list(value)
+    return [str(v) for v in (value or [])]
+
+
+def _columns(value: Any) -> list[str]:
+    text = _text(value)
+    return [part.strip() for part in text.split(",")] if text else []

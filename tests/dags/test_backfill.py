@@ -1,0 +1,68 @@
+"""The backfill DAG: its form, its timetable, and how its work is cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+from airflow.timetables.base import TimeRestriction
+
+from sluice.flows.dumpview import DumpView, TableView
+from sluice.model.dumps import Tuning
+from sluice.orchestration.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note
+from sluice.orchestration.timetable import BackfillTimetable
+
+
+def test_one_dag_a_pipeline_with_a_form(write_pipeline) -> None:
+    path: Path = write_pipeline("shop")
+    dag = build_all(path.parent)["backfill__shop"]
+    assert [t.task_id for t in dag.topological_sort()] == ["plan", "read", "placed"]
+    fields = set(dag.params)
+    assert {"tables", "targets", "first_key", "last_key", "keys", "where", "since", "until", "dry_run"} <= fields
+    assert {"chunk_rows", "parallelism", "delay_ms", "max_rows_per_second"} <= fields
+    dag.params.validate()
+    assert build_all(path.parent, only="backfill__shop").keys() == {"backfill__shop"}
+
+
+def test_the_scheduler_opens_no_run_and_backfill_opens_one_a_day() -> None:
+    timetable = BackfillTimetable()
+    since, until = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
+    by_itself = TimeRestriction(earliest=since, latest=None, catchup=False)
+    assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=by_itself) is None
+    asked = TimeRestriction(earliest=since, latest=until, catchup=True)
+    days, last = [], None
+    while info := timetable.next_dagrun_info(last_automated_data_interval=last, restriction=asked):
+        last = info.data_interval
+        days.append((last.start.day, last.end.day))
+    assert days == [(1, 2), (2, 3), (3, 4)]
+    assert isinstance(BackfillTimetable.deserialize(timetable.serialize()), BackfillTimetable)
+    assert timetable.periodic
+
+
+def test_many_tables_share_parts() -> None:
+    tables = [f"s.t{i}" for i in range(120)]
+    made = parts("d", tables)
+    assert len(made) == MOST_PARTS
+    assert sorted(i for p in made for i in p["tables"]) == list(range(120))
+    assert parts("d", ["s.a"]) == [{"dump": "d", "tables": [0], "label": "s.a"}]
+    assert parts("d", []) == []
+
+
+def test_a_retry_finds_the_dump_of_its_run() -> None:
+    run = SimpleNamespace(run_id="manual__1", run_after=datetime(2026, 3, 1, tzinfo=UTC))
+    assert _dump_id(run) == _dump_id(run)
+    assert _dump_id(run).startswith("20260301T000000-")
+    assert "/" not in _dump_id(run)
+
+
+def test_the_note_has_a_bar_a_table() -> None:
+    tables = (
+        TableView("s.a", "done", 100, 0, 0, 90, 2, 50.0, 0.0),
+        TableView("s.b", "reading", 50, 0, 10, 100, 1, 25.0, 2.0),
+    )
+    seen = DumpView("d", "running", "asked for", "me", (), "table", Tuning(), 0, 0, 1, "", tables)
+    text = progress_note(seen)
+    assert "█" * 20 in text
+    assert "█" * 10 + "░" * 10 in text
+    assert "150 rows placed" in text
