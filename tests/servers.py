@@ -99,3 +99,16 @@ def fresh_schema() -> Iterator[Callable[..., str]]:
         if server.running:
             with contextlib.suppress(Exception):
                 server.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+@contextlib.contextmanager
+def setting(server: MySQLServer, **values: object) -> Iterator[None]:
+    """Global variables of a server, set for the block."""
+    before = {name: server.execute(f"SELECT @@GLOBAL.{name}")[0][0] for name in values}
+    try:
+        for name, value in values.items():
+            server.execute(f"SET GLOBAL {name} = '{value}'")
+        yield
+    finally:
+        for name, value in before.items():
+            server.execute(f"SET GLOBAL {name} = '{value}'")

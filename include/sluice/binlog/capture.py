@@ -34,10 +34,13 @@ from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import LogStream
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
+from sluice.binlog.tracker import Rereader, once
 from sluice.config.connections import Endpoint
 from sluice.errors import SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
+from sluice.schema.changes import TableChange
+from sluice.schema.state import SchemaState
 
 _log = structlog.get_logger()
 
@@ -68,8 +71,9 @@ class BatchSink(Protocol[M_co]):
         seq: int,
         gtid: str | None,
         commit_time_us: int,
+        changes: Sequence[TableChange] = (),
     ) -> None:
-        """Note a statement."""
+        """Note a statement; ``changes``: what it did to definitions."""
 
     def finish(
         self,
@@ -123,6 +127,7 @@ class CaptureResult(Generic[M]):
         manifest: what ``finish`` of the writer returned, None if nothing was captured.
         changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
         closed_by: bytes, changes, time, ddl, head or idle.
+        schema: the schema history as of ``last`` if statements changed it, else None.
     """
 
     last: Position
@@ -132,6 +137,7 @@ class CaptureResult(Generic[M]):
     log_bytes: int
     reached_head: bool
     closed_by: str
+    schema: SchemaState | None = None
 
 
 def capture(
@@ -148,6 +154,8 @@ def capture(
     arena_bytes: int = ARENA_BYTES,
     readers: int = 1,
     logs: Sequence[tuple[str, int]] = (),
+    history: Callable[[], SchemaState] | None = None,
+    redefine: Rereader | None = None,
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
@@ -157,6 +165,7 @@ def capture(
         readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
             server's log files, oldest first. Rows, positions and batches are the same for any number. See :mod:`sluice.binlog.readers`.
         marks: the watermark table of dumps; its rows go to the writer, too.
+        history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -165,6 +174,7 @@ def capture(
     if limits.stop_at is not None and not limits.stop_at.follows(start):
         return CaptureResult(start, None, 0, 0, 0, True, "head")
     mariadb = start.server_uuid.startswith("mariadb:")
+    history = once(history) if history is not None else None
     with _Batch(writer_factory) as batch:
         ahead = Totals(start)
         pieces = closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at) if readers > 1 else []
@@ -182,6 +192,7 @@ def capture(
                     arena_bytes=arena_bytes,
                     mariadb=mariadb,
                     marks=marks,
+                    history=history,
                     sink=lambda: batch.open().branch(piece.number + 1, readers),
                     keep=lambda sink: batch.open().absorb(sink),
                 )
@@ -197,7 +208,7 @@ def capture(
                 progress=progress or _quiet,
             )
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
-        session = _Session(endpoint, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
+        session = _Session(endpoint, selection, limits, batch, ahead, mariadb, arena_bytes, reread, history, redefine)
         session.marks = marks
         stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb)
         try:
@@ -287,12 +298,14 @@ class _Session(Generic[M]):
         mariadb: bool,
         arena_bytes: int,
         reread: PreparedReader,
+        history: Callable[[], SchemaState] | None,
+        redefine: Rereader | None,
     ) -> None:
         self.selection = selection
         self.marks: TableId | None = None
         self.limits = limits
         self.batch = batch
-        self.catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb)
+        self.catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb, history=history, reread=redefine)
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(
@@ -318,20 +331,30 @@ class _Session(Generic[M]):
             return mark_plan(table_map, where)
         if not self.selection.wants(table_map.table):
             return None
-        return self.catalog.plan(table_map, where)
+        return self.catalog.plan(table_map, self.scanner.position(), where)
 
     def _statement(self, statement: Statement) -> bool:
-        """Note DDL on captured tables; stop at a statement that changes captured rows without naming them."""
+        """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured rows without naming them."""
         query = statement.query
+        wants = self.selection.wants
+        changes: list[TableChange] = []
+        if self.catalog.tracker is not None:
+            changes = self.catalog.tracker.statement(statement)
+            if changes:
+                self.scanner.definitions_changed()
+        known = [
+            c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
+        ]
         for effect in look_at(query.sql, query.schema):
-            touched = [table for table in effect.tables if self.selection.wants(table)]
+            touched = [table for table in effect.tables if wants(table)]
             if effect.kind is Effect.ROWS and (touched or effect.unclear):
                 raise UnknownEvent(
                     f"a statement that changes rows stands in the log without its rows: {query.sql[:120]}",
                     where=str(statement.position),
                     hint="a session set binlog_format to STATEMENT; set it back to ROW, then load the table anew",
                 )
-            if effect.kind is Effect.DEFINITION and (touched or effect.unclear) and self.selection.ddl:
+            named = effect.kind is Effect.DEFINITION and (touched or effect.unclear)
+            if (named or known) and self.selection.ddl:
                 self.batch.open().note_ddl(
                     position=statement.position,
                     schema=query.schema,
@@ -340,6 +363,7 @@ class _Session(Generic[M]):
                     seq=statement.seq,
                     gtid=statement.gtid,
                     commit_time_us=statement.commit_us,
+                    changes=known,
                 )
                 self.statements += 1
                 return True
@@ -380,7 +404,7 @@ class _Session(Generic[M]):
         last = scanner.position()
         self._last_seal = True
         if not (scanner.changes or self.statements):
-            return CaptureResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason)
+            return CaptureResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, self._schema())
         scanner.finish()
         self.batch.wait()
         manifest = self.batch.finish(
@@ -393,7 +417,14 @@ class _Session(Generic[M]):
             last_commit_time_us=scanner.last_commit_us,
             skipped=self._skipped(),
         )
-        return CaptureResult(last, manifest, scanner.changes, scanner.transactions, log_bytes, reason == "head", reason)
+        at_head = reason == "head"
+        return CaptureResult(
+            last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
+        )
+
+    def _schema(self) -> SchemaState | None:
+        tracker = self.catalog.tracker
+        return tracker.state if tracker is not None and tracker.changed else None
 
     def _reason(self) -> str:
         scanner, limits = self.scanner, self.limits

@@ -1,15 +1,23 @@
-"""What the log's table maps leave open, asked from the server once a drain: names of collations, and which columns are generated."""
+"""What the log's table maps leave open: from the schema history as of that place in the log, and names of collations from the server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
+
+import structlog
 
 from sluice.binlog.connection import collations, rows_of
 from sluice.binlog.plan import TablePlan, close_open, is_left_open, plan_table
 from sluice.binlog.tablemap import TableMap
-from sluice.errors import UnsupportedType
+from sluice.binlog.tracker import Rereader, SchemaTracker
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.positions import Position
+from sluice.schema.definitions import TableDefinition, Unknown
+from sluice.schema.state import SchemaState
+
+_log = structlog.get_logger()
 
 _GENERATED = (
     "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
@@ -18,38 +26,87 @@ _GENERATED = (
 _TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 
 
-class Catalog:
-    """Plans by table map. ``connect`` opens an SQL connection; it is called at the first table."""
+_FRACTIONAL = {"datetime", "timestamp", "time"}
 
-    def __init__(self, connect: Callable[[], AbstractContextManager[Any]], *, mariadb: bool = False) -> None:
+
+class Catalog:
+    """Plans by table map.
+
+    Args:
+        connect: opens an SQL connection; called at the first table.
+        history: gives the schema history as of the start of the drain; None: only logs with ``binlog_row_metadata=FULL`` can be read.
+        reread: see :data:`sluice.binlog.tracker.Rereader`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[Any]],
+        *,
+        mariadb: bool = False,
+        history: Callable[[], SchemaState] | None = None,
+        reread: Rereader | None = None,
+    ) -> None:
         self._connect = connect
         self._mariadb = mariadb
         self._stack = ExitStack()
         self._connection: Any = None
         self._collations: dict[int, tuple[str, str]] | None = None
+        self.tracker = SchemaTracker(history, self.collations, reread) if history is not None else None
 
     def close(self) -> None:
         """Hang up."""
         self._stack.close()
 
-    def plan(self, table_map: TableMap, where: str) -> TablePlan:
-        """The plan of a captured table. Raises UnsupportedType, DecodeError, SourceUnavailable."""
-        if not table_map.named:
-            raise UnsupportedType(
-                f"the log does not carry the column names of {table_map.table}",
-                where=where,
-                hint="SET GLOBAL binlog_row_metadata = 'FULL', then start behind this point (`sluice seek`)",
-            )
-        generated = {
-            str(row[0]) for row in rows_of(self._sql(), _GENERATED, (table_map.table.schema, table_map.table.table))
-        }
-        self._settle(table_map)
-        return plan_table(table_map, self._collation, frozenset(generated), where)
+    def plan(self, table_map: TableMap, position: Position, where: str) -> TablePlan:
+        """The plan of a captured table. ``position``: the end of the transaction before its rows.
 
-    def _settle(self, table_map: TableMap) -> None:
+        Raises:
+            UnsupportedType, DecodeError, SchemaUnknown, SourceUnavailable.
+        """
+        definition: TableDefinition | None = None
+        if not table_map.named:
+            if self.tracker is None:
+                raise UnsupportedType(
+                    f"the log does not carry the column names of {table_map.table}",
+                    where=where,
+                    hint="SET GLOBAL binlog_row_metadata = 'FULL', then start behind this point (`sluice seek`)",
+                )
+            table_map = self.tracker.complete(table_map, position, where)
+            definition = self.tracker.state.find(table_map.table)
+        elif self.tracker is not None:
+            table_map, definition = self._agreed(table_map, where)
+        self._settle(table_map, definition)
+        return plan_table(table_map, self._collation, self._generated(table_map, definition), where)
+
+    def _agreed(self, table_map: TableMap, where: str) -> tuple[TableMap, TableDefinition | None]:
+        """The log describes the table itself: what it says counts, and a history that says otherwise is wrong."""
+        assert self.tracker is not None
+        state = self.tracker.state
+        if state.find(table_map.table) is None:
+            return table_map, None
+        try:
+            return self.tracker.complete(table_map, Position("", "", 0), where), state.find(table_map.table)
+        except DecodeError as error:
+            _log.warning("schema_history_differs", table=str(table_map.table), position=where, why=error.message)
+            state.lose(table_map.table, Unknown(f"the log contradicts it: {error.message}", where))
+            return table_map, None
+
+    def _generated(self, table_map: TableMap, definition: TableDefinition | None) -> frozenset[str]:
+        if definition is not None:
+            return frozenset(column.name for column in definition.columns if column.generated)
+        rows = rows_of(self._sql(), _GENERATED, (table_map.table.schema, table_map.table.table))
+        return frozenset(str(row[0]) for row in rows)
+
+    def _settle(self, table_map: TableMap, definition: TableDefinition | None) -> None:
         """What MariaDB's log leaves open even with full metadata."""
         columns = {column.name: column for column in table_map.columns if is_left_open(column)}
         if not self._mariadb or not columns:
+            return
+        if definition is not None:
+            for name, column in columns.items():
+                known = definition.column(str(name))
+                digits = known.arguments[0] if known.arguments else 0
+                close_open(column, known.family, digits if known.family in _FRACTIONAL else 0)
             return
         for name, family, digits in rows_of(self._sql(), _TYPES, (table_map.table.schema, table_map.table.table)):
             if name in columns:
@@ -60,10 +117,14 @@ class Catalog:
             self._connection = self._stack.enter_context(self._connect())
         return self._connection
 
-    def _collation(self, number: int) -> tuple[str, str]:
+    def collations(self) -> Mapping[int, tuple[str, str]]:
+        """Collation id -> (collation, charset)."""
         if self._collations is None:
             self._collations = collations(self._sql())
-        found = self._collations.get(number)
+        return self._collations
+
+    def _collation(self, number: int) -> tuple[str, str]:
+        found = self.collations().get(number)
         if found is None:
             raise UnsupportedType(f"collation {number} is not one the server lists")
         return found

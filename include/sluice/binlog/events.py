@@ -35,11 +35,16 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement. ``sql`` is text (undecodable bytes escaped), ``schema`` the session's default schema."""
+    """A statement. ``sql`` is text (undecodable bytes escaped), ``schema`` the session's default schema.
+
+    ``status``: the session's variables (:mod:`sluice.binlog.sessions`); ``raw``: the statement's bytes in the session's charset.
+    """
 
     schema: str
     sql: str
     error_code: int
+    status: bytes = b""
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,10 @@ def parse_query(event: bytes) -> Query:
     error_code, status_size = struct.unpack_from("<HH", event, HEADER + 9)
     at = HEADER + 13 + status_size
     schema = event[at : at + schema_size].decode("utf-8", "surrogateescape")
-    sql = event[at + schema_size + 1 :].decode("utf-8", "backslashreplace")
+    raw = event[at + schema_size + 1 :]
     if at + schema_size + 1 > len(event):
         raise DecodeError("a query event ends too early")
-    return Query(schema, sql, error_code)
+    return Query(schema, raw.decode("utf-8", "backslashreplace"), error_code, event[HEADER + 13 : at], raw)
 
 
 def parse_query_compressed(event: bytes) -> bytes:

@@ -25,6 +25,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
+from sluice.schema.state import SchemaState
 
 _STEP_S = 0.5
 
@@ -54,6 +55,7 @@ class PieceReading:
 
     Args:
         max_changes, max_bytes, max_event_bytes: of the batch; a piece that reaches one ends, and is read in its turn.
+        history: the schema history as of the start of the batch: nothing in an accepted piece changes it.
         marks: a table whose rows have to be met in the order of the log (the watermarks of dumps).
         sink, keep: makes the piece's writer; takes what it has written.
     """
@@ -71,6 +73,7 @@ class PieceReading:
         arena_bytes: int,
         mariadb: bool,
         marks: TableId | None,
+        history: Callable[[], SchemaState] | None,
         sink: Callable[[], PieceSink],
         keep: Callable[[PieceSink], None],
     ) -> None:
@@ -79,7 +82,7 @@ class PieceReading:
         self._mariadb = mariadb
         self._make_sink, self._keep = sink, keep
         self._sink: PieceSink | None = None
-        self._catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb)
+        self._catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb, history=history)
         self._intake: Intake | None = None
         self._max_event_bytes = max_event_bytes
         self._scanner = Scanner(
@@ -153,7 +156,7 @@ class PieceReading:
             return None
         if not table_map.named:
             raise _InTurn("a table map without names")
-        return self._catalog.plan(table_map, where)
+        return self._catalog.plan(table_map, self._piece.start, where)
 
     def _statement(self, statement: Statement) -> bool:
         query = statement.query

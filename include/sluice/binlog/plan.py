@@ -178,7 +178,7 @@ def _text_column(mapped: t.MappedColumn, collations: CollationLookup, where: str
             raise UnsupportedType(
                 "the log does not carry the labels", where=where, hint="SET GLOBAL binlog_row_metadata = 'FULL'"
             )
-        labels = tuple(decode_bytes(label, charset) for label in mapped.labels)
+        labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset) for x in mapped.labels)
         family = K.ENUM if kind == t.ENUM else K.SET
         quoted = ",".join("'" + label.replace("'", "''") + "'" for label in labels)
         return Column(

@@ -84,17 +84,6 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         "statements in the log don't say which rows they changed",
         f"{set_} binlog_format = 'ROW'; then reconnect the applications",
     )
-    if have.get("binlog_row_metadata", "").upper() != "FULL":
-        value = have.get("binlog_row_metadata", "") or "unknown to this version"
-        found.append(
-            Finding(
-                "error",
-                "binlog_row_metadata",
-                value,
-                "without it the log has no column names, signs, charsets, labels and keys",
-                f"{set_} binlog_row_metadata = 'FULL'",
-            )
-        )
     expect(
         "binlog_row_image",
         "FULL",

@@ -312,7 +312,7 @@ class Scanner:
         elif kind == 15:
             self.server_version, checksum = ev.parse_format(event)
             s[sc.S_CRC] = int(checksum)
-            self._slots.forget()  # a server's ids start anew with it
+            self.definitions_changed()  # a server's ids start anew with it
         elif kind == 35:
             if not self.mariadb and not flags & 0x20:
                 self._ledger.previous(event[ev.HEADER :])
@@ -553,6 +553,10 @@ class Scanner:
         before = int(s[sc.S_FILE_POS])
         s[sc.S_FILE_POS] = before + full
         return self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
+
+    def definitions_changed(self) -> None:
+        """A statement changed definitions: what a table map's bytes stood for before does not count any more."""
+        self._slots.redefine()
 
     # -- arenas -----------------------------------------------------------------------------------------------------------
     def _seal_arena(self) -> None:

@@ -53,6 +53,12 @@ class Selection:
             matching = [p for p in matching if "_" in p.pattern.partition(r"\.")[2][:2] or "gho" in p.pattern]
         return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
 
+    def wants_schema(self, schema: str) -> bool:
+        """True if tables of this schema may be captured: what is said of the schema itself concerns us."""
+        if schema.lower() in SYSTEM_SCHEMAS:
+            return False
+        return any(_schema_part(p).fullmatch(schema) for p in self.include)
+
     @property
     def row_events(self) -> int:
         """Bits of the wanted row changes, by OP_*."""
@@ -66,3 +72,12 @@ class Selection:
     def ddl(self) -> bool:
         """True if DDL is captured."""
         return Event.DDL in self.events
+
+
+def _schema_part(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """The part of a pattern in front of its dot; the whole where it has none that can be told."""
+    head, dot, _ = pattern.pattern.partition(r"\.")
+    try:
+        return re.compile(head if dot else r".*")
+    except re.error:
+        return re.compile(r".*")

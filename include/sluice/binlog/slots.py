@@ -74,6 +74,11 @@ class TableSlots:
         self.ids.fill(-1)
         self._count = 0
 
+    def redefine(self) -> None:
+        """Definitions changed: what a table map's bytes stood for does not count any more, even where they are the same again."""
+        self._by_body.clear()
+        self.forget()
+
     def _add(self, plan: TablePlan, body: bytes) -> int:
         slot, count = len(self.plans), len(plan.columns)
         self.plans.append(plan)

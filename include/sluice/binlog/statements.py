@@ -48,6 +48,7 @@ _DROP = re.compile(
 )
 _RENAME = re.compile(r"^RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?(?P<list>.*)$", re.I | re.S)
 _RENAME_IN_ALTER = re.compile(rf"\bRENAME\s+(?:TO\s+|AS\s+|=\s*)?(?!COLUMN\b|INDEX\b|KEY\b)(?P<t>{_TABLE})", re.I)
+_DATABASE = re.compile(r"^(?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:DATABASE|SCHEMA)\b", re.I)
 _ROWS = re.compile(
     r"^(?:INSERT|REPLACE|UPDATE|DELETE|LOAD\s+DATA|LOAD\s+XML|WITH)\b", re.I
 )  # with binlog_format=ROW none of these is logged as a statement
@@ -56,7 +57,7 @@ _NOTHING = re.compile(
     r"|(?:CREATE|ALTER|DROP|RENAME)\s+(?:OR\s+REPLACE\s+)?(?:DEFINER\s*=\s*\S+\s+|SQL\s+SECURITY\s+\w+\s+|ALGORITHM\s*=\s*\w+\s+|AGGREGATE\s+)*"
     r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
     r"(?:USER|ROLE|VIEW|PROCEDURE|FUNCTION|TRIGGER|EVENT|SERVER|TABLESPACE|UNDO|LOGFILE|RESOURCE|SPATIAL\s+REFERENCE|INSTANCE|LIBRARY"
-    r"|DATABASE|SCHEMA|SEQUENCE|PACKAGE)\b)",
+    r"|SEQUENCE|PACKAGE)\b)",
     re.I,
 )
 
@@ -71,6 +72,8 @@ def look_at(sql: str, schema: str) -> list[Touch]:
     text = plain_sql(sql)
     if not text or _NOTHING.match(text):
         return [Touch(Effect.NONE)]
+    if _DATABASE.match(text):
+        return [Touch(Effect.DEFINITION)]
     drop = _DROP.match(text)
     if drop:
         if drop["temp"]:

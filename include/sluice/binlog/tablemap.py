@@ -42,7 +42,7 @@ class MappedColumn:
     unsigned: bool | None = None
     collation: int | None = None
     name: str | None = None
-    labels: tuple[bytes, ...] | None = None
+    labels: tuple[bytes | str, ...] | None = None
     geometry: int | None = None
     dimension: int | None = None
     family: str | None = None

@@ -41,14 +41,19 @@ KEPT_AUDIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's."""
+    """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's.
+
+    ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for none.
+    """
 
     position: Position
     next_batch: BatchNumber
     version: int = -1
+    schema: str = ""
 
     def encoded(self) -> bytes:
-        return _encode({"position": self.position.to_json(), "next_batch": self.next_batch})
+        data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
+        return _encode(data | ({"schema": self.schema} if self.schema else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +143,19 @@ class PipelineState:
         if node is None or not node.data:
             return None
         data = json.loads(node.data)
-        return Cursor(Position.from_json(data["position"]), BatchNumber(data["next_batch"]), node.version)
+        position = Position.from_json(data["position"])
+        return Cursor(position, BatchNumber(data["next_batch"]), node.version, data.get("schema", ""))
 
-    def begin(self, lease: Lease, position: Position, next_batch: int = 1) -> Cursor:
+    def begin(self, lease: Lease, position: Position, next_batch: int = 1, *, schema: str = "") -> Cursor:
         """Write the first cursor."""
-        cursor = Cursor(position, BatchNumber(next_batch))
+        cursor = Cursor(position, BatchNumber(next_batch), schema=schema)
         self._z.ensure(f"{self._home}/batches")
         self._transact(lease, "writing the first position", [lease.fence, Create(self._cursor_path, cursor.encoded())])
         return replace(cursor, version=0)
 
-    def advance(self, lease: Lease, cursor: Cursor, position: Position) -> Cursor:
-        """Move the captured position over a stretch of log that held nothing for us."""
-        moved = Cursor(position, cursor.next_batch)
+    def advance(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None) -> Cursor:
+        """Move the captured position over a stretch of log that held nothing for us. ``schema`` None: the history stays as it is."""
+        moved = Cursor(position, cursor.next_batch, schema=cursor.schema if schema is None else schema)
         self._transact(
             lease,
             f"moving the captured position to {position}",
@@ -157,9 +163,11 @@ class PipelineState:
         )
         return replace(moved, version=cursor.version + 1)
 
-    def commit(self, lease: Lease, cursor: Cursor, batch: Batch, also: Sequence[Step] = ()) -> Cursor:
-        """Phase one ends: the batch exists, the captured position is behind it and ``also`` is done; all or nothing."""
-        moved = Cursor(batch.last, BatchNumber(batch.number + 1))
+    def commit(
+        self, lease: Lease, cursor: Cursor, batch: Batch, also: Sequence[Step] = (), *, schema: str | None = None
+    ) -> Cursor:
+        """Phase one ends: the batch exists, the captured position is behind it and ``also`` is done, or nothing. ``schema``: see ``advance``."""
+        moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=cursor.schema if schema is None else schema)
         self._transact(
             lease,
             f"recording batch {batch.number}",
@@ -446,7 +454,7 @@ class PipelineState:
         nodes = (self._z.get(f"{folder}/{name}") for name in self._z.children(folder))
         return [json.loads(node.data) for node in nodes if node]
 
-    def seek(self, lease: Lease, cursor: Cursor, position: Position) -> Cursor:
+    def seek(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str = "") -> Cursor:
         """Move the captured position anywhere; refused while a batch is undelivered (they would be out of order)."""
         waiting = self.undelivered()
         if waiting:
@@ -455,7 +463,7 @@ class PipelineState:
                 where=f"{self._home}/batches",
                 hint="let them be delivered, or `sluice skip` them, before moving the position",
             )
-        return self.advance(lease, cursor, position)
+        return self.advance(lease, cursor, position, schema=schema)
 
     # -- paths -------------------------------------------------------------------------------------------------------
 

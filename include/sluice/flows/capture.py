@@ -19,11 +19,13 @@ from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.duedumps import due_dumps, ready_or_moved
 from sluice.flows.placing import Placer, PlacingWriter, late_chunks
 from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.schema_history import ensured, rereader
 from sluice.flows.watch import Watch
 from sluice.flows.watermarks import mark_table_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
 
 _log = structlog.get_logger()
@@ -120,6 +122,9 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                             server_id_of(runtime.pipeline),
                         ),
                     )
+                cursor = ensured(
+                    runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
+                )
             outcome = replace(_capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info), due=due)
             if outcome.batch is None:
                 orphan = _orphan(state, claim)
@@ -166,6 +171,7 @@ def _capture(
     def writer() -> SegmentWriter:
         return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
 
+    schemas = SchemaStore(runtime.store)
     started = time.monotonic()
     result: CaptureResult = capture(
         runtime.source,
@@ -185,14 +191,19 @@ def _capture(
         readers=readers_of(pipeline),
         logs=info.binary_logs,
         marks=marks,
+        history=lambda: schemas.load(cursor.schema),
+        redefine=rereader(runtime, server_id_of(pipeline)),
     )
+    schema = None
+    if result.schema is not None:
+        schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
     if result.manifest is None and placer.late:
-        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last)
+        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last, schema)
     if result.manifest is None:
         if result.last != cursor.position:
-            state.advance(lease, cursor, result.last)
+            state.advance(lease, cursor, result.last, schema=schema)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
-    batch = _record(runtime, state, lease, cursor, claim, result.manifest, placer)
+    batch = _record(runtime, state, lease, cursor, claim, result.manifest, placer, schema)
     _log.info(
         "drained",
         pipeline=runtime.name,
@@ -221,6 +232,7 @@ def _record(
     claim: str,
     manifest: SegmentManifest,
     placer: Placer,
+    schema: str | None,
 ) -> Batch:
     """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
     batch = Batch(
@@ -236,7 +248,7 @@ def _record(
         first_commit_time_us=manifest.first_commit_time_us,
         targets=manifest.targets,
     )
-    state.commit(lease, cursor, batch, placer.steps())
+    state.commit(lease, cursor, batch, placer.steps(), schema=schema)
     placer.forget_files()
     return batch
 
@@ -250,6 +262,7 @@ def _place_alone(
     placer: Placer,
     targets: tuple[str, ...],
     last: Position,
+    schema: str | None = None,
 ) -> DrainOutcome:
     """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
     writer = PlacingWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
@@ -262,7 +275,7 @@ def _place_alone(
     except BaseException:
         writer.abort()
         raise
-    batch = _record(runtime, state, lease, cursor, claim, manifest, placer)
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
     _log.info("placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.placed))
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
 

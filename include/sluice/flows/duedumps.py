@@ -105,5 +105,5 @@ def ready_or_moved(
             moved_to=str(info.head),
             why=lost.message,
         )
-        return state.advance(lease, cursor, info.head)
+        return state.advance(lease, cursor, info.head, schema="")  # the schema history begins anew there
     return cursor

@@ -78,6 +78,9 @@ class DdlRecord(_Stored):
     table: str | None = Field(None, description="schema.table it names, where one could be told.")
     sql: str
     seq: int
+    changes: tuple[dict[str, Any], ...] = Field(
+        (), description="What it did to captured tables: sluice.schema.changes.TableChange as JSON."
+    )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -18,6 +18,7 @@ from sluice.errors import SluiceError
 from sluice.model.batches import Op
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
+from sluice.schema.changes import TableChange
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -120,6 +121,7 @@ class SegmentWriter:
         seq: int,
         gtid: str | None,
         commit_time_us: int,
+        changes: Sequence[TableChange] = (),
     ) -> None:
         """As :meth:`ddl`, from values."""
         self.ddl(
@@ -132,6 +134,7 @@ class SegmentWriter:
                 table=str(table) if table else None,
                 sql=sql,
                 seq=seq,
+                changes=tuple(change.to_json() for change in changes),
             )
         )
 

@@ -27,7 +27,7 @@ from sluice.binlog.statements import Effect, look_at
         ("DROP TEMPORARY TABLE t", "none", []),
         ("CREATE DEFINER=`root`@`%` PROCEDURE p() BEGIN ALTER TABLE t ADD x INT; END", "none", []),
         ("GRANT SELECT ON d.t TO u", "none", []),
-        ("CREATE DATABASE d", "none", []),
+        ("CREATE DATABASE d", "definition", []),
         ("FLUSH TABLES", "none", []),
     ],
 )

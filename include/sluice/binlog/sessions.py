@@ -1,0 +1,69 @@
+"""What a query event says of the session that ran its statement (its status variables).
+
+Source: ``Query_event`` in MySQL's libs/mysql/binlog/event/statement_events.h; MariaDB's own codes begin at 128.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+_FIXED = {
+    0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8, 130: 2,
+}  # fmt: skip
+_TEXTS = {5, 6}
+_MAX_NAMES = 254
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """Numbers as the log has them; None: not said. Collations are ids."""
+
+    sql_mode: int = 0
+    client_collation: int | None = None
+    server_collation: int | None = None
+    timestamps_explicit: bool | None = None
+    utf8mb4_collation: int | None = None
+
+
+def parse_status(data: bytes) -> SessionStatus:
+    """The status variables of a query event. What comes behind an unknown code is left unread: it cannot be framed."""
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data):
+        code = data[at]
+        at += 1
+        if code in _FIXED:
+            size = _FIXED[code]
+        elif code in _TEXTS and at < len(data):
+            size = 1 + data[at]
+        elif code == 2 and at < len(data):
+            size = 2 + data[at]
+        elif code == 11 and at < len(data):
+            user = 1 + data[at]
+            size = user + 1 + (data[at + user] if at + user < len(data) else 0)
+        elif code == 12 and at < len(data):
+            size = _names(data, at)
+        else:
+            break
+        found[code] = data[at : at + size]
+        at += size
+    charsets = struct.unpack("<HHH", found[4]) if len(found.get(4, b"")) == 6 else None
+    return SessionStatus(
+        sql_mode=int.from_bytes(found.get(1, b""), "little"),
+        client_collation=charsets[0] if charsets else None,
+        server_collation=charsets[2] if charsets else None,
+        timestamps_explicit=bool(found[16][0]) if found.get(16) else None,
+        utf8mb4_collation=int.from_bytes(found[18], "little") if found.get(18) else None,
+    )
+
+
+def _names(data: bytes, at: int) -> int:
+    count = data[at]
+    end = at + 1
+    if count != _MAX_NAMES:
+        for _ in range(count):
+            end = data.find(b"\0", end) + 1
+            if end == 0:
+                return len(data) - at
+    return end - at

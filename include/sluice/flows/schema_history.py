@@ -1,0 +1,119 @@
+"""The schema history of a pipeline: made at its first drain, carried on by each, found again for any position of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from sluice.binlog.connection import ServerInfo, open_connection, server_info
+from sluice.binlog.lookahead import statements_between
+from sluice.binlog.positions import dump_start
+from sluice.binlog.scanner import Statement
+from sluice.binlog.selection import Selection
+from sluice.binlog.snapshot import reread_table, snapshot_at
+from sluice.binlog.tracker import SchemaTracker
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import Cursor, PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.schema.definitions import TableDefinition
+from sluice.schema.state import SchemaState
+from sluice.segments.schemas import SchemaStore
+
+_log = structlog.get_logger()
+
+
+def ensured(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    connection: Any,
+    info: ServerInfo,
+    *,
+    server_id: int,
+    progress: Callable[[], None] | None = None,
+) -> Cursor:
+    """The cursor with a history that belongs to its position; made now where there is none (first drain, after a seek, an older installation)."""
+    if cursor.schema:
+        return cursor
+    schemas = SchemaStore(runtime.store)
+    found = schema_at(runtime, connection, info, cursor.position, server_id=server_id, progress=progress)
+    path = schemas.save(found, cursor.position, lease.epoch)
+    return state.advance(lease, cursor, cursor.position, schema=path)
+
+
+def schema_at(
+    runtime: Runtime,
+    connection: Any,
+    info: ServerInfo,
+    position: Position,
+    *,
+    server_id: int,
+    progress: Callable[[], None] | None = None,
+) -> SchemaState:
+    """Definitions as of ``position``: the nearest stored ones before it, with the statements in between folded in; else from the server.
+
+    Raises:
+        SourceUnavailable, LostPosition, StorageUnavailable.
+    """
+    schemas = SchemaStore(runtime.store)
+    have = {name for name, _ in info.binary_logs}
+    start = dump_start(info, position)
+    for stored in schemas.before(position):
+        origin = schemas.position(stored.path)
+        if origin.file not in have:
+            break
+        state = schemas.load(stored.path)
+        fold_between(
+            runtime, connection, state, dump_start(info, origin), start, server_id=server_id, progress=progress
+        )
+        _log.info("schema_found", position=str(position), stored=stored.path)
+        return state
+    return snapshot_at(
+        runtime.source,
+        connection,
+        info,
+        start,
+        server_id=server_id,
+        selection=Selection.compile(runtime.pipeline.capture),
+        progress=progress,
+    )
+
+
+def fold_between(
+    runtime: Runtime,
+    connection: Any,
+    state: SchemaState,
+    start: Position,
+    stop: Position,
+    *,
+    server_id: int,
+    progress: Callable[[], None] | None = None,
+) -> None:
+    """Fold the statements between two positions into ``state``."""
+    from sluice.binlog.connection import collations
+
+    names = collations(connection)
+    tracker = SchemaTracker(lambda: state, lambda: names)
+
+    def fold(statement: Statement) -> None:
+        tracker.statement(statement)
+
+    statements_between(runtime.source, server_id=server_id, start=start, stop=stop, statement=fold, progress=progress)
+
+
+def rereader(runtime: Runtime, server_id: int) -> Callable[[TableId, Position], TableDefinition]:
+    """Reads a definition again on a connection of its own; see :func:`sluice.binlog.snapshot.reread_table`."""
+
+    def reread(table: TableId, position: Position) -> TableDefinition:
+        with open_connection(runtime.source) as connection:
+            info = server_info(connection)
+            return reread_table(
+                runtime.source, connection, info, table, dump_start(info, position), server_id=server_id
+            )
+
+    return reread

@@ -1,0 +1,72 @@
+"""Charsets and collations as a server has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.errors import UnsupportedType
+
+
+@dataclass(frozen=True)
+class Collations:
+    """What a name without a charset, or without a collation, stands for.
+
+    Attributes:
+        charset_of: collation -> charset; default_of: charset -> its default collation; bytes_of: charset -> bytes of its longest character.
+    """
+
+    charset_of: Mapping[str, str] = field(default_factory=dict)
+    default_of: Mapping[str, str] = field(default_factory=dict)
+    bytes_of: Mapping[str, int] = field(default_factory=dict)
+
+    def charset(self, name: str) -> str:
+        """The server's own spelling of a charset. Raises UnsupportedType."""
+        lowered = name.lower()
+        for known in (lowered, "utf8mb3" if lowered == "utf8" else "utf8" if lowered == "utf8mb3" else lowered):
+            if known in self.default_of:
+                return known
+        raise UnsupportedType(f"charset {name!r} is not one the server lists")
+
+    def collation(self, name: str, charset: str | None = None) -> str:
+        """The server's own spelling of a collation; MariaDB has some that are named without their charset. Raises UnsupportedType."""
+        lowered = name.lower()
+        names = [lowered]
+        if lowered.startswith("utf8_"):
+            names.append("utf8mb3_" + lowered[5:])
+        if lowered.startswith("utf8mb3_"):
+            names.append("utf8_" + lowered[8:])
+        if charset:
+            names.append(f"{charset}_{lowered}")
+        for known in names:
+            if known in self.charset_of:
+                return known
+        raise UnsupportedType(f"collation {name!r} is not one the server lists")
+
+    def resolve(self, charset: str | None, collation: str | None, otherwise: tuple[str, str]) -> tuple[str, str]:
+        """(charset, collation) from what a definition says; ``otherwise`` where it says nothing. Raises UnsupportedType."""
+        named = self.charset(charset) if charset else None
+        if collation:
+            found = self.collation(collation, named or otherwise[0])
+            return self.charset_of[found], found
+        return (named, self.default_of[named]) if named else otherwise
+
+    def binary_of(self, charset: str) -> str:
+        """The collation of a column declared BINARY."""
+        return "binary" if charset == "binary" else self.collation(f"{charset}_bin")
+
+    def max_bytes(self, charset: str | None) -> int:
+        """Bytes of the longest character, 1 where that is not known."""
+        return self.bytes_of.get(charset or "", 1)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "charset_of": dict(self.charset_of),
+            "default_of": dict(self.default_of),
+            "bytes_of": dict(self.bytes_of),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Collations:
+        return cls(data["charset_of"], data["default_of"], data["bytes_of"])

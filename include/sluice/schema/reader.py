@@ -1,0 +1,129 @@
+"""Walks over the tokens of one statement: the steps that all parsers of this room share."""
+
+from __future__ import annotations
+
+import re
+
+from sluice.errors import DecodeError
+from sluice.model.tables import TableId
+from sluice.schema.lexer import Dialect, Kind, Token, tokens
+
+_IN_A_NAME = re.compile("[\U00010000-\U0010ffff]")
+"""Names are kept in utf8mb3: the server makes a question mark of what that does not have."""
+
+
+class Reader:
+    """A place in a statement. ``schema``: the session's default one."""
+
+    def __init__(self, sql: str, schema: str, dialect: Dialect) -> None:
+        self.sql = sql
+        self.schema = schema
+        self.dialect = dialect
+        self._tokens = tokens(sql, dialect)
+        self._at = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        """A token further on; the last one is of kind END."""
+        return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
+
+    def next(self) -> Token:
+        """The token here; goes on."""
+        token = self.peek()
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    @property
+    def ended(self) -> bool:
+        """True at the end of the statement, or at a semicolon."""
+        return self.peek().kind is Kind.END or self.peek().upper == ";"
+
+    def sees(self, *words: str) -> bool:
+        """True if these words (or signs) come next."""
+        return all(self.peek(i).upper == word for i, word in enumerate(words))
+
+    def accept(self, *words: str) -> bool:
+        """Go over these words if they come next."""
+        if not self.sees(*words):
+            return False
+        self._at += len(words)
+        return True
+
+    def accept_any(self, *words: str) -> str:
+        """Go over one of these words; ``""`` if none comes next."""
+        upper = self.peek().upper
+        if upper and upper in words:
+            self.next()
+            return upper
+        return ""
+
+    def expect(self, *words: str) -> None:
+        """Go over these words. Raises DecodeError."""
+        if not self.accept(*words):
+            raise self.stuck(f"expected {' '.join(words)}")
+
+    def stuck(self, why: str) -> DecodeError:
+        """The error for a statement that cannot be read on here."""
+        near = self.sql[self.peek().start :][:60]
+        return DecodeError(f"{why} at {near!r}" if near else f"{why} at the end of the statement")
+
+    def identifier(self) -> str:
+        """A name, quoted or not. Raises DecodeError."""
+        token = self.peek()
+        if token.kind in {Kind.WORD, Kind.NAME} or (token.kind is Kind.STRING and self.sql[token.start] == '"'):
+            return _IN_A_NAME.sub("?", self.next().text)
+        raise self.stuck("expected a name")
+
+    def table(self) -> TableId:
+        """``t``, ``s.t`` or ``.t``. Raises DecodeError."""
+        if self.accept("."):
+            return TableId(self.schema, self.identifier())
+        first = self.identifier()
+        return TableId(first, self.identifier()) if self.accept(".") else TableId(self.schema, first)
+
+    def column_name(self) -> str:
+        """A column, also as ``t.c`` or ``s.t.c``. Raises DecodeError."""
+        name = self.identifier()
+        while self.accept("."):
+            name = self.identifier()
+        return name
+
+    def word_or_string(self) -> str:
+        """A value that may be quoted or bare. Raises DecodeError."""
+        token = self.peek()
+        if token.kind in {Kind.WORD, Kind.NAME, Kind.STRING, Kind.NUMBER}:
+            return self.next().text
+        raise self.stuck("expected a value")
+
+    def number(self) -> int:
+        """A whole number. Raises DecodeError."""
+        token = self.peek()
+        if token.kind is Kind.NUMBER and token.text.isdigit():
+            return int(self.next().text)
+        raise self.stuck("expected a number")
+
+    def in_brackets(self) -> str:
+        """Source text of a bracket with what is in it, brackets included. Raises DecodeError."""
+        start = self.peek().start
+        self.skip_brackets()
+        return self.sql[start : self._tokens[self._at - 1].end]
+
+    def skip_brackets(self) -> None:
+        """Go over ``( … )``. Raises DecodeError."""
+        self.expect("(")
+        depth = 1
+        while depth:
+            token = self.next()
+            if token.kind is Kind.END:
+                raise DecodeError("a bracket in the statement does not end")
+            depth += (token.upper == "(") - (token.upper == ")")
+
+    def skip_clause(self) -> str:
+        """Go to the next comma or closing bracket of this level, or the end. Returns the text gone over."""
+        start, end = self.peek().start, self.peek().start
+        while not self.ended and not self.sees(",") and not self.sees(")"):
+            if self.sees("("):
+                self.skip_brackets()
+            else:
+                self.next()
+            end = self._tokens[self._at - 1].end
+        return self.sql[start:end]

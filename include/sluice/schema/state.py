@@ -1,0 +1,355 @@
+"""All definitions as of a position, and what a statement does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.tables import TableId
+from sluice.schema import statements as s
+from sluice.schema.build import alter_table, create_table, like
+from sluice.schema.changes import ChangeKind, TableChange, altered
+from sluice.schema.collations import Collations
+from sluice.schema.definitions import DatabaseDefinition, TableDefinition, Unknown
+from sluice.schema.lexer import Dialect
+from sluice.schema.parser import parse_statement
+from sluice.schema.types import Flavour
+
+K = ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a logged statement inherited from the session that ran it.
+
+    ``sql_mode``: bits; ``timestamps_explicit``: explicit_defaults_for_timestamp; ``server_collation``: default of new databases;
+    ``utf8mb4_collation``: default_collation_for_utf8mb4. None: the log does not say.
+    """
+
+    sql_mode: int = 0
+    timestamps_explicit: bool | None = None
+    server_collation: str | None = None
+    utf8mb4_collation: str | None = None
+
+
+@dataclass
+class SchemaState:
+    """Tables and databases; mutable, folded forward statement by statement.
+
+    Attributes:
+        flavour: of the server; timestamps_explicit: its default for sessions that do not say.
+        unknown: tables that exist, or may, under a definition that is not known.
+        touched: tables and databases changed since the last :meth:`mark`.
+    """
+
+    flavour: Flavour = field(default_factory=Flavour)
+    timestamps_explicit: bool = True
+    server_collation: str = ""
+    databases: dict[str, DatabaseDefinition] = field(default_factory=dict)
+    tables: dict[TableId, TableDefinition] = field(default_factory=dict)
+    unknown: dict[TableId, Unknown] = field(default_factory=dict)
+    touched: set[TableId] = field(default_factory=set)
+
+    # -- asking ------------------------------------------------------------------------------------------------------------
+    def find(self, table: TableId) -> TableDefinition | None:
+        """The definition, None if it is not known."""
+        return self.tables.get(self._id(table))
+
+    def why_unknown(self, table: TableId) -> Unknown | None:
+        """Why the definition is not known; None if it is, or if nothing was ever heard of the table."""
+        return self.unknown.get(self._id(table))
+
+    # -- changing ----------------------------------------------------------------------------------------------------------
+    def put(self, definition: TableDefinition) -> None:
+        """Set a table's definition."""
+        name = self._id(definition.table)
+        self.tables[name] = replace(definition, table=name)
+        self.unknown.pop(name, None)
+        self.touched.add(name)
+
+    def lose(self, table: TableId, unknown: Unknown) -> None:
+        """The table's definition is not known any more."""
+        name = self._id(table)
+        self.tables.pop(name, None)
+        self.unknown[name] = unknown
+        self.touched.add(name)
+
+    def forget(self, table: TableId) -> None:
+        """The table is gone."""
+        name = self._id(table)
+        self.tables.pop(name, None)
+        self.unknown.pop(name, None)
+        self.touched.add(name)
+
+    def fold(self, sql: str, schema: str, session: Session, where: str = "") -> list[TableChange]:
+        """Apply a statement as logged. Never raises: what is not understood makes its tables unknown, with the reason.
+
+        Raises:
+            DecodeError: the statement does not parse at all, so that its tables cannot be told.
+        """
+        dialect = Dialect(self.flavour.mariadb, self.flavour.version, session.sql_mode)
+        statement = parse_statement(sql, schema, dialect)
+        changes: list[TableChange] = []
+        step = _Step(self, session, where, sql, changes)
+        step.apply(statement)
+        return changes
+
+    def _id(self, table: TableId) -> TableId:
+        return TableId(table.schema.lower(), table.table.lower()) if self.flavour.lower_case_names else table
+
+    def database(self, name: str) -> DatabaseDefinition:
+        """A database, with the server's defaults if it was never heard of."""
+        key = name.lower() if self.flavour.lower_case_names else name
+        found = self.databases.get(key)
+        if found is not None:
+            return found
+        collation = self.server_collation
+        return DatabaseDefinition(name, self.flavour.collations.charset_of.get(collation, ""), collation)
+
+    def put_database(self, database: DatabaseDefinition) -> None:
+        """Set a database's defaults."""
+        name = database.name.lower() if self.flavour.lower_case_names else database.name
+        self.databases[name] = replace(database, name=name)
+        self.touched.add(TableId(name, ""))
+
+    # -- storing -----------------------------------------------------------------------------------------------------------
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "flavour": {
+                "mariadb": self.flavour.mariadb,
+                "version": self.flavour.version,
+                "lower_case_names": self.flavour.lower_case_names,
+                "collations": self.flavour.collations.to_json(),
+            },
+            "timestamps_explicit": self.timestamps_explicit,
+            "server_collation": self.server_collation,
+            **self.part(None),
+        }
+
+    def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
+        """The named tables and databases as they are now, and those of them that are gone; None: all there is."""
+        wanted = (
+            set(names)
+            if names is not None
+            else {*self.tables, *self.unknown, *(TableId(d, "") for d in self.databases)}
+        )
+        tables = sorted(wanted)
+        return {
+            "databases": [
+                [d.name, d.charset, d.collation] for n in tables if not n.table and (d := self.databases.get(n.schema))
+            ],
+            "tables": [self.tables[n].to_json() for n in tables if n in self.tables],
+            "unknown": [[n.schema, n.table, self.unknown[n].to_json()] for n in tables if n in self.unknown],
+            "gone": [
+                [n.schema, n.table]
+                for n in tables
+                if (n not in self.tables and n not in self.unknown if n.table else n.schema not in self.databases)
+            ],
+        }
+
+    def take(self, part: Mapping[str, Any]) -> None:
+        """Lay a :meth:`part` over this state."""
+        for schema, table in part["gone"]:
+            if table:
+                self.forget(TableId(schema, table))
+            else:
+                self.databases.pop(schema, None)
+        for name, charset, collation in part["databases"]:
+            self.databases[name] = DatabaseDefinition(name, charset, collation)
+        for data in part["tables"]:
+            self.put(TableDefinition.from_json(data))
+        for schema, table, why in part["unknown"]:
+            self.lose(TableId(schema, table), Unknown(**why))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SchemaState:
+        flavour = data["flavour"]
+        state = cls(
+            Flavour(
+                flavour["mariadb"],
+                flavour["version"],
+                Collations.from_json(flavour["collations"]),
+                flavour["lower_case_names"],
+            ),
+            data["timestamps_explicit"],
+            data["server_collation"],
+        )
+        state.take(data)
+        state.touched.clear()
+        return state
+
+
+@dataclass
+class _Step:
+    """One statement at work on a state."""
+
+    state: SchemaState
+    session: Session
+    where: str
+    sql: str
+    changes: list[TableChange]
+
+    def apply(self, statement: s.Statement) -> None:
+        if isinstance(statement, s.CreateTable):
+            self._create_table(statement)
+        elif isinstance(statement, s.AlterTable):
+            self._alter_table(statement)
+        elif isinstance(statement, s.RenameTables):
+            for old, new in statement.pairs:
+                self._rename(old, new)
+        elif isinstance(statement, s.DropTables):
+            if not statement.temporary:
+                for table in statement.tables:
+                    self._changed(table, K.DROP_TABLE, before=self.state.find(table))
+                    self.state.forget(table)
+        elif isinstance(statement, s.TruncateTable):
+            found = self.state.find(statement.table)
+            self._changed(statement.table, K.TRUNCATE_TABLE, before=found, after=found)
+        elif isinstance(statement, s.CreateDatabase | s.AlterDatabase):
+            self._database(statement)
+        elif isinstance(statement, s.DropDatabase):
+            self._drop_database(statement.name)
+
+    def _changed(
+        self, table: TableId, *kinds: ChangeKind, before: TableDefinition | None = None, after: TableDefinition | None = None,
+        renamed_to: TableId | None = None, reason: str = "",
+    ) -> None:  # fmt: skip
+        self.changes.append(TableChange(table, kinds, before, after, (), renamed_to, reason))
+
+    @property
+    def _explicit(self) -> bool:
+        said = self.session.timestamps_explicit
+        return self.state.timestamps_explicit if said is None else said
+
+    @property
+    def _flavour(self) -> Flavour:
+        """The server's, with the session's own default collation of utf8mb4."""
+        flavour, own = self.state.flavour, self.session.utf8mb4_collation
+        if not own or flavour.collations.default_of.get("utf8mb4") == own:
+            return flavour
+        collations = flavour.collations
+        return replace(flavour, collations=replace(collations, default_of={**collations.default_of, "utf8mb4": own}))
+
+    def _lose(self, table: TableId, reason: str, kind: ChangeKind = K.UNKNOWN) -> None:
+        before = self.state.find(table)
+        self.state.lose(table, Unknown(reason, self.where, self.sql[:2000]))
+        self._changed(table, *dict.fromkeys((kind, K.UNKNOWN)), before=before, reason=reason)
+
+    def _create_table(self, statement: s.CreateTable) -> None:
+        if statement.temporary:
+            return
+        known = self.state.find(statement.table)
+        if known is not None and statement.if_not_exists and not statement.replace:
+            self._changed(statement.table, K.NOTHING, before=known, after=known)
+            return
+        try:
+            if statement.like is not None:
+                model = self.state.find(statement.like)
+                if model is None:
+                    raise DecodeError(f"the definition of {statement.like} is not known")
+                made = like(model, statement.table)
+            elif statement.select:
+                raise DecodeError("the columns come from a query")
+            else:
+                database = self.state.database(statement.table.schema)
+                made = create_table(statement, database, self._flavour, timestamps_explicit=self._explicit)
+        except (DecodeError, UnsupportedType) as error:
+            self._lose(statement.table, error.message, K.CREATE_TABLE)
+            return
+        self.state.put(made)
+        self._changed(statement.table, K.CREATE_TABLE, before=known, after=self.state.find(statement.table))
+
+    def _alter_table(self, statement: s.AlterTable) -> None:
+        before = self.state.find(statement.table)
+        renames = [a.table for a in statement.actions if isinstance(a, s.RenameTo)]
+        renamed_to = renames[-1] if renames else None
+        for action in statement.actions:
+            if isinstance(action, s.PartitionAction) and action.other is not None:
+                self._partition_neighbour(statement.table, action)
+        if before is None:
+            self._alter_unknown(statement, renamed_to)
+            return
+        try:
+            after = alter_table(
+                before,
+                statement.actions,
+                self.state.database(statement.table.schema),
+                self._flavour,
+                timestamps_explicit=self._explicit,
+            )
+        except (DecodeError, UnsupportedType) as error:
+            self.state.forget(before.table)
+            self._lose(renamed_to or statement.table, error.message)
+            return
+        if renamed_to is not None:
+            self.state.forget(before.table)
+            after = replace(after, table=renamed_to)
+        self.state.put(after)
+        self.changes.append(altered(before, after, statement.actions, renamed_to))
+
+    def _alter_unknown(self, statement: s.AlterTable, renamed_to: TableId | None) -> None:
+        why = self.state.why_unknown(statement.table)
+        reason = why.reason if why else f"{statement.table} was never heard of before this statement"
+        if renamed_to is not None:
+            self.state.forget(statement.table)
+            self.state.lose(renamed_to, Unknown(reason, self.where, self.sql[:2000]))
+            self._changed(statement.table, K.RENAME_TABLE, K.UNKNOWN, renamed_to=renamed_to, reason=reason)
+            return
+        self.state.lose(statement.table, Unknown(reason, self.where, self.sql[:2000]))
+        self._changed(statement.table, K.UNKNOWN, reason=reason)
+
+    def _partition_neighbour(self, table: TableId, action: s.PartitionAction) -> None:
+        other = action.other
+        assert other is not None
+        found, model = self.state.find(other), self.state.find(table)
+        if action.what == "exchange":
+            self._changed(other, K.ROWS_REPLACED, before=found, after=found)
+        elif action.what == "convert out" and model is not None:
+            self.state.put(like(model, other))
+            self._changed(other, K.CREATE_TABLE, K.ROWS_REPLACED, after=self.state.find(other))
+        elif action.what == "convert in":
+            self.state.forget(other)
+            self._changed(other, K.DROP_TABLE, before=found)
+
+    def _rename(self, old: TableId, new: TableId) -> None:
+        before = self.state.find(old)
+        if before is None:
+            why = self.state.why_unknown(old)
+            self.state.forget(old)
+            reason = why.reason if why else f"{old} was never heard of before it was renamed"
+            self.state.lose(new, Unknown(reason, self.where, self.sql[:2000]))
+            self._changed(old, K.RENAME_TABLE, K.UNKNOWN, renamed_to=new, reason=reason)
+            return
+        self.state.forget(old)
+        after = replace(before, table=new)
+        self.state.put(after)
+        self._changed(old, K.RENAME_TABLE, before=before, after=after, renamed_to=new)
+
+    def _database(self, statement: s.CreateDatabase | s.AlterDatabase) -> None:
+        new = isinstance(statement, s.CreateDatabase)
+        exists = statement.name in self.state.databases
+        if isinstance(statement, s.CreateDatabase) and exists and statement.if_not_exists:
+            return
+        current = self.state.database(statement.name)
+        if new:
+            server = self.session.server_collation or self.state.server_collation
+            current = DatabaseDefinition(
+                statement.name, self.state.flavour.collations.charset_of.get(server, ""), server
+            )
+        charset, collation = self._flavour.collations.resolve(
+            statement.charset, statement.collation, (current.charset, current.collation)
+        )
+        self.state.put_database(DatabaseDefinition(statement.name, charset, collation))
+        self._changed(TableId(statement.name, ""), K.CREATE_DATABASE if new else K.ALTER_DATABASE)
+
+    def _drop_database(self, name: str) -> None:
+        lowered = name.lower() if self.state.flavour.lower_case_names else name
+        for table in [t for t in (*self.state.tables, *self.state.unknown) if t.schema == lowered]:
+            self._changed(table, K.DROP_TABLE, before=self.state.find(table))
+            self.state.forget(table)
+        self.state.databases.pop(lowered, None)
+        self.state.touched.add(TableId(lowered, ""))
+        self._changed(TableId(name, ""), K.DROP_DATABASE)

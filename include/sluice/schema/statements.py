@@ -1,0 +1,258 @@
+"""What a data definition statement says, once parsed: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sluice.model.tables import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpec:
+    """A column type as written. ``name``: in lower case, synonyms replaced; ``arguments``: numbers in brackets."""
+
+    name: str
+    arguments: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    unsigned: bool = False
+    zerofill: bool = False
+    charset: str | None = None
+    collation: str | None = None
+    binary: bool = False
+    compressed: bool = False
+
+
+@dataclass(slots=True)
+class ColumnSpec:
+    """A column as written. ``nullable`` None: not said; ``keys``: PRIMARY, UNIQUE written behind the type."""
+
+    name: str
+    type: TypeSpec
+    nullable: bool | None = None
+    default: str | None = None
+    has_default: bool = False
+    generated: str | None = None
+    stored: bool = False
+    invisible: bool = False
+    auto_increment: bool = False
+    on_update: str | None = None
+    comment: str = ""
+    keys: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """A key as written. ``kind``: primary, unique, index, fulltext, spatial, vector, foreign or check; ``name`` "" : the server's choice."""
+
+    kind: str
+    name: str
+    columns: tuple[tuple[str, int], ...] = ()
+    if_not_exists: bool = False
+    references: TableId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a column goes: ``after`` a column, or first; None stands for the end."""
+
+    after: str | None
+
+
+@dataclass(slots=True)
+class TableOptions:
+    """Options of a table that its columns, or a reader of them, depend on."""
+
+    charset: str | None = None
+    collation: str | None = None
+    engine: str | None = None
+    comment: str | None = None
+    versioned: bool = False
+
+
+# clauses of ALTER TABLE ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: ColumnSpec
+    place: Place | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY (``old`` is the column's own name) and CHANGE."""
+
+    old: str
+    column: ColumnSpec
+    place: Place | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    old: str
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterColumn:
+    """SET DEFAULT (``default``), DROP DEFAULT (None), SET VISIBLE, SET INVISIBLE (``invisible``)."""
+
+    name: str
+    default: str | None = None
+    touches_default: bool = False
+    invisible: bool | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddIndex:
+    index: IndexSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndex:
+    """``name`` PRIMARY: the primary key."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameIndex:
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertCharset:
+    """CONVERT TO CHARACTER SET; charset None: the database's default."""
+
+    charset: str | None
+    collation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    options: TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAction:
+    """``what``: add, drop, truncate, exchange, reorganize, coalesce, remove, by, ...; ``other``: the table of EXCHANGE."""
+
+    what: str
+    names: tuple[str, ...] = ()
+    other: TableId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tablespace:
+    """DISCARD or IMPORT TABLESPACE: the table's rows come and go without a trace in the log."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """A clause that changes neither columns nor keys nor rows."""
+
+    what: str
+
+
+Action = (
+    AddColumn | DropColumn | ChangeColumn | RenameColumn | AlterColumn | AddIndex | DropIndex | DropConstraint | RenameIndex
+    | ConvertCharset | SetOptions | RenameTo | PartitionAction | Tablespace | Harmless
+)  # fmt: skip
+
+
+# statements -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """``like``: the model of CREATE TABLE … LIKE; ``select``: it ends in a query whose columns the text does not name."""
+
+    table: TableId
+    columns: tuple[ColumnSpec, ...] = ()
+    indexes: tuple[IndexSpec, ...] = ()
+    options: TableOptions = field(default_factory=TableOptions)
+    like: TableId | None = None
+    select: bool = False
+    temporary: bool = False
+    if_not_exists: bool = False
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    table: TableId
+    actions: tuple[Action, ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTables:
+    pairs: tuple[tuple[TableId, TableId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTables:
+    tables: tuple[TableId, ...]
+    temporary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabase:
+    name: str
+    charset: str | None = None
+    collation: str | None = None
+    if_not_exists: bool = False
+    replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    name: str
+    charset: str | None = None
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoDefinition:
+    """A statement that changes no table's definition."""
+
+    what: str = ""
+
+
+Statement = (
+    CreateTable | AlterTable | RenameTables | DropTables | TruncateTable | CreateDatabase | AlterDatabase | DropDatabase | NoDefinition
+)  # fmt: skip

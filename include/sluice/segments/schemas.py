@@ -1,0 +1,140 @@
+"""The schema history in the segment store: definitions as of positions, written once, found again by position.
+
+``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or those that changed since another such file (its
+``parent``). The pipeline's cursor in ZooKeeper names the file that belongs to its position, and moves with it in one transaction; a file that
+no cursor ever named is an orphan of a drain that failed. ZooKeeper itself would not do: a node there holds 1 MiB.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sluice.errors import SegmentError
+from sluice.model.positions import Position, split_file
+from sluice.schema.state import SchemaState
+from sluice.segments.store import SegmentStore, quoted
+
+FORMAT_VERSION: Literal[1] = 1
+MAX_DEPTH = 24
+"""Files that are read one after the other to know everything; then a base is written."""
+
+_NAME = re.compile(r"(\d+)-(\d+)-e\d+-\w+\.schema$")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A file of the history and the position it belongs to: definitions as of ``file number``:``offset``."""
+
+    path: str
+    order: tuple[int, int]
+
+
+class SchemaStore:
+    """Reads and writes the history of one pipeline. Raises (all methods): StorageUnavailable, SegmentError."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+
+    def load(self, path: str) -> SchemaState:
+        """The definitions that ``path`` stands for."""
+        chain: list[dict[str, Any]] = []
+        following: str | None = path
+        while following:
+            if len(chain) > 4 * MAX_DEPTH:
+                raise SegmentError("the schema history does not end", where=path)
+            data = self._read(following)
+            chain.append(data)
+            following = data["parent"]
+        state = SchemaState.from_json(chain[-1]["state"])
+        for data in reversed(chain[:-1]):
+            state.take(data["part"])
+        state.touched.clear()
+        return state
+
+    def save(self, state: SchemaState, position: Position, epoch: int, parent: str | None = None) -> str:
+        """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty afterwards."""
+        depth = self._read(parent)["depth"] + 1 if parent else 0
+        data: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            "position": position.to_json(),
+            "parent": parent,
+            "depth": depth,
+        }
+        if parent is None or depth >= MAX_DEPTH:
+            data |= {"parent": None, "depth": 0, "state": state.to_json()}
+        else:
+            data |= {"part": state.part(state.touched)}
+        number = split_file(position.file)[1]
+        name = f"{number:010d}-{position.offset:012d}-e{epoch:06d}-{uuid.uuid4().hex[:6]}.schema"
+        path = f"{self._folder(position)}/{name}"
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+        sealed = zlib.crc32(text).to_bytes(4, "big") + len(text).to_bytes(8, "big")
+        self._store.write_bytes(path, sealed + pa.compress(text, codec="zstd", asbytes=True))
+        state.touched.clear()
+        return path
+
+    def before(self, position: Position) -> list[StoredSchema]:
+        """Files of this log whose position is not behind ``position``, newest first."""
+        order = position.order
+        return sorted(
+            (found for found in self.every(position) if found.order <= order), key=lambda f: f.order, reverse=True
+        )
+
+    def every(self, position: Position) -> list[StoredSchema]:
+        """All files of the log that ``position`` belongs to."""
+        folder = self._store.full_path(self._folder(position))
+        infos = self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        found = []
+        for info in infos:
+            match = _NAME.match(info.base_name)
+            if match:
+                found.append(StoredSchema(f"{self._folder(position)}/{info.base_name}", (int(match[1]), int(match[2]))))
+        return found
+
+    def position(self, path: str) -> Position:
+        """The position a file belongs to."""
+        return Position.from_json(self._read(path)["position"])
+
+    def parents(self, path: str) -> list[str]:
+        """The files that ``path`` builds on."""
+        found = []
+        following = self._read(path)["parent"]
+        while following:
+            found.append(following)
+            following = self._read(following)["parent"]
+        return found
+
+    def _folder(self, position: Position) -> str:
+        return f"schema/{quoted(position.server_uuid)}.{quoted(split_file(position.file)[0])}"
+
+    def _read(self, path: str) -> dict[str, Any]:
+        data = self._store.read_bytes(path)
+        damaged = SegmentError(
+            "a file of the schema history is damaged",
+            where=path,
+            hint="`sluice schema reload PIPELINE` reads the definitions anew",
+        )
+        try:
+            text = pa.decompress(
+                data[12:], decompressed_size=int.from_bytes(data[4:12], "big"), codec="zstd", asbytes=True
+            )
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise damaged from error
+        if zlib.crc32(text) != int.from_bytes(data[:4], "big"):
+            raise damaged
+        found: dict[str, Any] = json.loads(text)
+        if found.get("format_version") != FORMAT_VERSION:
+            raise SegmentError(
+                f"a file of the schema history has format {found.get('format_version')}; this version reads {FORMAT_VERSION}",
+                where=path,
+                hint="was it written by a newer version?",
+            )
+        return found

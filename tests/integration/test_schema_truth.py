@@ -1,0 +1,148 @@
+"""The server decides: random and written statements, folded from the log, give what its own information_schema says after each of them;
+and rows whose table maps carry no names decode to what SELECT said when they were written."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pymysql
+import pytest
+
+from sluice.binlog.connection import collations, open_connection, server_info
+from sluice.binlog.dictionary import flavour_of, read_state, read_tables
+from sluice.binlog.lookahead import statements_between
+from sluice.binlog.tracker import SchemaTracker
+from sluice.config.connections import parse_connection
+from sluice.model.tables import TableId
+from sluice.schema.definitions import TableDefinition
+from tests.integration import ddl_statements as statements
+
+SEQUENCES = int(os.environ.get("SLUICE_DDL_SEQUENCES", "2"))
+LENGTH = int(os.environ.get("SLUICE_DDL_LENGTH", "60"))
+
+
+class Truth:
+    """Runs statements on a server, remembers what the server says after each, and compares with what folding the log gives."""
+
+    def __init__(self, server: Any, schema: str) -> None:
+        self.server, self.schema = server, schema
+        self.endpoint = parse_connection("source", server.connection_json())
+        with open_connection(self.endpoint) as connection:
+            self.start = server_info(connection).head
+            self.state = read_state(connection, server_info(connection))
+        self.after: list[tuple[str, tuple[str, int], dict[TableId, TableDefinition]]] = []
+        self.refused = 0
+
+    def run(self, *sqls: str) -> None:
+        """Run statements that the server may refuse."""
+        with (
+            open_connection(self.endpoint) as probe,
+            self.server.connect(self.schema) as connection,
+            connection.cursor() as cursor,
+        ):
+            flavour = flavour_of(probe, server_info(probe))
+            for sql in sqls:
+                try:
+                    cursor.execute(sql)
+                except pymysql.err.MySQLError:
+                    self.refused += 1
+                    continue
+                info = server_info(probe)
+                names = [TableId(str(s), str(t)) for s, t in self._tables(probe)]
+                definitions = {d.table: d for d in read_tables(probe, flavour, names)}
+                self.after.append((sql, info.head.order, definitions))
+
+    def _tables(self, probe: Any) -> list[tuple[str, str]]:
+        with probe.cursor() as cursor:
+            cursor.execute(
+                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_TYPE = 'BASE TABLE'",
+                (self.schema,),
+            )
+            return list(cursor.fetchall())
+
+    def compare(self) -> None:
+        """Fold the log; raises AssertionError at the first statement after which the two differ."""
+        with open_connection(self.endpoint) as connection:
+            head, names = server_info(connection).head, collations(connection)
+        tracker = SchemaTracker(lambda: self.state, lambda: names)
+        expected = {order: (sql, definitions) for sql, order, definitions in self.after}
+        compared = 0
+        differences: list[tuple[Any, ...]] = []
+
+        def fold(statement: Any) -> None:
+            nonlocal compared
+            tracker.statement(statement)
+            found = expected.get(statement.position.order)
+            if found is None:
+                return
+            sql, definitions = found
+            mine = {t for t in (*self.state.tables, *self.state.unknown) if t.schema == self.schema}
+            for table in sorted(mine | set(definitions)):
+                folded, truth = self.state.find(table), definitions.get(table)
+                why = self.state.why_unknown(table)
+                said, is_ = comparable(folded) if folded else why, comparable(truth) if truth else None
+                if said != is_:
+                    differences.append((sql, table.table, *_differing(said, is_)))
+                    if truth is not None:  # so that one mistake is told once
+                        self.state.put(truth)
+                    else:
+                        self.state.forget(table)
+            compared += 1
+
+        statements_between(self.endpoint, server_id=4_000_000_123, start=self.start, stop=head, statement=fold)
+        assert not differences, "\n".join(map(str, differences))
+        assert compared >= len(expected) - 1, (compared, len(expected))
+
+
+def _differing(said: Any, truth: Any) -> tuple[Any, Any]:
+    """The parts of two descriptions that differ."""
+    if not isinstance(said, dict) or not isinstance(truth, dict):
+        return said, truth
+    names = [name for name in said if said[name] != truth[name]]
+    if names == ["columns"] and len(said["columns"]) == len(truth["columns"]):
+        pairs = [(a, b) for a, b in zip(said["columns"], truth["columns"], strict=True) if a != b]
+        return [a for a, _ in pairs], [b for _, b in pairs]
+    return {n: said[n] for n in names}, {n: truth[n] for n in names}
+
+
+def comparable(table: TableDefinition) -> dict[str, Any]:
+    """What both ways of knowing a table must agree on."""
+    return {
+        "columns": [
+            (
+                c.name, c.type, c.nullable, c.charset, c.collation, c.labels, bool(c.generated), c.stored if c.generated else False, c.invisible,
+                c.auto_increment, c.comment, c.compressed, c.default is not None,
+            )
+            for c in table.columns
+        ],
+        "unique": sorted((i.name.lower(), tuple((n.lower(), p) for n, p in i.columns)) for i in table.indexes if i.unique),
+        "row_key": table.row_key,
+        "collation": table.collation,
+    }  # fmt: skip
+
+
+@pytest.fixture(params=["mysql_source", "mariadb"])
+def truth(request, fresh_schema) -> Truth:
+    server = request.getfixturevalue(request.param)
+    return Truth(server, fresh_schema(server, options="CHARACTER SET utf8mb4"))
+
+
+def test_written_statements(truth: Truth) -> None:
+    truth.run(*statements.WRITTEN, *(statements.MARIADB if truth.state.flavour.mariadb else statements.MYSQL))
+    truth.compare()
+    assert truth.refused <= 3
+
+
+@pytest.mark.parametrize("seed", range(SEQUENCES))
+def test_random_statements(truth: Truth, seed: int) -> None:
+    made = statements.Random(random.Random(seed), mariadb=truth.state.flavour.mariadb)
+    for _ in range(LENGTH):
+        before = len(truth.after)
+        sql, done = made.next()
+        truth.run(sql)
+        if len(truth.after) > before:
+            done()
+    truth.compare()
+    assert len(truth.after) > LENGTH // 3
