@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
+from sluice.orchestration import room
 from sluice.orchestration.timetable import BackfillTimetable, SluiceTimetable
 
 _HERE = Path(__file__).resolve().parent
@@ -30,7 +31,7 @@ class _Page:
 
 
 class SluicePlugin(AirflowPlugin):
-    """Timetable, page and tab."""
+    """Timetable, page and tab; room for cleared runs."""
 
     name = "sluice"
     timetables: ClassVar = [SluiceTimetable, BackfillTimetable]
@@ -52,3 +53,8 @@ class SluicePlugin(AirflowPlugin):
             "url_route": "sluice_dag",
         },
     ]
+
+    @classmethod
+    def on_load(cls, *args: Any, **kwargs: Any) -> None:
+        """Called once in every process of Airflow."""
+        room.start()

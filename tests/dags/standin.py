@@ -199,7 +199,7 @@ def status(runtime: Any) -> _Status:
         lag = int((time.time() - state.get("moved_at", time.time())) * 1000) if behind else 0
         targets.append({
             "name": target.name, "type": target.type, "batch": batch, "position": _position(batch), "lag_ms": lag,
-            "lag_bytes": state["head"] - batch, "loading_by": None, "alert_since": None,
+            "lag_bytes": state["head"] - batch, "loading_by": None, "alert_since": None, "held": None,
         })  # fmt: skip
     done = min((t["batch"] for t in targets), default=0)
     batches = [

@@ -191,6 +191,11 @@ def roll_back(world: World, choose: random.Random) -> str:
     return plan.steps[0]
 
 
+def restart_pipeline(world: World, choose: random.Random) -> str:
+    admin.restart(world.runtime(), by="walk", grace_s=choose.choice((0.0, 2.0)))
+    return ""
+
+
 def rotate(world: World, choose: random.Random) -> str:
     with contextlib.suppress(pymysql.MySQLError, SluiceError):
         world.source.execute("FLUSH BINARY LOGS")
@@ -215,5 +220,6 @@ FAULTS: list[Fault] = [
     Fault("clock jump", clock_jump, weight=2),
     Fault("pause and resume", pause_pipeline, weight=2),
     Fault("roll back", roll_back, weight=2),
+    Fault("restart", restart_pipeline),
     Fault("rotate the log", rotate),
 ]

@@ -17,11 +17,11 @@ import pytest
 from tests.faults.catalog import FAULTS
 from tests.faults.world import World
 
-STEPS = int(os.environ.get("SLUICE_FAULTS", "12"))
+STEPS = int(os.environ.get("SLUICE_FAULTS", "10"))
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 
-pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(180 + 60 * STEPS)]
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300 + 90 * STEPS)]
 
 
 def plan(seed: int, steps: int) -> list[tuple[int, str]]:

@@ -36,7 +36,7 @@ from tests.pipelines import REPOSITORY, Case, case
 from tests.proxy import TcpProxy
 
 SCHEMA = "walk"
-SESSION_S = 2.0
+SESSION_S = 1.5
 LANES = 3
 PATIENCE_S = 120.0
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"

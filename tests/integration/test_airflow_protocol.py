@@ -213,7 +213,7 @@ def test_the_form_in_the_browser(orders: Case, east: TestAirflow, tmp_path: Path
         dialog.get_by_text("What to do").first.wait_for()
         page.wait_for_timeout(1000)
         page.screenshot(path=str(folder / "control-form.png"))
-        dialog.get_by_label("Why").fill("tea")
+        dialog.locator("[name='element_reason']").fill("tea")
         page.screenshot(path=str(folder / "control-form-2.png"))
         dialog.get_by_role("button", name="Trigger").last.click()
         wait_until(lambda: not _permit(orders).open, "the pause from the form")

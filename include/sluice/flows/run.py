@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import LeaseHeld, SluiceError
+from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.ack import ack
 from sluice.flows.apart import OF_A_TARGET, catch_up, deliver
 from sluice.flows.capture import drain, head_of
@@ -77,11 +77,10 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     assert me is not None
     with runtime.state() as state, _orderly(state, me), DumpHelper(runtime, state) as dumps:
         while batches is None or done < batches:
-            started = time.monotonic()
             try:
                 state.turns.take(me)
             except LeaseHeld as held:
-                if target_position and _reached(state.cursor(), target_position) and not state.undelivered():
+                if target_position and _reached(state.cursor(), target_position) and not state.in_window():
                     return
                 if not standing_by:
                     standing_by = True
@@ -90,42 +89,60 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                 time.sleep(STAND_BY_S)
                 continue
             standing_by = False
-            again.try_held(state)
-            undelivered = state.in_window()
-            if undelivered:
-                number = undelivered[0]
-                record = state.require(number)
-                changes, position = record.changes, record.last
-            else:
-                dumping = dumps.look()
-                if looked and target_position and _reached(state.cursor(), target_position) and not dumping:
+            try:
+                again.try_held(state)
+                waiting = state.in_window()
+                dumping = False if waiting else dumps.look()
+                if (
+                    looked
+                    and target_position
+                    and _reached(state.cursor(), target_position)
+                    and not waiting
+                    and not dumping
+                ):
                     for one in state.holds.all():
                         while catch_up(runtime, one).held:
                             pass
                     return
                 looked = True
-                yield Step("draining")
-                try:
-                    outcome = drain(
-                        runtime,
-                        claim=f"{me}:{attempt_id()}",
-                        idle_wait_s=0.5 if until_head else IDLE_WAIT_S,
-                        until=None if dumping else target_position,
-                    )
-                except LeaseHeld:  # of a drain that died: until its session expires
-                    time.sleep(STAND_BY_S)
-                    continue
-                if outcome.batch is None:
-                    continue
-                number, changes, position = outcome.batch, outcome.changes, outcome.position
-            yield Step("merging", number, changes, position)
-            merge(runtime, number)
-            for target in runtime.pipeline.targets:
-                yield Step(f"loading {target.name}", number, changes, position)
-                if isinstance(deliver(runtime, target.name, number), LoadOutcome):
-                    ack(runtime, target.name, number)
-            done += 1
-            yield Step("acknowledged", number, changes, position, time.monotonic() - started)
+                idle_wait_s = 0.5 if until_head else IDLE_WAIT_S
+                done += yield from _one_batch(
+                    runtime, state, waiting, idle_wait_s, None if dumping else target_position
+                )
+            except LeaseHeld:  # of a task that died: until its session expires
+                time.sleep(STAND_BY_S)
+            except Restarted as restart:
+                _log.info("beginning_again", because=restart.message)
+            except Paused as pause:
+                if until_head or batches is not None:
+                    raise
+                _log.info("waiting", because=pause.message)
+                time.sleep(STAND_BY_S)
+
+
+def _one_batch(
+    runtime: Runtime, state: PipelineState, waiting: list[int], idle_wait_s: float, until: Position | None
+) -> Generator[Step, None, int]:
+    """Deliver the oldest of ``waiting``, or drain a batch and deliver it; returns how many were delivered, 0 or 1."""
+    started = time.monotonic()
+    if waiting:
+        number = waiting[0]
+        record = state.require(number)
+        changes, position = record.changes, record.last
+    else:
+        yield Step("draining")
+        outcome = drain(runtime, claim=f"{runtime.owner}:{attempt_id()}", idle_wait_s=idle_wait_s, until=until)
+        if outcome.batch is None:
+            return 0
+        number, changes, position = outcome.batch, outcome.changes, outcome.position
+    yield Step("merging", number, changes, position)
+    merge(runtime, number)
+    for target in runtime.pipeline.targets:
+        yield Step(f"loading {target.name}", number, changes, position)
+        if isinstance(deliver(runtime, target.name, number), LoadOutcome):
+            ack(runtime, target.name, number)
+    yield Step("acknowledged", number, changes, position, time.monotonic() - started)
+    return 1
 
 
 class _Again:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """How often work under way looks at the permit."""
 
-_STOP_S = 10.0
+_STOP_S = 3.0
 """Waited for cancelled units to end. What they still write after that meets the target's fence."""
 
 

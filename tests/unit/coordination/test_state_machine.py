@@ -1,7 +1,8 @@
 """The batch protocol as a model: any interleaving of drains, loads, crashes and session losses keeps the promises.
 
-Each actor is a process that did the first half of its work and may finish it much later (it was paused), die, or lose its session. After
-every step the history of acknowledgements must be gapless and strictly increasing, and no write of a replaced owner may go through.
+Each actor is a process that did the first half of its work and may finish it much later (it was paused), die, or lose its session; people
+pause, resume, roll back and redeliver in between. After every step nothing is acknowledged that its target does not hold, batches have no
+gap, no write of a replaced owner has gone through, and nothing that was made before a rollback is delivered after it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from sluice.coordination.leases import release, try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.state import PipelineState
-from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
+from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
 
@@ -29,14 +30,20 @@ def position(offset: int) -> Position:
 
 
 class Protocol(RuleBasedStateMachine):
+    """``holds``: what each target itself says that it holds; the data and this number move together there, under the loader's epoch."""
+
     drains = Bundle("drains")
+    merges = Bundle("merges")
     loads = Bundle("loads")
+    acks = Bundle("acks")
 
     @initialize()
     def begin(self) -> None:
         self.tree = MemoryTree()
         self.committed: list[int] = []
-        self.acked: dict[str, list[int]] = {t: [] for t in TARGETS}
+        self.holds = dict.fromkeys(TARGETS, 0)
+        self.round_of: dict[str, int] = {}
+        self.rolled_back = 0
         state, session = self.session()
         lease = try_acquire(session, f"{ROOT}/p/replicator", "first")
         for target in TARGETS:
@@ -48,6 +55,7 @@ class Protocol(RuleBasedStateMachine):
         session = self.tree.session()
         return PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0), session
 
+    # -- drain ---------------------------------------------------------------------------------------------------------
     @rule(target=drains)
     def start_drain(self):
         state, session = self.session()
@@ -80,60 +88,164 @@ class Protocol(RuleBasedStateMachine):
             self.committed.append(number)
             release(session, lease)
 
+    @rule(size=st.integers(1, 50))
+    def drain_at_once(self, size) -> None:
+        started = self.start_drain()
+        if isinstance(started, tuple):
+            self.end_drain(started, crash=False, expire=False, size=size)
+
     @rule(drain=drains)
     def lose_session(self, drain) -> None:
         drain[1].expire()
 
-    @rule(target=loads, name=st.sampled_from(TARGETS), number=st.integers(1, 8))
-    def start_load(self, name, number):
-        state, session = self.session()
-        batch = state.batch(number)
-        if batch is None:
+    # -- merge ---------------------------------------------------------------------------------------------------------
+    @rule(target=merges, back=st.integers(0, 2))
+    def start_merge(self, back):
+        state, _ = self.session()
+        number = len(self.committed) - back
+        try:
+            permit = state.require_permit()
+        except Paused:
             return multiple()
+        if number not in self.committed:
+            return multiple()
+        return state, number, permit
+
+    @rule(merge=consumes(merges))
+    def end_merge(self, merge) -> None:
+        """What it made counts only if nobody rolled back, restarted or paused since it began."""
+        state, number, permit = merge
+        made = f"{number}/{len(self.round_of)}"
+        self.round_of[made] = permit.round
+        now = state.permit()
+        known = state.require(number).changeset
+        try:
+            kept = state.merged(number, made, under=permit).changeset
+        except Paused:
+            assert not now.open
+        except Restarted:
+            assert now.round != permit.round
+        else:
+            assert kept == known or now.round == permit.round
+
+    # -- load and acknowledge --------------------------------------------------------------------------------------------
+    @rule(target=loads, name=st.sampled_from(TARGETS))
+    def start_load(self, name):
+        _, session = self.session()
         try:
             lease = try_acquire(session, f"{ROOT}/p/consumers/{name}", "load")
         except LeaseHeld:
             return multiple()
-        return state, session, lease, name, batch
+        return session, lease, name, self.holds[name] + 1
 
     @rule(load=consumes(loads), expire=st.booleans())
     def end_load(self, load, expire) -> None:
-        state, session, lease, name, batch = load
-        before = self.acked[name][-1] if self.acked[name] else 0
-        expire = expire or not session.alive
+        """The target's own fence: the newest epoch, and the batch before this one held."""
+        session, lease, name, number = load
+        newest = self.current_epoch(f"consumers/{name}") == lease.epoch
+        if newest and number == self.holds[name] + 1 and number in self.committed:
+            self.holds[name] = number
         if expire:
             session.expire()
-        try:
-            state.acknowledge(name, batch)
-        except OutOfOrder:
-            assert batch.number > before + 1
-        except CoordinationUnavailable:
-            assert expire
         else:
-            assert not expire
-            if batch.number == before + 1:
-                self.acked[name].append(batch.number)
-            else:
-                assert batch.number <= before
             release(session, lease)
+
+    @rule(name=st.sampled_from(TARGETS))
+    def load_at_once(self, name) -> None:
+        started = self.start_load(name)
+        if isinstance(started, tuple):
+            self.end_load(started, expire=False)
 
     @rule(load=loads)
     def lose_loader(self, load) -> None:
-        load[1].expire()
+        load[0].expire()
+
+    @rule(target=acks, name=st.sampled_from(TARGETS), ahead=st.integers(1, 2))
+    def start_ack(self, name, ahead):
+        """It reads the acknowledgement, then asks the target; then it may sleep for as long as it likes."""
+        state, session = self.session()
+        seen = state.process(name)
+        number = seen.batch + ahead
+        if self.holds[name] < number or number not in self.committed:
+            return multiple()
+        return state, session, name, state.require(number), seen
+
+    @rule(ack=consumes(acks), expire=st.booleans())
+    def end_ack(self, ack, expire) -> None:
+        state, session, name, batch, seen = ack
+        before = self.process(name)
+        if expire:
+            session.expire()
+        try:
+            state.acknowledge(name, batch, seen=seen)
+        except OutOfOrder:
+            assert before.batch != batch.number - 1 or before.version != seen.version
+        except CoordinationUnavailable:
+            assert expire
+        else:
+            after = self.process(name)
+            assert after.batch in {before.batch, before.batch + 1}
+            assert after.batch == before.batch or (after.batch == batch.number and before.version == seen.version)
+
+    # -- what people do --------------------------------------------------------------------------------------------------
+    @rule(name=st.sampled_from(TARGETS), back=st.integers(1, 3))
+    def restore_and_redeliver(self, name, back) -> None:
+        """The target is put back to an older state; its acknowledgement follows."""
+        state, session = self.session()
+        process = self.process(name)
+        first = max(process.batch - back + 1, 1)
+        batches = [state.require(n) for n in range(first, process.batch + 1)]
+        if not batches:
+            return
+        try:
+            lease = try_acquire(session, f"{ROOT}/p/consumers/{name}", "person")
+        except LeaseHeld:
+            return
+        state.redeliver(lease, name, batches[0].first, batches)
+        self.holds[name] = first - 1
+        release(session, lease)
+
+    @rule()
+    def pause(self) -> None:
+        self.session()[0].set_permit(open_=False, by="p", reason="")
+
+    @rule()
+    def resume(self) -> None:
+        self.session()[0].set_permit(open_=True, by="p", reason="")
+
+    @rule()
+    def roll_back(self) -> None:
+        state, _ = self.session()
+        self.rolled_back = state.set_permit(open_=None, by="p", reason="").round
+        for number in state.undelivered():
+            state.unmerge(number)
+
+    # -- what must hold --------------------------------------------------------------------------------------------------
+    def process(self, name: str):
+        process = self.session()[0].process(name)
+        assert process is not None
+        return process
 
     def current_epoch(self, folder: str) -> int:
         node = self.tree.session().get(f"{ROOT}/p/{folder}/epoch")
         return int(node.data)
 
     @invariant()
-    def histories_are_gapless(self) -> None:
+    def nothing_is_acknowledged_that_the_target_does_not_hold(self) -> None:
         if not hasattr(self, "committed"):
             return
         assert self.committed == list(range(1, len(self.committed) + 1))
         for name in TARGETS:
-            assert self.acked[name] == list(range(1, len(self.acked[name]) + 1))
-            process = self.session()[0].process(name)
-            assert process.batch == len(self.acked[name]) <= len(self.committed)
+            assert self.process(name).batch <= self.holds[name] <= len(self.committed)
+
+    @invariant()
+    def no_changeset_is_older_than_the_last_rollback(self) -> None:
+        if not hasattr(self, "committed"):
+            return
+        state = self.session()[0]
+        for number in state.undelivered():
+            changeset = state.require(number).changeset
+            assert changeset is None or self.round_of[changeset] >= self.rolled_back
 
     @invariant()
     def cursor_is_behind_the_last_batch(self) -> None:
@@ -149,7 +261,7 @@ class Protocol(RuleBasedStateMachine):
             assert earlier.last == later.first
 
 
-Protocol.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestProtocol = Protocol.TestCase
 
 

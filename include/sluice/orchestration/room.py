@@ -1,0 +1,87 @@
+"""Room for runs that a person clears.
+
+A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the places are
+full of later runs, each of which waits for its own past, which is that run: nothing would ever move again. So where an older run of a
+sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one.
+
+This is the one place that writes to Airflow's database: a thread in the API server, through which people clear.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+log = structlog.get_logger()
+
+EVERY_S = 2.0
+_PREFIX = "sync__"
+_UNDER_WAY = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
+
+
+def make_room(session: Session) -> list[str]:
+    """Swap where it is needed; returns the ids of the runs that went back into the queue. The caller commits."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import select
+
+    open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
+    waiting = select(DagRun.dag_id).where(DagRun.dag_id.startswith(_PREFIX), DagRun.state == DagRunState.QUEUED)
+    moved: list[str] = []
+    for dag_id in set(session.scalars(waiting)):
+        runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state.in_(open_states))))
+        runs = sorted((run for run in runs if run.logical_date is not None), key=lambda run: run.logical_date)
+        queued = [run for run in runs if run.state == DagRunState.QUEUED]
+        running = [run for run in runs if run.state == DagRunState.RUNNING]
+        if not queued or not running or len(running) < _places(session, dag_id):
+            continue
+        ids = [run.run_id for run in running]
+        busy = set(
+            session.scalars(
+                select(TaskInstance.run_id).where(
+                    TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(ids), TaskInstance.state.in_(_UNDER_WAY)
+                )
+            )
+        )
+        idle = [run for run in running if run.run_id not in busy and run.logical_date > queued[0].logical_date]
+        if idle:
+            idle[-1].set_state(DagRunState.QUEUED)
+            moved.append(idle[-1].run_id)
+    return moved
+
+
+def _places(session: Session, dag_id: str) -> int:
+    from airflow.models.dag import DagModel
+    from sqlalchemy import select
+
+    return int(session.scalar(select(DagModel.max_active_runs).where(DagModel.dag_id == dag_id)) or 0)
+
+
+def _watch() -> None:
+    from airflow.utils.session import create_session
+
+    while True:
+        time.sleep(EVERY_S)
+        try:
+            with create_session() as session:
+                for run in make_room(session):
+                    log.info("run_gives_way", run=run)
+        except Exception as error:  # the database is busy, or of another version: Airflow goes on without this
+            log.warning("no_room_made", error=str(error)[:300])
+
+
+_started = threading.Lock()
+
+
+def start() -> None:
+    """Watch from now on, if this process is an API server: through one of those people clear, and it forks nothing that a thread would harm."""
+    if "api-server" in sys.argv and _started.acquire(blocking=False):
+        threading.Thread(target=_watch, name="sluice-room", daemon=True).start()

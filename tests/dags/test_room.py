@@ -1,0 +1,83 @@
+"""A cleared run gets a place, taken from the youngest run that has nothing under way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAG = "sync__room"
+
+
+@pytest.fixture
+def session(airflow_database: None) -> Any:
+    """Whatever is written is rolled back."""
+    from airflow.settings import Session
+
+    made = Session()
+    yield made
+    made.rollback()
+    made.close()
+
+
+def dag_with(session: Any, *runs: tuple[str, str | None], dag_id: str = DAG) -> None:
+    """A DAG with three places; ``runs``: (state of the run, state of its drain), oldest first."""
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    if session.get(DagBundleModel, "room") is None:
+        session.add(DagBundleModel(name="room"))
+        session.flush()
+    session.add(DagModel(dag_id=dag_id, bundle_name="room", max_active_runs=3, is_paused=False))
+    session.flush()
+    for number, (state, _) in enumerate(runs):
+        at = START + timedelta(seconds=number)
+        session.add(
+            DagRun(
+                dag_id=dag_id, run_id=f"run-{number}", logical_date=at, run_after=at, run_type=DagRunType.SCHEDULED,
+                state=DagRunState(state), triggered_by=DagRunTriggeredByType.TEST,
+            )
+        )  # fmt: skip
+    session.flush()
+
+
+def states(session: Any) -> list[str]:
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+
+    session.flush()
+    found = session.scalars(select(DagRun).where(DagRun.dag_id == DAG).order_by(DagRun.logical_date))
+    return [str(run.state) for run in found]
+
+
+def make_room(session: Any) -> list[str]:
+    from sluice.orchestration.room import make_room as work
+
+    return work(session)
+
+
+def test_the_youngest_gives_way_to_an_older_one_that_was_cleared(session: Any) -> None:
+    dag_with(session, ("success", None), ("queued", None), ("running", None), ("running", None), ("running", None))
+    assert make_room(session) == ["run-4"]
+    assert states(session) == ["success", "queued", "running", "running", "queued"]
+
+
+def test_where_there_is_a_place_nothing_moves(session: Any) -> None:
+    dag_with(session, ("queued", None), ("running", None), ("running", None))
+    assert make_room(session) == []
+
+
+def test_a_new_run_waits_as_it_should(session: Any) -> None:
+    dag_with(session, ("running", None), ("running", None), ("running", None), ("queued", None))
+    assert make_room(session) == []
+
+
+def test_other_dags_are_left_alone(session: Any) -> None:
+    dag_with(session, ("queued", None), ("running", None), ("running", None), ("running", None), dag_id="shop")
+    assert make_room(session) == []

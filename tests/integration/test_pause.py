@@ -1,0 +1,114 @@
+"""Pause and restart reach work that is under way, on Spark too: it does not go on to its end first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import Paused, Restarted
+from sluice.flows import admin
+from sluice.flows.capture import drain
+from sluice.flows.load import load
+from sluice.flows.merge import merge
+from tests.pipelines import Case, case
+
+pytestmark = pytest.mark.slow
+
+SLOW = "import time\n\ndef transform(row, context):\n    time.sleep(300)\n    return row\n"
+QUICK = "def transform(row, context):\n    return row\n"
+
+
+@pytest.fixture
+def orders(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, spark_connect: Any, fresh_schema: Any
+) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY, note VARCHAR(20))")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra="rules: engine.yaml") as made:
+        made.connections["spark_connect_default"] = spark_connect.connection_json()
+        made.path.write_text(made.yaml.replace("spark: {mode: local}", "spark: {mode: connect, from_changes: 0}"))
+        (tmp_path / "rules/engine.yaml").write_text(
+            f"rules:\n  - {{name: slow, path: slow.py, type: row, order: 1, match: {{schema: {schema}, table: orders}}}}\n"
+        )
+        (tmp_path / "rules/slow.py").write_text(QUICK)
+        made.run_until_head("connect")
+        yield made
+
+
+class Work:
+    """A flow in a thread of its own; ``error``: what it raised."""
+
+    def __init__(self, flow: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
+        self._flow = flow
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._flow()
+        except BaseException as error:
+            self.error = error
+
+    def ends(self) -> BaseException | None:
+        """Long before it would by itself."""
+        began = time.monotonic()
+        self.thread.join(timeout=60)
+        assert not self.thread.is_alive(), "it goes on"
+        print(f"ended after {time.monotonic() - began:.1f} s")
+        return self.error
+
+
+def a_batch(made: Case) -> int:
+    made.source.execute(f"INSERT INTO `{made.schema}`.orders VALUES (1, 'a'), (2, 'b')")
+    batch = drain(made.runtime("connect"), claim="test:a:b", idle_wait_s=5).batch
+    assert batch is not None
+    return batch
+
+
+@pytest.mark.parametrize("what", ["pause", "restart", "rollback"])
+def test_a_merge_at_work_stops(orders: Case, what: str) -> None:
+    (orders.folder / "rules/slow.py").write_text(SLOW)
+    batch, runtime = a_batch(orders), orders.runtime("connect")
+    work = Work(lambda: merge(runtime, batch))
+    while runtime._runner is None or getattr(runtime._runner, "_running", None) is None:
+        time.sleep(0.05)
+    time.sleep(1)
+    if what == "pause":
+        admin.pause(orders.runtime(), by="test", reason="tea")
+        assert isinstance(work.ends(), Paused)
+        admin.resume(orders.runtime(), by="test")
+    elif what == "restart":
+        admin.restart(orders.runtime(), by="test")
+        assert isinstance(work.ends(), Restarted)
+    else:
+        admin.rollback(orders.runtime(), by="test", dry_run=False)
+        assert isinstance(work.ends(), Restarted)
+    (orders.folder / "rules/slow.py").write_text(QUICK)
+    orders.run_until_head("connect")
+    orders.assert_equal("orders")
+
+
+def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> None:
+    batch, runtime = a_batch(orders), orders.runtime("connect")
+    merge(runtime, batch)
+    with orders.target.connect(orders.schema) as connection:
+        connection.begin()
+        connection.cursor().execute("INSERT INTO orders VALUES (1, 'in the way')")
+        work = Work(lambda: load(runtime, "copy", batch))
+        while getattr(runtime._runner, "_running", None) is None:
+            time.sleep(0.05)
+        time.sleep(1)
+        admin.pause(orders.runtime(), by="test", reason="tea")
+        assert isinstance(work.ends(), Paused)
+        connection.rollback()
+    assert orders.target.execute(f"SELECT COUNT(*) FROM `{orders.schema}`.orders")[0][0] == 0
+    admin.resume(orders.runtime(), by="test")
+    orders.run_until_head("connect")
+    orders.assert_equal("orders")
