@@ -6,6 +6,8 @@ Run by ``make bench-capture`` (``python tests/bench/bench_capture.py [changes]``
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,9 @@ from sluice.binlog.capture import warm_up  # noqa: E402
 from sluice.stack.mysql import MySQLServer  # noqa: E402
 from tests.integration.capturing import draining, head  # noqa: E402
 
+FILES = 8
+PARALLEL = ((2, 2), (4, 2), (4, 4), (8, 8))
+"""(readers, cores); what the machine does not have is left out."""
 FAST = {
     "sync_binlog": 0,
     "innodb_flush_log_at_trx_commit": 2,
@@ -108,30 +113,33 @@ def wide(server: MySQLServer, rows: int) -> None:
 
 
 def measure(name: str, server: MySQLServer, folder: Path, start: Any, **config: Any) -> dict[str, Any]:
-    """Median of three drains of the same log."""
-    seconds, changes, log_bytes, stored = [], 0, 0, 0
-    for run in range(3):
+    """Median of five drains of the same log (after one that counts as warm-up), by one reader."""
+    seconds, cpu, changes, log_bytes, stored = [], [], 0, 0, 0
+    for run in range(6):
         with draining(server, folder / f"{name}{run}", "bench", **config) as drain:
             drain.position = start
-            began = time.perf_counter()
-            result = drain.once(max_changes=10**9, max_bytes=2**40, max_wait_s=600, stop_at=head(drain.endpoint))
+            stop = head(drain.endpoint)
+            began, busy = time.perf_counter(), time.process_time()
+            result = drain.once(max_changes=10**9, max_bytes=2**40, max_wait_s=600, stop_at=stop)
             seconds.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - busy)
             changes = result.changes
             log_bytes = result.log_bytes
             stored = result.manifest.size_bytes if result.manifest else 0
-    took = statistics.median(seconds)
+        shutil.rmtree(folder / f"{name}{run}", ignore_errors=True)
+    took = statistics.median(seconds[1:])
     return {
-        "name": name, "changes": changes, "seconds": round(took, 3), "changes_per_s": round(changes / took), "log_mb": round(log_bytes / 1e6, 1),
-        "log_mb_per_s": round(log_bytes / took / 1e6, 1), "parquet_mb": round(stored / 1e6, 1),
+        "name": name, "changes": changes, "seconds": took, "cpu_s": statistics.median(cpu[1:]), "changes_per_s": changes / took,
+        "log_mb": round(log_bytes / 1e6, 1), "parquet_mb": round(stored / 1e6, 1),
     }  # fmt: skip
 
 
-def baseline(server: MySQLServer, start: Any, limit_s: float = 10.0) -> float:
+def baseline(server: MySQLServer, start: Any, limit_s: float = 6.0) -> float:
     """Row changes a second that mysql-replication decodes of the same log (a sample)."""
     from pymysqlreplication import BinLogStreamReader
     from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-    settings = {"host": server.host, "port": server.port, "user": "root", "password": ""}
+    settings = {"host": server.host, "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
     reader = BinLogStreamReader(
         settings, server_id=4_000_000_000, log_file=start.file, log_pos=start.offset, resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent], enable_logging=False,
@@ -146,42 +154,64 @@ def baseline(server: MySQLServer, start: Any, limit_s: float = 10.0) -> float:
     return rate
 
 
-def start_up(server: MySQLServer, start: Any) -> float:
-    """Seconds from the start of a process to its first batch, warm caches."""
-    code = (
-        "import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])\n"
-        "from pathlib import Path; import tempfile\n"
-        "from sluice.binlog.capture import *; from sluice.config.connections import parse_connection\n"
-        "from sluice.config.pipeline import CaptureConfig; from sluice.model.positions import Position\n"
-        "from sluice.segments.store import SegmentStore; from sluice.segments.writer import SegmentWriter\n"
-        "store = SegmentStore('file://' + tempfile.mkdtemp(), 'p')\n"
-        "r = capture(parse_connection('s', sys.argv[2]), server_id=3999999999, start=Position(**json.loads(sys.argv[3])),\n"
-        "  selection=Selection.compile(CaptureConfig()), limits=CaptureLimits(max_changes=1),\n"
-        "  writer_factory=lambda: SegmentWriter(store, 1, 1))\n"
-    )
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                code,
-                json.dumps(sys.path[:2]),
-                server.connection_json(),
-                json.dumps(start.to_json()),
-            ],
-            check=True,
-        )
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+_START = """
+import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
+import tempfile
+from sluice.binlog.capture import CaptureLimits, Selection, capture
+from sluice.config.connections import parse_connection
+from sluice.config.pipeline import CaptureConfig
+from sluice.model.positions import Position
+from sluice.segments.store import SegmentStore
+from sluice.segments.writer import SegmentWriter
+store = SegmentStore("file://" + tempfile.mkdtemp(), "p")
+def first_change():
+    print(time.time())
+    return SegmentWriter(store, 1, 1)
+capture(parse_connection("s", sys.argv[2]), server_id=3999999999, start=Position(**json.loads(sys.argv[3])),
+  selection=Selection.compile(CaptureConfig()), limits=CaptureLimits(max_changes=1), writer_factory=first_change)
+print(time.time())
+"""
+
+
+def start_up(server: MySQLServer, start: Any) -> tuple[float, float]:
+    """Seconds from the start of a process to its first change, and to its first durable batch. Warm caches; median of five."""
+    first, durable = [], []
+    for _ in range(6):
+        argv = [
+            sys.executable,
+            "-c",
+            _START,
+            json.dumps(sys.path[:2]),
+            server.connection_json(),
+            json.dumps(start.to_json()),
+        ]
+        began = time.time()
+        said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout.split()
+        first.append(float(said[0]) - began)
+        durable.append(float(said[1]) - began)
+    return statistics.median(first[1:]), statistics.median(durable[1:])
+
+
+def side_by_side(
+    server: MySQLServer, folder: Path, start: Any, stop: Any, *, readers: int, cores: int
+) -> tuple[float, int]:
+    """(changes a second, changes) of a drain process of its own, bound to so many cores. The server runs on all of them."""
+    asked = {
+        "connection": server.connection_json(), "start": start.to_json(), "stop": stop.to_json(), "store": f"file://{folder}/parallel",
+        "include": r"bench\..*", "readers": readers, "cores": cores, "runs": 4, "max_changes": 10**9, "max_bytes": 2**40,
+    }  # fmt: skip
+    argv = [sys.executable, "-m", "tests.integration.drain_process", json.dumps(asked)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path[:2])}
+    said = subprocess.run(argv, check=True, capture_output=True, text=True, cwd=_ROOT, env=environment).stdout
+    answer = json.loads(said.splitlines()[-1])
+    return answer["changes"] / answer["seconds"], answer["changes"]
 
 
 RESULTS = _ROOT / "tests/bench/results/capture.json"
 
 
 def main() -> None:
-    changes = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    changes = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
     warm_up()
     lines: list[dict[str, Any]] = []
 
@@ -205,52 +235,52 @@ def main() -> None:
         beside = f"  {baseline} {baseline_value:,.1f}  ratio {ratio}" if baseline else ""
         print(f"{measure:<22} {value:>12,.2f} {unit:<10}{beside}   ({workload})", flush=True)
 
-    theirs = "mysql-replication, decoding only, 10 s of the same log"
+    theirs = "mysql-replication, decoding only, on the same log"
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     with MySQLServer(folder / "server", server_id=99, options=FAST) as server:
         with draining(server, folder, "bench") as first:
             endpoint = first.endpoint
         oltp(server, changes)
+        server.execute("FLUSH BINARY LOGS")
         start = head(endpoint)
         with server.connect("bench") as connection, connection.cursor() as cursor:
-            cursor.execute("CALL oltp(%s)", (changes // 4,))
+            for _ in range(FILES):
+                cursor.execute("CALL oltp(%s)", (changes // 4 // FILES,))
+                cursor.execute("FLUSH BINARY LOGS")
+        stop = head(endpoint)
         line = measure("capture_oltp", server, folder, start)
         workload = f"{line['changes']} single-row changes, {line['log_mb']} MB of log, before and after images, to durable zstd Parquet"
         report("capture_oltp", workload, line["changes_per_s"], "changes/s", theirs, baseline(server, start))
         filtered = measure("capture_filtered", server, folder, start, include=("other\\..*",))
+        each = 1e6 / line["changes"]
         report(
-            "capture_filtered",
-            "the same log, its table filtered out",
-            filtered["seconds"],
-            "s",
-            "the same log captured",
-            line["seconds"],
-        )
-        report("capture_start", "process start to first batch, warm caches", start_up(server, start), "s")
-        start = head(endpoint)
-        bulk(server, changes)
-        start = head_after_ddl(server, start)
-        line = measure("capture_bulk_insert", server, folder, start)
+            "capture_filtered", "the same log, its table filtered out: CPU time of the drain", filtered["cpu_s"] * each, "us/change",
+            "the same log captured", line["cpu_s"] * each,
+        )  # fmt: skip
         report(
-            "capture_bulk_insert",
-            f"{line['changes']} rows of multi-row inserts",
-            line["changes_per_s"],
-            "rows/s",
-            theirs,
-            baseline(server, start),
-        )
-        start = head(endpoint)
-        wide(server, changes // 4)
-        start = head_after_ddl(server, start)
-        line = measure("capture_wide51", server, folder, start)
-        report(
-            "capture_wide51",
-            f"{line['changes']} rows of 51 mixed columns",
-            line["changes_per_s"],
-            "rows/s",
-            theirs,
-            baseline(server, start),
-        )
+            "capture_filtered_wall", "the same, by the clock: the server sends no faster", filtered["seconds"] * each, "us/change",
+            "the same log captured", line["seconds"] * each,
+        )  # fmt: skip
+        to_first, to_batch = start_up(server, start)
+        report("capture_start", "process start to first change, warm caches", to_first, "s")
+        report("capture_start_batch", "process start to first durable batch, warm caches", to_batch, "s")
+        alone, count = side_by_side(server, folder, start, stop, readers=1, cores=1)
+        for readers, cores in PARALLEL:
+            if cores <= (os.cpu_count() or 1):
+                rate, _ = side_by_side(server, folder, start, stop, readers=readers, cores=cores)
+                report(
+                    "capture_parallel", f"{count} changes in {FILES} closed files, {readers} readers on {cores} cores", rate, "changes/s",
+                    "1 reader on 1 core", alone,
+                )  # fmt: skip
+        for name, rows, fill in (("capture_bulk_insert", 2 * changes, bulk), ("capture_wide51", changes // 4, wide)):
+            start = head(endpoint)
+            fill(server, rows)
+            start = head_after_ddl(server, start)
+            line = measure(name, server, folder, start)
+            what = "51 mixed columns" if fill is wide else "multi-row inserts, 4 columns"
+            workload = f"{line['changes']} rows of {what}, {line['log_mb']} MB of log"
+            report(name, workload, line["changes_per_s"], "rows/s", theirs, baseline(server, start))
+    shutil.rmtree(folder, ignore_errors=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
     print(f"written to {RESULTS.relative_to(_ROOT)}")

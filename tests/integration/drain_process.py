@@ -1,12 +1,15 @@
 """One drain in a process of its own, told and answered in JSON: ``python -m tests.integration.drain_process '{…}'``.
 
-Asked: connection, start, stop, store, and optionally include, arena_bytes, part_bytes, max_event_bytes, min_free_bytes, wait_s. Answers:
-changes, closed_by, files, last, seconds, rss_before and rss_peak (bytes), or error, message.
+Asked: connection, start, stop, store, and optionally include, arena_bytes, part_bytes, max_event_bytes, min_free_bytes, wait_s,
+max_changes, max_bytes, readers, cores (it is bound to so many), runs (the median of all but the first counts). Answers: changes, closed_by,
+files, last, seconds, rss_before and rss_peak (bytes), or error, message.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import sys
 import threading
 import time
@@ -14,13 +17,15 @@ from typing import Any
 
 import psutil
 
-from sluice.binlog.capture import CaptureLimits, Selection, capture, warm_up
+from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture, warm_up
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.errors import SluiceError
 from sluice.model.positions import Position
+from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
+from tests.integration.capturing import log_files
 
 
 class Watch(threading.Thread):
@@ -39,28 +44,12 @@ class Watch(threading.Thread):
 
 
 def main(asked: dict[str, Any]) -> dict[str, Any]:
+    if "cores" in asked:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked["cores"]])
     warm_up()
-    store = SegmentStore(asked["store"], "test", min_free_bytes=asked.get("min_free_bytes", MIN_FREE_BYTES))
-    part_bytes = asked.get("part_bytes", 96 * 2**20)
-    stop = Position(**asked["stop"])
     watch = Watch()
-    began = time.monotonic()
     try:
-        result = capture(
-            parse_connection("source", asked["connection"]),
-            server_id=asked.get("server_id", 3_000_000_777),
-            start=Position(**asked["start"]),
-            selection=Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),))),
-            limits=CaptureLimits(
-                max_wait_s=asked.get("wait_s", 60.0),
-                max_event_bytes=asked.get("max_event_bytes", 256 * 2**20),
-                stop_at=stop,
-            ),
-            writer_factory=lambda: SegmentWriter(
-                store, 1, 1, part_bytes=part_bytes, direct_bytes=part_bytes // 8, buffer_bytes=2 * part_bytes
-            ),
-            arena_bytes=asked.get("arena_bytes", 24 * 2**20),
-        )
+        results = [drain(asked, f"{asked['store']}{run or ''}") for run in range(asked.get("runs", 1))]
     except SluiceError as error:
         return {
             "error": type(error).__name__,
@@ -68,11 +57,43 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
             "rss_before": watch.before,
             "rss_peak": watch.peak,
         }
+    result, _ = results[-1]
     return {
         "changes": result.changes, "closed_by": result.closed_by, "last": result.last.to_json(),
-        "files": len(result.manifest.files) if result.manifest else 0, "seconds": time.monotonic() - began,
+        "files": len(result.manifest.files) if result.manifest else 0,
+        "seconds": statistics.median(seconds for _, seconds in results[1:] or results),
         "rss_before": watch.before, "rss_peak": watch.peak,
     }  # fmt: skip
+
+
+def drain(asked: dict[str, Any], uri: str) -> tuple[CaptureResult[SegmentManifest], float]:
+    """(what came of it, seconds)."""
+    store = SegmentStore(uri, "test", min_free_bytes=asked.get("min_free_bytes", MIN_FREE_BYTES))
+    part_bytes = asked.get("part_bytes", 96 * 2**20)
+    endpoint = parse_connection("source", asked["connection"])
+    readers = asked.get("readers", 1)
+    logs = log_files(endpoint) if readers > 1 else ()
+    began = time.monotonic()
+    result = capture(
+        endpoint,
+        server_id=3_000_000_777,
+        start=Position(**asked["start"]),
+        selection=Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),))),
+        limits=CaptureLimits(
+            max_changes=asked.get("max_changes", 2_000_000),
+            max_bytes=asked.get("max_bytes", 2**40),
+            max_wait_s=asked.get("wait_s", 60.0),
+            max_event_bytes=asked.get("max_event_bytes", 256 * 2**20),
+            stop_at=Position(**asked["stop"]),
+        ),
+        writer_factory=lambda: SegmentWriter(
+            store, 1, 1, part_bytes=part_bytes, direct_bytes=part_bytes // 8, buffer_bytes=2 * part_bytes
+        ),
+        arena_bytes=asked.get("arena_bytes", 24 * 2**20),
+        readers=readers,
+        logs=logs,
+    )
+    return result, time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-import numba as nb
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from llvmlite.binding import get_host_cpu_features  # type: ignore[import-untyped]
 from numba.core import cgutils, config, types
 from numba.extending import intrinsic
 
-_F = TypeVar("_F")
+from sluice.kernels import kernel
 
-
-def kernel(function: _F) -> _F:
-    """Compile for this processor, without the interpreter lock, and keep the result on disk."""
-    return nb.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+__all__ = ["CRC_TABLES", "copy_bytes", "crc32_of", "kernel", "load_u16", "load_u32", "load_u64"]
 
 
 def _loader(bits: int, result: Any) -> Any:

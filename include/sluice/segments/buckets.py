@@ -7,26 +7,18 @@ their bytes, null by one marker. Equal keys give equal buckets whatever reader w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-import numba as nb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.kernels import kernel
 from sluice.model.tables import KEY_BUCKETS
 
 _PRIME = 0x100000001B3
 _SEED = 0xCBF29CE484222325
 _NULL = 0x9E3779B97F4A7C15
-
-
-_F = TypeVar("_F")
-
-
-def kernel(function: _F) -> _F:
-    """Compile for this processor, without the interpreter lock, and keep the result on disk."""
-    return nb.njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
 
 
 def seed_of(schema: str, table: str) -> int:
