@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ format: venv ## rewrite the code in the house's format
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
 	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
 
-bench: bench-capture bench-apply bench-freshness bench-distance ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
+bench: bench-capture bench-apply bench-freshness bench-distance bench-dump ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
 
 bench-capture: venv kernels servers ## capture alone, against mysql-replication on the same log
 	@$(BIN)/python tests/bench/bench_capture.py
@@ -67,6 +67,9 @@ bench-freshness: venv kernels servers ## seconds from a commit at the source to 
 
 bench-distance: venv kernels servers ## catch-up with 30 ms to the source and to the target, against the same job side by side
 	@$(BIN)/python tests/bench/bench_distance.py
+
+bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
+	@$(BIN)/python tests/bench/bench_dump.py
 
 faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), and kills on the whole stack; compares both sides
 	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} $(BIN)/python -m pytest tests/faults -q -s

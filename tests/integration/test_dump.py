@@ -490,3 +490,55 @@ def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
         work(quiet.runtime(), dump.id, hook=alter)
     quiet.run_until_head()
     quiet.assert_equal("t")
+
+
+def test_the_published_example(quiet: Case) -> None:
+    """DBLog's figure: a chunk of k1 to k6, and changes of k1 and k3 between its watermarks. k1 and k3 come from the log alone, the other
+    four stand where the high watermark is: behind all that is between the marks, before all that follows.
+    """
+    from sluice.segments.reader import iter_changes
+
+    both(quiet, "CREATE TABLE t (k VARCHAR(4) PRIMARY KEY, version INT NOT NULL)")
+    quiet.source.execute(
+        f"USE `{quiet.schema}`", "INSERT INTO t VALUES ('k1',0),('k2',0),('k3',0),('k4',0),('k5',0),('k6',0)"
+    )
+    begin(quiet)
+
+    def update(key: str, version: int) -> None:
+        quiet.source.execute(f"UPDATE `{quiet.schema}`.t SET version = {version} WHERE k = '{key}'")
+
+    moments = {
+        "claimed": [("k2", 1)],  # before the low mark: the chunk has it
+        "low": [("k1", 1)],  # between the marks, before the select
+        "selected": [("k3", 1)],  # between the marks, behind the select: the chunk's k3 is stale
+        "high": [("k4", 2)],  # behind the high mark
+    }
+
+    def between(at: str, chunk: Any) -> None:
+        for key, version in moments.get(at, []):
+            update(key, version)
+
+    runtime = quiet.runtime()
+    dump = start(runtime)
+    stop = threading.Event()
+    worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=between, stop=stop), daemon=True)
+    worker.start()
+    with runtime.state() as state:
+        deadline = time.monotonic() + 60
+        while not any(c.state == "marked" for c in state.dumps.chunks(dump.id)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        while step(quiet, runtime):
+            pass
+        worker.join(60)
+        changes = [
+            (c.op, (c.after or {})["k"], (c.after or {})["version"])
+            for n in range(1, state.cursor().next_batch)
+            for c in iter_changes(runtime.store, runtime.store.read_manifest(state.batch(n).manifest))
+        ]
+    dumped_rows = sorted(c for c in changes if c[0] == "r")
+    assert dumped_rows == [("r", "k2", 1), ("r", "k4", 0), ("r", "k5", 0), ("r", "k6", 0)]
+    assert [c for c in changes if c[0] == "u"] == [("u", "k2", 1), ("u", "k1", 1), ("u", "k3", 1), ("u", "k4", 2)]
+    first, last = changes.index(("r", "k2", 1)), max(i for i, c in enumerate(changes) if c[0] == "r")
+    assert changes.index(("u", "k3", 1)) < min(i for i, c in enumerate(changes) if c[0] == "r") <= first
+    assert last < changes.index(("u", "k4", 2))
+    quiet.assert_equal("t")

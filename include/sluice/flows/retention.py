@@ -9,8 +9,10 @@ from typing import Any
 
 import structlog
 
+from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.model.dumps import DumpState
 from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
@@ -89,6 +91,8 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
                 removed.append(batch)
             elif time.time() - at_s < 3600:
                 written.append((at_s, sum(size for _, size in store.files(batch))))
+        if not dry_run:
+            _forget_dumps(state, store)
     warnings = space_warnings(runtime)
     space = store.space()
     soon = rate_warning(space[0], written, time.time()) if space else None
@@ -97,3 +101,12 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
         _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in batches))
     _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=len(batches) - len(removed), dry_run=dry_run)
     return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings))
+
+
+def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:
+    """Files of dumps that have ended (keys, chunks of dead attempts), and the oldest of their nodes."""
+    state.dumps.forget_old()
+    for folder in store.folders("dumps"):
+        dump = state.dumps.get(folder.rpartition("/")[2])
+        if dump is None or dump.state in {DumpState.DONE, DumpState.CANCELLED}:
+            store.delete_folder(folder)

@@ -173,6 +173,17 @@ class SegmentStore:
             if self.exists(path):
                 self._fs.delete_file(self.full_path(path))
 
+    def folders(self, path: str) -> list[str]:
+        """Paths of the folders in a folder, sorted; none if it is not there."""
+        with self._errors(f"listing {path}"):
+            infos = self._fs.get_file_info(fs.FileSelector(self.full_path(path), allow_not_found=True))
+        return sorted(f"{path}/{info.base_name}" for info in infos if info.type == fs.FileType.Directory)
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it, if it is there."""
+        with self._errors(f"deleting {path}"), suppress(FileNotFoundError):
+            self._fs.delete_dir(self.full_path(path))
+
     def delete_batch(self, batch: int) -> None:
         """Delete all of a batch. The manifests go first, so that half a batch never looks whole."""
         for path, _ in self.files(batch):
