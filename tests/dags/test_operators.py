@@ -15,7 +15,7 @@ import structlog
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
-from sluice.errors import Restarted
+from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
 from sluice.orchestration.catchup import CatchUpOperator, HeldTrigger
 from sluice.orchestration.failures import TaskError
@@ -115,6 +115,24 @@ def test_a_held_target_is_skipped_and_says_why(path: str, flows: ModuleType) -> 
     with pytest.raises(AirflowSkipException, match="it does not answer"):
         LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
     assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1
+
+
+def test_a_failed_attempt_sends_the_metrics_and_keeps_its_own_error(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+
+    def report(runtime: Any, *, every_s: float) -> None:
+        sent.append(runtime.pipeline.pipeline)
+        raise CoordinationUnavailable("ZooKeeper is gone too")
+
+    monkeypatch.setattr("sluice.orchestration.metrics.report", report)
+    flows.change()
+    batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
+    fail(flows, "load", "TargetUnavailable")
+    with pytest.raises(TaskError, match="it failed"):
+        LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
+    assert sent == ["shop"]
 
 
 def test_a_catch_up_waits_for_a_hold_and_between_attempts_that_fail(path: str, flows: ModuleType) -> None:
