@@ -39,8 +39,11 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
 
 
 @contextmanager
-def translated(endpoint: Endpoint, doing: str) -> Iterator[None]:
-    """PyMySQL's errors as ours: a refused login is a ConfigError, everything else SourceUnavailable. Never shows the password."""
+def translated(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterator[None]:
+    """PyMySQL's errors as ours: a refused login is a ConfigError, everything else SourceUnavailable. Never shows the password.
+
+    ``login``: the block connects, so what is wrong with TLS files is a ConfigError too.
+    """
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -58,17 +61,21 @@ def translated(endpoint: Endpoint, doing: str) -> Iterator[None]:
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
             raise SourceUnavailable(f"{doing}: {said} ({code})", where=where) from error
         raise PreflightError(f"{doing}: the server says: {said} ({code})", where=where) from error
-    except (OSError, ValueError, RuntimeError) as error:  # TLS files, sockets, RuntimeError: cryptography is missing
+    except (OSError, ValueError, RuntimeError) as error:
         where = f"connection {endpoint.connection_id}, {endpoint.address}"
-        if isinstance(error, FileNotFoundError | ValueError | RuntimeError):
+        if login and isinstance(
+            error, FileNotFoundError | ValueError | RuntimeError
+        ):  # TLS files; cryptography is missing
             raise ConfigError(f"{doing}: {error}", where=where, hint="look at the connection's TLS settings") from error
+        if not isinstance(error, OSError):
+            raise
         raise SourceUnavailable(f"{doing}: {error}", where=where) from error
 
 
 @contextmanager
 def open_connection(endpoint: Endpoint) -> Iterator[Connection[Cursor]]:
     """An SQL connection for the block. Raises ConfigError for a refused login, SourceUnavailable."""
-    with translated(endpoint, "connecting to the source"):
+    with translated(endpoint, "connecting to the source", login=True):
         connection = pymysql.connect(**connect_settings(endpoint))
     try:
         with translated(endpoint, "asking the source"):

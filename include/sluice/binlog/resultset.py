@@ -60,7 +60,7 @@ def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
     import pymysql
 
     settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
-    with translated(endpoint, "connecting to the source"):
+    with translated(endpoint, "connecting to the source", login=True):
         connection = pymysql.connect(**settings)
     try:
         with translated(endpoint, "reading rows of the source"):

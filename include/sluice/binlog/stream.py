@@ -37,7 +37,7 @@ class LogStream:
 
         self.endpoint = endpoint
         settings = connect_settings(endpoint) | {"read_timeout": SILENCE_S}
-        with translated(endpoint, f"asking for the log from {start}"):
+        with translated(endpoint, f"asking for the log from {start}", login=True):
             self._reader = BinLogStreamReader(
                 connection_settings=settings,
                 server_id=server_id,
