@@ -27,7 +27,7 @@ COLUMNS = {
     "dt": "CAST(dt AS CHAR)", "ts": "CAST(ts AS CHAR)", "ti": "CAST(ti AS CHAR)", "da": "CAST(da AS CHAR)", "y": "LPAD(y, 4, '0')",
     "e": "CAST(e AS CHAR)", "st": "CAST(st AS CHAR)", "bi": "bi + 0", "f": "f * 1e0", "x": "x",
 }  # fmt: skip
-STEPS = (
+STEPS: tuple[str | tuple[str, ...], ...] = (
     "INSERT INTO t VALUES (1, 18446744073709551615, -12345678901234567890.0123456789,"
     " 'héllo 😀', 'ß€', x'610000', x'00ff', '2024-02-29 12:34:56.7891',"
     " '2038-01-19 03:14:07.999', '-838:59:58.999999', '0000-00-00', 0, 'b', 'p,r', 2049, 1.5, 1e300)",
@@ -37,26 +37,60 @@ STEPS = (
     "DELETE FROM t WHERE id = 1",
 )
 
+"""Each runs by itself; several in one tuple on a connection of their own, which then goes away."""
+XA_STEPS: tuple[str | tuple[str, ...], ...] = (
+    (
+        "XA START 'a','b',7",
+        "INSERT INTO t (id, s) VALUES (1, 'one'), (2, 'two')",
+        "XA END 'a','b',7",
+        "XA PREPARE 'a','b',7",
+    ),
+    "INSERT INTO t (id, s) VALUES (3, 'between')",
+    ("XA START 'no'", "UPDATE t SET s = 'never' WHERE id = 3", "XA END 'no'", "XA PREPARE 'no'"),
+    "XA COMMIT 'a','b',7",
+    "XA ROLLBACK 'no'",
+    ("XA START 'c'", "UPDATE t SET s = CONCAT(s, '!')", "XA END 'c'", "XA COMMIT 'c' ONE PHASE"),
+    "DELETE FROM t WHERE id = 1",
+)
+JSON_TABLE = "CREATE TABLE g.t (id INT PRIMARY KEY, j JSON, k JSON)"
+JSON_COLUMNS = {"id": "id", "j": "CAST(j AS CHAR)", "k": "CAST(k AS CHAR)"}
+JSON_STEPS: tuple[str | tuple[str, ...], ...] = (
+    """INSERT INTO t VALUES (1, '{"b": [1, 2.5e-20, -3], "a": {"é": "😀", "n": null}, "pad": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}', 'true'),
+     (2, JSON_ARRAY(CAST('2024-05-06 01:02:03.5' AS DATETIME(6)), CAST(1.50 AS DECIMAL(9,3)), CAST(x'00ff' AS BINARY)), NULL)""",
+    "UPDATE t SET j = JSON_SET(j, '$.b[1]', 'new', '$.c', CAST('[1, {}]' AS JSON)) WHERE id = 1",
+    "UPDATE t SET j = JSON_REMOVE(j, '$.a.n'), k = JSON_SET(k, '$', 5) WHERE id = 1",
+    "UPDATE t SET j = JSON_REPLACE(j, '$[1]', 'was a number') WHERE id = 2",
+)
 
-def record(server: Any, flavour: str) -> None:
+
+def record(
+    server: Any,
+    flavour: str,
+    table: str = TABLE,
+    columns: dict[str, str] = COLUMNS,
+    steps: tuple[str | tuple[str, ...], ...] = STEPS,
+) -> None:
     rows: list[Any] = []
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', NAMES utf8mb4")
         cursor.execute("CREATE DATABASE g")
-        cursor.execute(TABLE)
+        cursor.execute(table)
         cursor.execute("USE g")
         cursor.execute("FLUSH BINARY LOGS")
         file = server.execute("SHOW BINARY LOGS")[-1][0]
 
         def state() -> dict[int, list[Any]]:
-            cursor.execute(f"SELECT {', '.join(COLUMNS.values())} FROM t ORDER BY id")
+            cursor.execute(f"SELECT {', '.join(columns.values())} FROM t ORDER BY id")
             return {row[0]: [None if v is None else str(v) for v in row] for row in cursor.fetchall()}
 
         before = state()
-        for step in STEPS:
-            cursor.execute(step)
+        for step in steps:
+            if isinstance(step, tuple):
+                server.execute(*step, database="g")
+            else:
+                cursor.execute(step)
             after = state()
-            if step.startswith("UPDATE t SET id"):
+            if step == "UPDATE t SET id = 30 WHERE id = 3":
                 rows.append(["u", before[3], after[30]])
             else:
                 rows += [["i", None, after[i]] for i in after if i not in before]
@@ -71,7 +105,10 @@ def record(server: Any, flavour: str) -> None:
         data = Path(str(cursor.fetchone()[0])).parent
     (_HERE / f"{flavour}.binlog").write_bytes((data / file).read_bytes())
     used = {number: names for number, names in known.items() if names[1] in {"utf8mb4", "latin1", "binary"}}
-    document = {"file": file, "columns": list(COLUMNS), "collations": used, "rows": rows}
+    transactions = sum(not isinstance(step, tuple) or step[-1].endswith("PHASE") for step in steps) - sum(
+        "XA ROLLBACK" in s for s in steps
+    )
+    document = {"transactions": transactions, "file": file, "columns": list(columns), "collations": used, "rows": rows}
     (_HERE / f"{flavour}.json").write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
 
 
@@ -81,5 +118,12 @@ if __name__ == "__main__":
         record(mysql, "mysql-9.7")
     with MySQLServer(folder / "old", server_id=1, options={"binlog_transaction_compression": "ON"}) as mysql:
         record(mysql, "mysql-9.7-compressed")
+    with MySQLServer(folder / "xa", server_id=1) as mysql:
+        record(mysql, "mysql-9.7-xa", steps=XA_STEPS)
+    with MySQLServer(folder / "json", server_id=1, options={"binlog_row_value_options": "PARTIAL_JSON"}) as mysql:
+        record(mysql, "mysql-9.7-json", JSON_TABLE, JSON_COLUMNS, JSON_STEPS)
     with MariaDBServer(folder / "mariadb", server_id=1) as mariadb:
         record(mariadb, "mariadb-10.11")
+    packed = {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}
+    with MariaDBServer(folder / "mariadb-xa", server_id=1, options=packed) as mariadb:
+        record(mariadb, "mariadb-10.11-xa-compressed", steps=XA_STEPS)

@@ -29,6 +29,7 @@ class Golden:
         about = json.loads((GOLDEN / f"{flavour}.json").read_text(encoding="utf-8"))
         self.file: str = about["file"]
         self.rows: list[Any] = about["rows"]
+        self.transactions: int = about.get("transactions", 5)
         self.columns: list[str] = about["columns"]
         self.collations = {int(k): tuple(v) for k, v in about["collations"].items()}
         self.mariadb = flavour.startswith("mariadb")
