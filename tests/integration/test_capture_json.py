@@ -11,7 +11,7 @@ import pytest
 from sluice.errors import DecodeError
 from tests.integration.capturing import draining
 
-DOCUMENTS = int(os.environ.get("SLUICE_TEST_VALUES", "1000"))
+DOCUMENTS = max(int(os.environ.get("SLUICE_TEST_VALUES", "1000")) // 100, 1) * 100
 _TEXTS = 'aZ é中😀"\\/\b\n\t\r\f\x01\x1f\x7f{}[]'
 _INTEGERS = [
     0,
