@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,9 @@ def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *,
         parser.add_argument("--target", required=True, help="name of the target within the pipeline")
     arguments = parser.parse_args()
     try:
-        runtime = Runtime.build(load_pipeline(arguments.pipeline), runner="submit")
+        runtime = Runtime.build(
+            load_pipeline(arguments.pipeline), runner="submit", owner=os.environ.get("SLUICE_OWNER")
+        )
         outcome = work(runtime, arguments)
     except SluiceError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")

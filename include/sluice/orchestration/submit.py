@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
+from sluice.errors import SluiceError
 from sluice.orchestration.failures import TaskError, boundary
 from sluice.orchestration.operators import BATCH
+from sluice.orchestration.running import open_runtime, owner
+from sluice.orchestration.triggers import PermitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,6 +52,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
     def execute(self, context: Context) -> None:
         with boundary():
             self.env_vars: dict[str, str] = _environment(self.pipeline)
+        self._wait_while_paused()
         try:
             super().execute(context)
         except AirflowException as error:
@@ -58,11 +62,28 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
                 raise AirflowSkipException(
                     f"the target is held and the others go on; catch_up.{self.target} delivers this batch when it can"
                 ) from None
+            self._wait_while_paused()
             raise TaskError(
                 f"spark-submit of {self.stage} failed{'' if code is None else f' with code {code}'}; the cause is in the log above",
                 kind="SparkSubmit",
                 may_pass=code != _TERMINAL,
             ) from None
+
+    def woken(self, context: Context, event: Any = None) -> None:
+        """The pipeline is no longer paused."""
+        self.execute(context)
+
+    def _wait_while_paused(self) -> None:
+        """In the triggerer, without using up an attempt: before a job is started for nothing, and after one that a pause ended."""
+        try:
+            with open_runtime(self.pipeline).state(connect_timeout_s=5) as state:
+                paused = not state.permit().open
+        except SluiceError as error:  # the job says so itself, or has said what matters more
+            self.log.debug("cannot ask whether the pipeline is paused: %s", error)
+            return
+        if paused:
+            self.log.info("waiting: the pipeline is paused")
+            self.defer(trigger=PermitTrigger(self.pipeline), method_name="woken")
 
 
 def submit(
@@ -91,7 +112,8 @@ def _environment(path: str) -> dict[str, str]:
 
     pipeline = load_pipeline(Path(path))
     ids = [pipeline.source.connection, pipeline.coordination.connection, *(t.connection for t in pipeline.targets)]
-    return {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in ids}
+    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in ids}
+    return {**connections, "SLUICE_OWNER": owner()}  # the job is this installation at work
 
 
 def _as_json(endpoint: Endpoint) -> str:
