@@ -1,6 +1,6 @@
 """A seeded random walk over faults, under load. After each: both sides equal, acknowledgements one by one, no batch twice.
 
-``make faults`` takes 60 steps. ``SLUICE_FAULTS=1000`` is the long walk; ``SLUICE_FAULT_SEED`` replays one; ``SLUICE_FAULT_ONLY`` keeps to
+``make faults`` takes 60 steps, ``make test`` six. ``SLUICE_FAULTS=1000`` is the long walk; ``SLUICE_FAULT_SEED`` replays one; ``SLUICE_FAULT_ONLY`` keeps to
 the faults whose name contains it.
 """
 
@@ -17,7 +17,7 @@ import pytest
 from tests.faults.catalog import FAULTS
 from tests.faults.world import World
 
-STEPS = int(os.environ.get("SLUICE_FAULTS", "10"))
+STEPS = int(os.environ.get("SLUICE_FAULTS", "6"))
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 
