@@ -1,7 +1,7 @@
 """A seeded random walk over faults, under load. After each: both sides equal, acknowledgements one by one, no batch twice.
 
-``make faults`` takes 60 steps, ``make test`` six. ``SLUICE_FAULTS=1000`` is the long walk; ``SLUICE_FAULT_SEED`` replays one; ``SLUICE_FAULT_ONLY`` keeps to
-the faults whose name contains it.
+``make faults`` takes 60 steps, ``make test`` six; ``SLUICE_FAULTS=1000`` is the long walk. ``SLUICE_FAULT_SEED`` replays one;
+``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
 """
 
 from __future__ import annotations
