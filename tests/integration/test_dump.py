@@ -542,3 +542,47 @@ def test_the_published_example(quiet: Case) -> None:
     assert changes.index(("u", "k3", 1)) < min(i for i, c in enumerate(changes) if c[0] == "r") <= first
     assert last < changes.index(("u", "k4", 2))
     quiet.assert_equal("t")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_table_without_a_key_is_copied_once(
+    busy: bool, tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema
+) -> None:
+    """Its rows are counted, so a copy that held a row twice would show: duplicates, deletes and updates while it is copied."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+        both(made, "CREATE TABLE log (a INT, b VARCHAR(20))")
+        values = ",".join(f"({i % 50}, 'x{i % 7}')" for i in range(400))
+        made.source.execute(f"USE `{schema}`", f"INSERT INTO log VALUES {values}, (NULL, NULL), (NULL, NULL)")
+        stop = threading.Event()
+
+        def write() -> None:
+            with made.source.connect(schema) as connection, connection.cursor() as cursor:
+                for i in range(60):
+                    cursor.execute("INSERT INTO log VALUES (%s, 'new'), (1, 'x1')", (i,))
+                    cursor.execute("DELETE FROM log WHERE a = %s LIMIT 2", (i % 50,))
+                    cursor.execute("UPDATE log SET b = 'upd' WHERE a = %s LIMIT 1", ((i + 3) % 50,))
+                    if stop.wait(0.02 if i < 40 else 0.15):
+                        return
+
+        writer = threading.Thread(target=write, daemon=True)
+        if busy:
+            writer.start()
+        made.run_until_head()
+        if busy:
+            writer.join(60)
+        made.source.execute(
+            f"USE `{schema}`", "INSERT INTO log VALUES (7, 'x1')", "DELETE FROM log WHERE a IS NULL LIMIT 1"
+        )
+        made.run_until_head()
+        rows = [sorted(map(str, s.execute(f"SELECT a, b FROM `{schema}`.log"))) for s in (made.source, made.target)]
+        assert rows[0] == rows[1]
+
+
+def test_a_table_without_a_key_is_not_dumped_onto_its_rows(quiet: Case) -> None:
+    from sluice.errors import ConfigError
+
+    both(quiet, "CREATE TABLE log (a INT, b VARCHAR(20))")
+    begin(quiet)
+    with pytest.raises(ConfigError, match="no primary key"):
+        start(quiet.runtime())

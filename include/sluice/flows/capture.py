@@ -17,7 +17,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.duedumps import due_dumps, ready_or_moved
-from sluice.flows.placing import Placer, PlacingWriter, late_chunks
+from sluice.flows.placing import Placer, PlacingWriter, held_tables, late_chunks
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.flows.schema_history import ensured, rereader
 from sluice.flows.watch import Watch
@@ -166,7 +166,8 @@ def _capture(
             placer = Placer(state, runtime.store, None, info.server_id, chunks)
             return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
     marks = mark_table_of(pipeline, runtime.source)
-    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []))
+    held = held_tables(state)
+    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []), held)
 
     def writer() -> SegmentWriter:
         return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
@@ -188,7 +189,7 @@ def _capture(
         ),
         writer_factory=writer,
         progress=Watch(state, f"draining batch {number}"),
-        readers=readers_of(pipeline),
+        readers=1 if held else readers_of(pipeline),
         logs=info.binary_logs,
         marks=marks,
         history=lambda: schemas.load(cursor.schema),

@@ -51,9 +51,8 @@ def _record_due(
     initial = pipeline.source.start == "dump"
     if cursor is None:
         if initial:
-            new_dump(
-                runtime, state, connection, info, captured_tables(runtime, connection), id_="initial", reason="initial"
-            )
+            tables = captured_tables(runtime, connection)
+            new_dump(runtime, state, connection, info, tables, id_="initial", reason="initial", from_nothing=True)
         state.dumps.set_selection(now)
         return
     if known is None or not initial:
@@ -65,7 +64,7 @@ def _record_due(
         added = [t for t in captured_tables(runtime, connection) if not before.wants(t)]
         if added:
             stamp = f"added-{cursor.next_batch:010d}"
-            new_dump(runtime, state, connection, info, added, id_=stamp, reason="newly captured")
+            new_dump(runtime, state, connection, info, added, id_=stamp, reason="newly captured", from_nothing=True)
         state.dumps.set_selection(now)
     joined = [t.name for t in pipeline.targets if state.process(t.name) is None]
     for name in joined:

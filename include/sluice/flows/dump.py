@@ -37,6 +37,7 @@ WAITING_CHUNKS = 4
 
 LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
+KEYLESS_TRIES = 50
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
 
@@ -44,6 +45,8 @@ TRIES = 6
 def key_of(definition: Definition, request: TableRequest) -> Key:
     """The key a table is cut by. Raises ConfigError if it has none that tells its rows apart."""
     schema = definition.plan.schema
+    if request.keyless:
+        return Key((), "")
     name = request.index or "PRIMARY"
     index = definition.indexes.get(name)
     if index is None:
@@ -58,7 +61,8 @@ def key_of(definition: Definition, request: TableRequest) -> Key:
 def selection_sql(table: TableId, columns: tuple[Column, ...], key: Key, *conditions: str) -> str:
     """The select of a chunk's rows."""
     exprs = ", ".join(expression(c) for c in columns)
-    return f"SELECT {exprs} FROM {_table(table)} FORCE INDEX ({quoted(key.index)}) WHERE {both(*conditions)}"  # noqa: S608 - quoted
+    index = f"FORCE INDEX ({quoted(key.index)})" if key.index else ""
+    return f"SELECT {exprs} FROM {_table(table)} {index} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
 def border_sql(table: TableId, key: Key, rows: int, *conditions: str) -> str:
@@ -292,6 +296,8 @@ class _Worker:
         """The last key of the next chunk (empty: open), and whether it is the last chunk."""
         definition = self._definition(request.table)
         key = key_of(definition, request)
+        if not key.columns:
+            return (), True
         low, high = range_of(request, key)
         sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, after(key.names, plan.upto))
         pieces = list(select(self.reader, sql, key.columns, f"keys of {request.table}"))
@@ -318,6 +324,11 @@ class _Worker:
         """Mark, select, store, mark. None: the chunk is no longer this worker's."""
         self._tell("claimed", chunk)
         request = dump.tables[chunk.id.table]
+        if request.keyless and chunk.attempt > KEYLESS_TRIES:
+            raise ConfigError(
+                f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read it in one piece",
+                hint="give it a primary key, or let the writers pause for as long as a read takes",
+            )
         position = end_of_log(self.plain)
         low = self.marker.low(chunk)
         self._tell("low", chunk)

@@ -30,6 +30,11 @@ _TABLES = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
     "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
+_KEYLESS = (
+    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN information_schema.TABLE_CONSTRAINTS c "
+    "ON c.TABLE_SCHEMA = t.TABLE_SCHEMA AND c.TABLE_NAME = t.TABLE_NAME AND c.CONSTRAINT_TYPE = 'PRIMARY KEY' "
+    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND c.TABLE_NAME IS NULL"
+)
 
 
 def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
@@ -37,6 +42,11 @@ def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
     selection = Selection.compile(runtime.pipeline.capture)
     found = {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLES)}
     return {table: rows for table, rows in found.items() if selection.wants(table)}
+
+
+def keyless_tables(connection: Any) -> set[TableId]:
+    """The tables without a primary key."""
+    return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
@@ -78,12 +88,26 @@ def new_dump(
     targets: tuple[str, ...] = (),
     tuning: Tuning | None = None,
     by: str = "",
+    from_nothing: bool = False,
 ) -> Dump:
-    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked."""
+    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked.
+
+    ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. Only then can tables without a
+    primary key be copied.
+    """
     estimates = captured_tables(runtime, connection)
+    keyless = keyless_tables(connection)
     requests = tuple(
-        t if isinstance(t, TableRequest) else TableRequest(t, estimate=estimates.get(t, 0)) for t in tables
+        t if isinstance(t, TableRequest) else TableRequest(t, estimate=estimates.get(t, 0), keyless=t in keyless)
+        for t in tables
     )
+    note = ""
+    if not from_nothing:
+        left = [str(r.table) for r in requests if r.keyless]
+        requests = tuple(r for r in requests if not r.keyless)
+        if left:
+            note = f"not copied, for they have no primary key: {', '.join(left)}"
+            _log.warning("dump_leaves_out", pipeline=runtime.name, tables=left, why="no primary key")
     marking = choose_marking(connection, runtime.pipeline, runtime.source, mariadb=info.is_mariadb)
     dump = Dump(
         id=id_ or new_id(),
@@ -92,6 +116,7 @@ def new_dump(
         tuning=tuning or tuning_of(runtime.pipeline),
         marking=marking,
         reason=reason,
+        note=note,
         by=by or owner_label(),
         created_ms=int(time.time() * 1000),
     )

@@ -80,18 +80,55 @@ class PlacingWriter(SegmentWriter):
     def __init__(self, store: SegmentStore, batch: int, epoch: int, *, placer: Placer, **options: Any) -> None:
         super().__init__(store, batch, epoch, **options)
         self._placer = placer
+        self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
         if schema.table == self._placer.mark_table:
             self._note_marks(rows)
+        elif schema.table in self._placer.held:
+            table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+            with self._lock:
+                self._kept.setdefault(schema.table, []).append((schema, table))
         else:
             super().add(schema, rows, in_order=in_order)
+
+    def add_placed(self, schema: TableSchema, rows: pa.Table) -> None:
+        """Take rows of a chunk."""
+        super().add(schema, rows)
 
     def finish(self, first: Position, last: Position, *, changes: int | None = None, **named: Any) -> SegmentManifest:
         """Place what there is to place, then as ever."""
         total = changes or 0
         read = self._placer.place(self, first, total)
-        return super().finish(first, last, changes=total - self.mark_rows + read, **named)
+        left_out = self._let_go()
+        return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
+
+    def kept_between(self, table: TableId, low: int, high: int) -> bool:
+        """Was a row of a table that is held back changed between two places of this batch?"""
+        return any(
+            bool(
+                (
+                    (rows["_seq"].to_numpy().astype(np.int64) > low) & (rows["_seq"].to_numpy().astype(np.int64) < high)
+                ).any()
+            )
+            for _, rows in self._kept.get(table, [])
+        )
+
+    def _let_go(self) -> int:
+        """Write what was held back behind the place of its table's copy; the rest is in that copy, or will be. Returns rows left out."""
+        left_out = 0
+        for table, pieces in self._kept.items():
+            behind = self._placer.released.get(table)
+            for schema, rows in pieces:
+                places = rows["_seq"].to_numpy().astype(np.int64)
+                alive = places > behind if behind is not None else np.zeros(len(places), bool)
+                left_out += int((~alive).sum())
+                if (~alive).any():
+                    self.held[str(table)] = max(self.held.get(str(table), 0), int(places[~alive].max()))
+                if alive.any():
+                    super().add(schema, rows.filter(pa.array(alive)))
+        self._kept = {}
+        return left_out
 
     mark_rows = 0
 
@@ -126,7 +163,7 @@ class Placer:
 
     Args:
         late: chunks whose place is the beginning of this batch.
-        targets: place only these dumps' chunks (those for some targets have batches of their own).
+        held: tables without a key that are being copied from nothing: their changes count from the place of the copy on.
     """
 
     state: PipelineState
@@ -134,8 +171,10 @@ class Placer:
     mark_table: TableId | None
     server_id: int = 0
     late: Sequence[Chunk] = ()
+    held: frozenset[TableId] = frozenset()
 
     def __post_init__(self) -> None:
+        self.released: dict[TableId, int] = {}
         self._dumps: dict[str, Dump | None] = {}
         self._counts: dict[tuple[str, int], TablePlaced] = {}
         self._done: list[Chunk] = []
@@ -197,13 +236,25 @@ class Placer:
             )
             self.state.dumps.redo(chunk)
             return 0
+        if dump.tables[chunk.id.table].keyless:
+            if self._written(writer, window, high, table):
+                _log.info(
+                    "chunk_again",
+                    dump=dump.id,
+                    chunk=chunk.id.name,
+                    table=str(table),
+                    why="the table has no key and was written",
+                )
+                self.state.dumps.redo(chunk)
+                return 0
+            self.released[table] = high.seq if high else -1
         schema, rows = read_chunk(self.store, chunk)
         key = [stored_name(name) for name in schema.primary_key]
-        changed = [t for _, t in self._changed(writer, window, high.seq if high else -1, table, key)]
-        alive = survivors(rows, changed, key, group_codes)
+        changed = [t for _, t in self._changed(writer, window, high.seq if high else -1, table, key)] if key else []
+        alive = survivors(rows, changed, key, group_codes) if key else np.ones(rows.num_rows, bool)
         kept = rows.filter(pa.array(alive)) if not alive.all() else rows
         if kept.num_rows:
-            writer.add(schema, self._stamped(writer, schema, kept, high, first))
+            writer.add_placed(schema, self._stamped(writer, schema, kept, high, first))
         self._count(chunk, kept.num_rows, rows.num_rows - kept.num_rows)
         self._done.append(chunk)
         return int(kept.num_rows)
@@ -258,6 +309,19 @@ class Placer:
             except SegmentError:
                 return None
         return self._manifests[batch]
+
+    def _written(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
+        """Was a table without a key written in the window? Then nobody can tell which of its rows the copy holds."""
+        if high is not None and writer.kept_between(
+            table, window.seq if window.batch == writer.batch else -1, high.seq
+        ):
+            return True
+        for batch in range(window.batch, writer.batch):
+            manifest = self._manifest(batch)
+            after = window.seq if batch == window.batch else -1
+            if manifest and manifest.held.get(str(table), -1) > after:
+                return True
+        return False
 
     def _redefined(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
         if high is not None and writer.changed_since(
@@ -361,6 +425,16 @@ class Placer:
 def _place_of(text: str) -> tuple[int, int]:
     file, _, offset = text.rpartition(":")
     return split_file(file)[1], int(offset)
+
+
+def held_tables(state: PipelineState) -> frozenset[TableId]:
+    """Tables without a key that are being copied from nothing, and are not placed yet."""
+    found = set()
+    for dump in state.dumps.active():
+        for ordinal, request in enumerate(dump.tables):
+            if request.keyless and not state.dumps.placed(dump.id, ordinal).chunks:
+                found.add(request.table)
+    return frozenset(found)
 
 
 def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:

@@ -73,6 +73,7 @@ class TableRequest:
         key_file: path in the store of a Parquet file of keys to dump; ``""``: all keys.
         estimate: rows, as the server guesses (or as many as there are keys).
         index: name of the index to chunk by; ``""``: the primary key.
+        keyless: the table has no primary key: it is one chunk, and its changes are held back until that is placed.
     """
 
     table: TableId
@@ -82,6 +83,7 @@ class TableRequest:
     key_file: str = ""
     estimate: int = 0
     index: str = ""
+    keyless: bool = False
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableRequest:

@@ -112,6 +112,10 @@ class SegmentManifest(_Stored):
     ddl: tuple[DdlRecord, ...] = ()
     skipped: dict[str, int] = Field(default_factory=dict, description="Row events left out on purpose, by reason.")
     marks: tuple[MarkRecord, ...] = Field((), description="Watermarks of dumps, in log order.")
+    held: dict[str, int] = Field(
+        default_factory=dict,
+        description="Tables without a key whose changes a dump that is not placed yet makes needless, with the last change left out.",
+    )
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
 
     @property

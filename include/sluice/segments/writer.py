@@ -76,6 +76,7 @@ class SegmentWriter:
         self._ddl: list[DdlRecord] = []
         self._marks: list[MarkRecord] = []
         self.targets: tuple[str, ...] = ()
+        self.held: dict[str, int] = {}
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
@@ -168,6 +169,7 @@ class SegmentWriter:
             ddl=tuple(sorted(self._ddl, key=lambda d: d.seq)),
             skipped=skipped or {},
             marks=tuple(sorted(self._marks, key=lambda m: m.seq)),
+            held=self.held,
             targets=self.targets,
         )
         self.store.sync_batch(self.batch)
