@@ -20,13 +20,17 @@ RETRYABLE, TERMINAL, HELD = 75, 65, 69
 held and the others go on without it."""
 
 
-def run(description: str, work: Callable[[Runtime, argparse.Namespace], Any], *, target: bool = False) -> None:
+def run(
+    description: str, work: Callable[[Runtime, argparse.Namespace], Any], *, target: bool = False, rule: bool = False
+) -> None:
     """Parse the command line, run ``work`` on a classic Spark session, print its outcome as JSON."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--pipeline", type=Path, required=True, help="the pipeline file")
     parser.add_argument("--batch", type=int, required=True, help="number of the batch")
     if target:
         parser.add_argument("--target", required=True, help="name of the target within the pipeline")
+    if rule:
+        parser.add_argument("--rule", required=True, help="name of the rule in engine.yaml")
     arguments = parser.parse_args()
     try:
         runtime = Runtime.build(

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli_dump import dump_app
+from sluice.cli_letters import letters_app
 from sluice.cli_rules import rules_app
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline, pipeline_json_schema
@@ -36,6 +37,7 @@ stack_app = typer.Typer(
 app.add_typer(stack_app, name="stack")
 app.add_typer(rules_app, name="rules")
 app.add_typer(dump_app, name="dump")
+app.add_typer(letters_app, name="dead-letters")
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -49,6 +51,7 @@ def main() -> None:
     """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75)."""
     if "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
         _adopt_stack_environment()
+    _log_to_stderr(False)
     try:
         app()
     except SluiceError as error:
@@ -239,6 +242,8 @@ def _all_runtimes() -> list[Runtime]:
 
 
 def _status_table(statuses: list[Status]) -> Table:
+    from sluice.flows.rulestatus import in_words
+
     table = Table(box=None, pad_edge=False)
     for heading in (
         "pipeline",
@@ -285,6 +290,12 @@ def _status_table(statuses: list[Status]) -> Table:
                 table.add_row("", "", "", f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
         if s.paused:
             table.add_row("", "", "", f"[yellow]paused {escape(s.paused)}[/]")
+        if s.rules and in_words(s.rules):
+            table.add_row("", "", "", f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
+        if s.dead_letters:
+            table.add_row(
+                "", "", "", f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]"
+            )
         if s.reread_from and s.reread_from != s.captured:
             table.add_row("", "", "", f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
         for message in s.warnings:

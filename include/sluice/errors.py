@@ -180,4 +180,6 @@ class MappingError(TerminalError):
 
 
 class LoadError(TerminalError):
-    """The target refused a statement."""
+    """The target refused a statement. ``code``: its number for it, 0 if it has none."""
+
+    code: int = 0

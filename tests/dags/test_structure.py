@@ -66,6 +66,40 @@ def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(w
     assert set(build_all(path.parent)) == {"sync__shop"}
 
 
+@pytest.mark.parametrize("mode", ["connect", "submit"])
+def test_rules_with_a_task_of_their_own_are_in_the_graph(
+    write_pipeline: WritePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The shape follows engine.yaml as it is when the file is parsed; a wrong engine.yaml is the merge's to report."""
+    monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
+    engine = tmp_path / "rules/engine.yaml"
+    engine.parent.mkdir()
+    engine.write_text(
+        "rules:\n  - {name: late, path: late.py, type: spark, order: 9}\n  - {name: fused, path: f.py, order: 2}\n"
+        "  - {name: early, builtin: mask, order: 1, task: own, match: {table: customers}, params: {columns: [email]}}\n"
+    )
+    path = write_pipeline(mode=mode)
+    path.write_text(path.read_text() + "rules: engine.yaml\n")
+    dag = build_sync_dag(load_pipeline(path), path)
+    edges = {task.task_id: set(task.downstream_task_ids) for task in dag.tasks}
+    assert edges["merge"] == {"rule.early"}
+    assert edges["rule.early"] == {"rule.late"}
+    assert edges["rule.late"] == {"load.reporting", "load.archive"}
+    early = dag.get_task("rule.early")
+    assert early.depends_on_past is False
+    assert "built-in rule `mask`" in early.doc_md
+    if mode == "submit":
+        assert early.application_args[-2:] == ["--rule", "early"]
+        assert Path(early.application).is_file()
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert again.task_ids == dag.task_ids
+    engine.write_text("rules: [{nmae: x}]\n")
+    assert build_sync_dag(load_pipeline(path), path).get_task("merge").downstream_task_ids == {
+        "load.reporting",
+        "load.archive",
+    }
+
+
 def test_batches_are_taken_and_delivered_in_order_and_merged_in_parallel(dag: DAG) -> None:
     own_past = {task.task_id: task.depends_on_past for task in dag.tasks}
     assert own_past == {

@@ -20,7 +20,7 @@ def test_rooms_import_one_way() -> None:
 def test_parsing_a_dag_stays_light() -> None:
     """What the DAG files import of ours must not pull in Arrow, Spark, ZooKeeper or Numba."""
     code = (
-        "import sys; import sluice.config.loading, sluice.config.connections, sluice.errors\n"
+        "import sys; import sluice.config.loading, sluice.config.connections, sluice.config.engine, sluice.config.folders, sluice.errors\n"
         "heavy = {'pyarrow', 'pyspark', 'kazoo', 'numba', 'pymysql', 'pandas'} & set(sys.modules)\n"
         "sys.exit(f'imports {heavy}' if heavy else 0)"
     )

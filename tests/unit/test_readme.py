@@ -14,9 +14,9 @@ import pytest
 from typer.main import get_command
 
 from sluice.cli import app
+from sluice.config.engine import EngineConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
-from sluice.rules.engine import EngineConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_yaml_examples_load(text: str) -> None:
 
 def test_commands_exist() -> None:
     known = set(get_command(app).commands)
-    named = set(re.findall(r"(?:^\$ |`)sluice ([a-z]+)", README, re.MULTILINE))
+    named = set(re.findall(r"(?:^\$ |`)sluice ([a-z-]+)", README, re.MULTILINE))
     assert len(named) >= 6
     assert named <= known
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -229,13 +229,32 @@ class PipelineState:
 
         Raises Paused or Restarted if a person paused, restarted or rolled back the pipeline since ``under`` was read.
         """
+        return self._recorded(
+            number,
+            lambda b: bool(b.changeset),
+            lambda b: replace(b, state=BatchState.MERGED, changeset=changeset),
+            under,
+        )
+
+    def staged(self, number: int, stage: int, path: str, *, under: Permit | None = None) -> Batch:
+        """Record what stage ``stage`` (from 0) of a batch's rules left; the first one stays. As :meth:`merged`."""
+        return self._recorded(
+            number,
+            lambda b: bool(b.changeset) or len(b.stages) != stage,
+            lambda b: replace(b, stages=(*b.stages, path), reread=False),
+            under,
+        )
+
+    def _recorded(
+        self, number: int, is_done: Callable[[Batch], bool], change: Callable[[Batch], Batch], under: Permit | None
+    ) -> Batch:
         while True:
             batch = self.require(number)
-            if batch.changeset:
+            if is_done(batch):
                 return batch
             done = self._rewrite(
                 number,
-                lambda b: replace(b, state=BatchState.MERGED, changeset=b.changeset or changeset),
+                lambda b: b if is_done(b) else change(b),
                 [Check(f"{self._home}/permit", under.version)] if under else [],
             )
             if done:
@@ -244,9 +263,15 @@ class PipelineState:
                 self.require_permit(since=under)
                 under = self.permit()  # a person resumed meanwhile, and no more than that
 
+    def stage_failed(self, number: int) -> None:
+        """A rule failed: the next attempt takes the rule files as they are then."""
+        self._rewrite(number, lambda batch: replace(batch, reread=True))
+
     def unmerge(self, number: int) -> None:
-        """Forget a batch's changeset, so that the next merge makes a new one."""
-        self._rewrite(number, lambda batch: replace(batch, state=BatchState.DRAINED, changeset=None))
+        """Forget a batch's changeset and stages, so that the next merge makes new ones."""
+        self._rewrite(
+            number, lambda batch: replace(batch, state=BatchState.DRAINED, changeset=None, stages=(), reread=False)
+        )
 
     def _rewrite(self, number: int, change: Any, requirements: Sequence[Step] = ()) -> Batch | None:
         path = self._batch_path(number)

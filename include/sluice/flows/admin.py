@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +109,7 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             "skip",
             (
                 f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
-                f"its {len(manifest.files)} files are copied to {folder}, which retention never removes",
+                f"its {len(manifest.files)} files are copied to {folder}; `sluice dead-letters replay {runtime.name}` delivers them later",
                 f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
             ),
         )
@@ -121,6 +122,7 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             "target": target,
             "by": by,
             "reason": reason,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "manifest": json.loads(manifest.to_json()),
         }
         store.write_bytes(f"{folder}/skipped.json", json.dumps(note, ensure_ascii=False, indent=1).encode())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -29,7 +30,8 @@ from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import Rejected
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
-from sluice.segments.store import SegmentStore
+from sluice.segments.store import SegmentStore, quoted
+from sluice.targets.base import Refusal, TableChanges
 
 FOLDER = "dead-letters"
 RULES = "_rules"
@@ -53,7 +55,7 @@ class Origin:
     Attributes:
         stage: ``rule`` or ``load``; by: the rule's name, or the target's.
         schema, table: at the source for a rule, at the target for a load; source: the table they came from.
-        at: when it was written, ISO 8601.
+        at: when it was written, ISO 8601. stage_number: of rules with a task of their own, before which the row was as it is here.
     """
 
     pipeline: str
@@ -64,6 +66,7 @@ class Origin:
     table: str
     source: str
     at: str
+    stage_number: int = 0
     format_version: int = 1
 
     @property
@@ -80,9 +83,9 @@ class Written:
     by: str
 
 
-def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str) -> str:
+def letter_id(pipeline: str, place: str, batch: int, table: TableId, seq: int, op: str, nth: int = 0) -> str:
     """Twelve hex digits that are the same whenever the same change fails in the same place."""
-    return hashlib.sha256(f"{pipeline}|{place}|{batch}|{table}|{seq}|{op}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{pipeline}|{place}|{batch}|{table}|{seq}|{op}|{nth}".encode()).hexdigest()[:12]
 
 
 def place_folder(place: str, batch: int) -> str:
@@ -99,12 +102,46 @@ def write_rejected(
     rejected: Rejected,
     segments: Sequence[SegmentFile],
     masking: Masking,
+    stage_number: int,
 ) -> Written:
     """Rows that a rule rejected. ``part`` tells the files of an attempt apart."""
     path = f"{place_folder(RULES, batch)}/{attempt}-{part}.parquet"
-    origin = Origin(store.pipeline, batch, "rule", rejected.rule, source.schema, source.table, str(source), _now())
+    origin = Origin(
+        store.pipeline, batch, "rule", rejected.rule, source.schema, source.table, str(source), _now(), stage_number
+    )
     write_letters(store, path, origin, RULES, rejected.rows, rejected.reasons, rejected.places, segments, masking)
     return Written(path, rejected.rows.num_rows, rejected.rule)
+
+
+@dataclass
+class RefusedRows:
+    """Keeps the rows that a target refused, before the transaction that lacks them commits.
+
+    A file a part, of a name that is the same in every attempt: one that runs again replaces it, or removes it if nothing is refused any more.
+
+    Attributes:
+        segments: path of the batch's segment manifest. parts: names of ``changes``, in the same order.
+    """
+
+    store: SegmentStore
+    target: str
+    batch: int
+    segments: str
+    parts: Sequence[str]
+    changes: Sequence[TableChanges]
+
+    def __call__(self, item: TableChanges, refused: Sequence[Refusal]) -> None:
+        table = item.table.table
+        part = next(name for name, known in zip(self.parts, self.changes, strict=True) if known is item)
+        path = f"{place_folder(self.target, self.batch)}/{quoted(table.schema)}.{quoted(table.table)}-{part}.parquet"
+        if not refused:
+            self.store.delete(path)
+            return
+        rows = pa.concat_tables([refusal.row for refusal in refused])
+        origin = Origin(self.store.pipeline, self.batch, "load", self.target, table.schema, table.table, "", _now())
+        files = self.store.read_manifest(self.segments).files if self.segments else ()
+        reasons, wheres = [r.reason for r in refused], [f"{table}, {r.where}" for r in refused]
+        write_letters(self.store, path, origin, self.target, rows, reasons, wheres, files, Masking())
 
 
 def write_letters(
@@ -121,10 +158,10 @@ def write_letters(
     """Write one file, durably, replacing one of that path."""
     rows = rows.combine_chunks()
     seqs = rows["_seq"].to_pylist()
-    ids = [
-        letter_id(store.pipeline, place, origin.batch, origin.table_id, seq, op)
-        for seq, op in zip(seqs, rows["_op"].to_pylist(), strict=True)
-    ]
+    ids, seen = [], Counter[tuple[int, str]]()
+    for change in zip(seqs, rows["_op"].to_pylist(), strict=True):
+        ids.append(letter_id(store.pipeline, place, origin.batch, origin.table_id, *change, seen[change]))
+        seen[change] += 1  # a table without a key may hold a row twice
     positions = positions_of(store, segments, set(seqs))
     found = [positions.get(seq, (None, None, None)) for seq in seqs]
     values: list[list[Any]] = [ids, list(reasons), list(wheres), *([row[i] for row in found] for i in range(3))]
@@ -137,6 +174,13 @@ def write_letters(
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(rows.columns, schema=schema), sink, compression="zstd", write_page_checksum=True)
     store.write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def forget_attempts(store: SegmentStore, batch: int, keep: Sequence[str]) -> None:
+    """Remove what rules rejected in attempts that were not recorded."""
+    for path in store.list_files(place_folder(RULES, batch)):
+        if path not in keep:
+            store.delete(path)
 
 
 def positions_of(

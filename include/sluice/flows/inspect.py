@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
 from sluice.segments.formats import FORMATS
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
@@ -61,6 +62,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                     "bytes": 0,
                     "first": "",
                     "last": "",
+                    "rules": "",
                 })
                 continue
             if verify:
@@ -74,8 +76,15 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "bytes": manifest.size_bytes,
                 "first": str(manifest.first.position),
                 "last": str(manifest.last.position),
+                "rules": _rules_in_words(runtime, state.batch(number)),
             })
     return rows
+
+
+def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
+    from sluice.flows.rulestatus import in_words, rules_of  # it reads dead letters, which looks things up here
+
+    return in_words(rules_of(runtime, batch)) if batch else ""
 
 
 def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: bool = True) -> Iterator[str]:

@@ -11,8 +11,8 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError
-from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform import transform
 from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
 from sluice.flows.watch import Watch
 from sluice.targets import Target, open_target
@@ -31,6 +31,7 @@ class LoadOutcome:
     deletes: int = 0
     seconds: float = 0.0
     already: bool = False
+    dead_letters: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +42,7 @@ class LoadOutcome:
             "deletes": self.deletes,
             "seconds": round(self.seconds, 3),
             "already": self.already,
+            "dead_letters": self.dead_letters,
         }
 
 
@@ -70,13 +72,14 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
                     where=f"pipeline {runtime.name}",
                     hint=f"`sluice redeliver {runtime.name} {target}` loads the missing batches again from the segments",
                 )
-            done = upserts = deletes = 0
+            done = upserts = deletes = letters = 0
             for number in range(held + 1, batch + 1):
                 results = _deliver(runtime, state, lease, watch, loader, target, number)
                 upserts += sum(r.upserts for r in results)
                 deletes += sum(r.deletes for r in results)
+                letters += sum(r.dead_letters for r in results)
                 done += 1
-    outcome = LoadOutcome(target, batch, done, upserts, deletes, time.monotonic() - started, already=done == 0)
+    outcome = LoadOutcome(target, batch, done, upserts, deletes, time.monotonic() - started, done == 0, letters)
     figures = {
         k: v for k, v in outcome.to_json().items() if k != "target"
     }  # a name that Airflow's log reader takes for its own
@@ -88,13 +91,15 @@ def _deliver(
     runtime: Runtime, state: PipelineState, lease: Lease, watch: Watch, loader: Target, target: str, number: int
 ) -> list[LoadResult]:
     record = state.require(number)
-    changeset_path = record.changeset or merge(runtime, number).changeset
+    changeset_path = record.changeset or transform(runtime, number)
     if record.targets and target not in record.targets:  # a dump for other targets
         loader.finish_load(lease.epoch, number, record.last)
         return []
     config = runtime.pipeline.target(target)
     changeset = read_changeset(runtime.store, changeset_path)
-    phases = plan_load(runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver)
+    phases = plan_load(
+        runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver, segments=record.manifest
+    )
     results: list[LoadResult] = []
     for phase in phases:
         watch()

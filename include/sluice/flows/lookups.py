@@ -21,8 +21,8 @@ from pyarrow import fs
 
 from sluice.binlog.connection import open_connection
 from sluice.config.connections import ConnectionResolver
+from sluice.config.engine import LookupConfig
 from sluice.errors import ConfigError, RuleError, SourceUnavailable
-from sluice.rules.engine import LookupConfig
 from sluice.rules.lookups import Lookup
 
 _kept: dict[str, tuple[float, Lookup]] = {}

@@ -8,16 +8,26 @@ from typing import Any
 
 import structlog
 
+from sluice.config.engine import OnError
+from sluice.flows.changeset import changeset_folder, read_changeset
+from sluice.flows.deadletters import forget_attempts
+from sluice.flows.ruling import rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.stagefiles import StageManifest, stages_of, stored, tables_of, write_stage
+from sluice.flows.stages import log_totals
 from sluice.flows.units import MergeResult, plan_merge, run_merge_unit, write_changeset_manifest
 from sluice.flows.watch import Watch
+from sluice.rules import RuleSet
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What a merge did: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before."""
+    """What a merge did: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
+
+    ``changeset`` is empty as long as rules with a task of their own have to follow.
+    """
 
     batch: int
     changeset: str
@@ -51,29 +61,68 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     with runtime.state() as state:
         record = state.require(batch)
         watch = Watch(state, f"merging batch {batch}")
-        if record.changeset:
-            return MergeOutcome(batch, record.changeset, already=True)
+        if record.changeset or record.stages:
+            return MergeOutcome(batch, record.changeset or "", already=True)
         store = runtime.store
         manifest = store.read_manifest(record.manifest)
         attempt = attempt_id()
-        units = plan_merge(store, manifest, runtime.pipeline, runtime.rules_path, attempt, resolver=runtime.resolver)
+        rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+        rules.validate()
+        stages = stages_of(rules)
+        last = len(stages) == 1
+        units = plan_merge(
+            store,
+            manifest,
+            runtime.pipeline,
+            runtime.rules_path,
+            attempt,
+            resolver=runtime.resolver,
+            rules=stages[0],
+            last=last,
+        )
         results: list[MergeResult] = watch.run(
             runtime.runner_for(manifest.changes),
             run_merge_unit,
             units,
             description=f"{runtime.name}: merge batch {batch}",
         )
-        changeset = write_changeset_manifest(store, manifest, attempt, results)
-        kept = state.merged(batch, changeset.path, under=watch.permit)
+        if last:
+            changeset = write_changeset_manifest(store, manifest, attempt, results)
+            kept = state.merged(batch, changeset.path, under=watch.permit)
+            path, rows, totals = kept.changeset or changeset.path, changeset.rows, changeset.manifest.rules
+            if any(rule.config.on_error is OnError.DEAD_LETTER for rule in rules):
+                forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
+        else:
+            passed = _passed_on(attempt, batch, stages, rules, results)
+            state.staged(
+                batch, 0, write_stage(store, changeset_folder(store, batch, attempt), passed), under=watch.permit
+            )
+            path, rows, totals = "", sum(r.rows for r in results), passed.totals
+        log_totals(runtime.name, batch, totals)
         outcome = MergeOutcome(
             batch,
-            kept.changeset or changeset.path,
+            path,
             changes=manifest.changes,
-            rows=changeset.rows,
+            rows=rows,
             units=len(units),
             seconds=time.monotonic() - started,
         )
-        for rule in changeset.manifest.rules:
-            _log.info("rule", pipeline=runtime.name, batch=batch, **rule.model_dump())
         _log.info("merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
+
+
+def _passed_on(
+    attempt: str, batch: int, stages: list[RuleSet], rules: RuleSet, results: list[MergeResult]
+) -> StageManifest:
+    """What the merge leaves for the first rule with a task of its own."""
+    letters = [letter for result in results for letter in result.dead_letters]
+    return StageManifest(
+        batch=batch,
+        attempt=attempt,
+        plan=tuple(tuple(rule.name for rule in stage) for stage in stages),
+        rules=stored(rules),
+        tables=tables_of(results),
+        totals=rule_totals((c for r in results for c in r.rules), letters),
+        dead_letters=tuple(letter.path for letter in letters),
+        dead_letter_rows=sum(letter.rows for letter in letters),
+    )

@@ -11,6 +11,7 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
+from sluice.flows.letters import prune_letters
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
 from sluice.segments.store import SegmentStore
@@ -93,6 +94,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
                 written.append((at_s, sum(size for _, size in store.files(batch))))
         if not dry_run:
             _forget_dumps(state, store)
+    prune_letters(runtime, older_than_s=runtime.pipeline.capture.segments.retain.total_seconds(), dry_run=dry_run)
     warnings = space_warnings(runtime)
     space = store.space()
     soon = rate_warning(space[0], written, time.time()) if space else None

@@ -11,10 +11,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from sluice.config.engine import EngineConfig, RuleKind
 from sluice.config.loading import load_model
 from sluice.errors import ConfigError
 from sluice.rules import builtin
-from sluice.rules.engine import EngineConfig, RuleKind
 
 STEP = 10
 """Between the order of one rule and of the next."""

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from sluice.config.connections import ConnectionResolver, from_environment
+from sluice.config.engine import OnError, RuleConfig, RuleKind
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.inspect import manifest_of
@@ -23,7 +24,6 @@ from sluice.flows.units import merged_tables
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type
-from sluice.rules.engine import OnError, RuleConfig, RuleKind
 from sluice.rules.script import Rule
 from sluice.rules.values import from_python, inferred, to_python, true_name
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,10 @@ from sluice.flows.changeset import RuleTotal
 from sluice.flows.deadletters import Written, write_rejected
 from sluice.flows.endpoints import Endpoints
 from sluice.flows.lookups import LookupReader
-from sluice.model.tables import TableId
+from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import RuleCount, Ruled, RuleSet
+from sluice.rules.script import Rule
+from sluice.rules.values import true_name
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.store import SegmentStore
 
@@ -30,13 +32,14 @@ class Ruling:
     Attributes:
         rules: with the contents of their files when the stage began. A task of Spark that is run again uses the same ones.
         masking: columns whose values stay out of errors. endpoints: of the connections that lookups name.
-        folder: of engine.yaml; files of lookups are relative to it.
+        folder: of engine.yaml; files of lookups are relative to it. stage: number of the stage.
     """
 
     rules: RuleSet = field(default_factory=RuleSet)
     masking: Masking = field(default_factory=Masking)
     endpoints: Endpoints = field(default_factory=lambda: Endpoints({}))
     folder: str = ""
+    stage: int = 0
 
     @classmethod
     def of(
@@ -53,14 +56,23 @@ class Ruling:
         """True if a rule may apply to ``table``."""
         return bool(self.rules.matching(table).rules)
 
+    def reader(self, rule: Rule) -> LookupReader:
+        """Who finds the lookups of ``rule``."""
+        return LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
+
     def apply(self, merged: pa.Table, source: TableId) -> Ruled:
         """Run the rules over merged rows of ``source``. Raises RuleError."""
-        readers = {
-            rule.name: LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
-            for rule in self.rules
-            if rule.config.lookups
-        }
+        readers = {rule.name: self.reader(rule) for rule in self.rules if rule.config.lookups}
         return self.rules.apply(merged, source, lookups=readers, masking=self.masking)
+
+    def hides(self, rows: pa.Table, source: TableId) -> bool:
+        """True if values of some column must not be shown."""
+        return bool(self.masking.hidden(source.schema, source.table, map(true_name, rows.schema)))
+
+    def tagged(self, rows: pa.Table, source: TableId) -> pa.Table:
+        """The rows with a mark on masked columns, which stays with them on their way."""
+        hidden = self.masking.hidden(source.schema, source.table, map(true_name, rows.schema))
+        return with_mark(rows, lambda field: true_name(field) in hidden) if hidden else rows
 
     def keep_rejected(
         self,
@@ -83,9 +95,26 @@ class Ruling:
                 rejected,
                 segments,
                 self.masking,
+                self.stage,
             )
             for rejected in ruled.rejected
         ]
+
+
+def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table:
+    """``sluice.masked`` on the user's fields for which ``is_masked``."""
+    fields = [
+        field.with_metadata({**(field.metadata or {}), b"sluice.masked": b"1"})
+        if field.name not in META_COLUMNS and is_masked(field)
+        else field
+        for field in rows.schema
+    ]
+    return pa.table(rows.columns, schema=pa.schema(fields))
+
+
+def tagged_as_made(rows: pa.Table) -> pa.Table:
+    """The same mark on columns that rules made of a table with masked columns: they may hold what those held."""
+    return with_mark(rows, lambda field: b"sluice.type" not in (field.metadata or {}))
 
 
 def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tuple[RuleTotal, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
+from sluice.config.folders import pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.state import PipelineState
 from sluice.coordination.turns import BEAT_S
@@ -24,22 +25,6 @@ if TYPE_CHECKING:
 
 LEASE_GRACE_S = 5.0
 """Waited beyond the session timeout for a dead owner's lease to go."""
-
-
-def repository_folder(name: str, variable: str) -> Path:
-    """``include/{name}`` of this repository, or what the environment variable says."""
-    configured = os.environ.get(variable)
-    return Path(configured) if configured else Path(__file__).resolve().parents[2] / name
-
-
-def pipelines_folder() -> Path:
-    """Where the pipeline files are: ``SLUICE_PIPELINES``, else include/pipelines."""
-    return repository_folder("pipelines", "SLUICE_PIPELINES")
-
-
-def rules_folder() -> Path:
-    """Where engine.yaml and the rules are: ``SLUICE_RULES``, else include/rules."""
-    return repository_folder("rules", "SLUICE_RULES")
 
 
 def default_store() -> str:
@@ -190,3 +175,6 @@ def server_id_of(pipeline: PipelineConfig) -> int:
     """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
     configured = pipeline.source.server_id
     return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
+
+
+__all__ = ["Runtime", "attempt_id", "default_store", "pipelines_folder", "rules_folder", "server_id_of"]

@@ -10,6 +10,7 @@ from sluice.binlog.connection import ServerInfo, open_connection, server_info
 from sluice.coordination.state import Process
 from sluice.errors import SluiceError
 from sluice.flows.retention import space_warnings
+from sluice.flows.rulestatus import newest_rules, waiting_letters
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
@@ -56,6 +57,8 @@ class Status:
         in_flight: batches that some target lacks, ascending; targets that are held don't count.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if nobody did.
         reread_from: where the log would have to be read again from if the segment store were lost.
+        rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
+        dead_letters: rows and skipped batches that wait in the dead-letter store.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
@@ -75,6 +78,9 @@ class Status:
     installation: str | None = None
     paused: str = ""
     reread_from: Position | None = None
+    rules: list[dict[str, Any]] = field(default_factory=list)
+    rules_batch: int | None = None
+    dead_letters: int = 0
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -144,6 +150,8 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
             if cursor and began:
                 queues = [Queue(t.enqueued, t.position) for t in targets if t.enqueued_batch != t.batch]
                 reread_from = restart_position(cursor.position, began, queues)
+            rules_batch, rules = newest_rules(runtime, kept)
+            dead_letters = waiting_letters(runtime)
     except SluiceError as error:
         errors.append(str(error))
         return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
@@ -184,6 +192,9 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         installation,
         paused,
         reread_from,
+        rules,
+        rules_batch,
+        dead_letters,
     )
 
 

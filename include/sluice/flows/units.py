@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +30,7 @@ from sluice.flows.changeset import (
     ChangesetFile,
     ChangesetManifest,
     ChangesetTable,
+    RuleTotal,
     changeset_file_path,
     changeset_folder,
     columns_of,
@@ -37,9 +39,9 @@ from sluice.flows.changeset import (
     read_changeset_file,
     write_changeset_file,
 )
-from sluice.flows.deadletters import Written
+from sluice.flows.deadletters import RefusedRows, Written
 from sluice.flows.endpoints import Endpoints
-from sluice.flows.ruling import Ruling, rule_totals
+from sluice.flows.ruling import Ruling, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import compact, user_columns
@@ -82,7 +84,6 @@ class MergePart:
     source: TableId
     files: tuple[SegmentFile, ...]
     buckets: tuple[int, int]
-    route: TableRoute
 
     @property
     def cost(self) -> int:
@@ -93,7 +94,7 @@ class MergePart:
 
 @dataclass(frozen=True, slots=True)
 class MergeUnit:
-    """Parts that one worker merges one after the other."""
+    """Parts that one worker merges one after the other; ``mapping`` None: another stage of rules follows."""
 
     store_uri: str
     pipeline: str
@@ -102,7 +103,7 @@ class MergeUnit:
     number: int
     parts: tuple[MergePart, ...]
     ruling: Ruling
-    mapping: tuple[TableMapping, ...] = ()
+    mapping: tuple[TableMapping, ...] | None = ()
 
     @property
     def cost(self) -> int:
@@ -118,7 +119,6 @@ class MergedPart:
     route: TableRoute
     columns: tuple[ChangesetColumn, ...]
     file: ChangesetFile | None
-    rows_in: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,14 @@ class MergeResult:
         """Merged rows."""
         return sum(part.file.rows for part in self.parts if part.file)
 
+    def __add__(self, other: MergeResult) -> MergeResult:
+        return MergeResult(
+            self.parts + other.parts,
+            self.rules + other.rules,
+            self.seconds + other.seconds,
+            self.dead_letters + other.dead_letters,
+        )
+
 
 def plan_merge(
     store: SegmentStore,
@@ -145,29 +153,39 @@ def plan_merge(
     *,
     parallelism: int | None = None,
     resolver: ConnectionResolver | None = None,
+    rules: RuleSet | None = None,
+    last: bool = True,
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
 
-    ``resolver``: for the connections that lookups of rules name.
+    ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
+    stage of rules follows.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
     """
-    rules = RuleSet.load(rules_path) if rules_path else RuleSet()
+    if rules is None:
+        rules = RuleSet.load(rules_path) if rules_path else RuleSet()
     rules.validate()
     ruling = Ruling.of(rules, pipeline, rules_path, resolver)
-    routes = Routes.compile(pipeline.mapping)
-    parts = [
-        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source))
-        for source, files in _by_table(manifest).items()
-    ]
+    Routes.compile(pipeline.mapping)
+    parts = [MergePart(source, tuple(files), (0, KEY_BUCKETS)) for source, files in _by_table(manifest).items()]
     workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
     total = sum(part.cost for part in parts)
     size = min(max(UNIT_ROWS, total // (workers * 2) + 1), MAX_UNIT_ROWS)
     pieces = [piece for part in parts for piece in _cut(part, size)]
     return [
-        MergeUnit(store.uri, store.pipeline, manifest.batch, attempt, number, tuple(group), ruling, pipeline.mapping)
-        for number, group in enumerate(_pack([(piece, piece.cost) for piece in pieces], size))
+        MergeUnit(
+            store.uri,
+            store.pipeline,
+            manifest.batch,
+            attempt,
+            number,
+            tuple(group),
+            ruling,
+            pipeline.mapping if last else None,
+        )
+        for number, group in enumerate(pack([(piece, piece.cost) for piece in pieces], size))
     ]
 
 
@@ -188,10 +206,10 @@ def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
     for lo, hi in pairwise(borders):
         files = tuple(f for f in part.files if f.bucket_min < hi and f.bucket_max >= lo)
         if files:
-            yield MergePart(part.source, files, (lo, hi), part.route)
+            yield MergePart(part.source, files, (lo, hi))
 
 
-def _pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
+def pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
     """Groups of about ``size`` (cost) each: the dearest first, each to the group that has least."""
     count = max(1, min(len(items), -(-sum(cost for _, cost in items) // size)))
     heap: list[tuple[int, int, list[_Part]]] = [(0, number, []) for number in range(count)]
@@ -206,39 +224,54 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
     started = time.perf_counter()
     store = SegmentStore(unit.store_uri, unit.pipeline)
-    done: list[MergedPart] = []
-    counts: list[RuleCount] = []
-    letters: list[Written] = []
-    routes: Routes | None = None
+    routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
+    result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         changes, key = _read(store, part)
-        ruled = unit.ruling.apply(compact(changes, key), part.source)
-        counts += ruled.counts
+        buckets = (part.buckets[0], part.buckets[1] - 1)
         name = f"{unit.number:05d}-{number:04d}"
-        letters += unit.ruling.keep_rejected(store, unit.batch, unit.attempt, name, part.source, ruled, part.files)
-        for source, rows in ruled.tables.items():
-            if source == part.source:
-                route = part.route
-            else:  # a rule sent rows to another table
-                routes = routes or Routes.compile(unit.mapping)
-                route = routes.route(source)
-            mapped = route.apply(rows)
-            file = None
-            if mapped.num_rows:
-                path = changeset_file_path(store, unit.batch, unit.attempt, route.target, name)
-                file = write_changeset_file(store, path, mapped, (part.buckets[0], part.buckets[1] - 1))
-            done.append(
-                MergedPart(
-                    source, route, columns_of(mapped.schema), file, changes.num_rows if source == part.source else 0
-                )
-            )
-    return MergeResult(tuple(done), tuple(counts), time.perf_counter() - started, tuple(letters))
+        merged = compact(changes, key)
+        result += finish_part(
+            store, unit.batch, unit.attempt, name, unit.ruling, routes, part.source, merged, buckets, part.files
+        )
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def finish_part(
+    store: SegmentStore,
+    batch: int,
+    attempt: str,
+    name: str,
+    ruling: Ruling,
+    routes: Routes | None,
+    source: TableId,
+    merged: pa.Table,
+    buckets: tuple[int, int],
+    segments: Sequence[SegmentFile],
+) -> MergeResult:
+    """Merged rows of ``source`` through rules and mapping into files. ``routes`` None: another stage follows, names stay the source's.
+
+    ``name`` tells the files of an attempt apart; ``segments``: where the changes are, for the position of a dead letter.
+    """
+    hides = ruling.hides(merged, source)
+    ruled = ruling.apply(ruling.tagged(merged, source), source)
+    letters = ruling.keep_rejected(store, batch, attempt, name, source, ruled, segments)
+    done = []
+    for table, rows in ruled.tables.items():
+        route = routes.route(table) if routes is not None else TableRoute(table, table)
+        mapped = route.apply(tagged_as_made(rows) if hides else rows)
+        file = None
+        if mapped.num_rows:
+            path = changeset_file_path(store, batch, attempt, route.target, name)
+            file = write_changeset_file(store, path, mapped, buckets)
+        done.append(MergedPart(table, route, columns_of(mapped.schema), file))
+    return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
 def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
     """All tables of a batch, each merged whole: for looking at, not for work."""
     for source, files in sorted(_by_table(manifest).items()):
-        changes, key = _read(store, MergePart(source, tuple(files), (0, KEY_BUCKETS), TableRoute(source, source)))
+        changes, key = _read(store, MergePart(source, tuple(files), (0, KEY_BUCKETS)))
         yield source, compact(changes, key)
 
 
@@ -287,9 +320,17 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def write_changeset_manifest(
-    store: SegmentStore, manifest: SegmentManifest, attempt: str, results: Sequence[MergeResult]
+    store: SegmentStore,
+    manifest: SegmentManifest,
+    attempt: str,
+    results: Sequence[MergeResult],
+    earlier: Sequence[RuleTotal] = (),
+    letters_before: tuple[Sequence[str], int] = ((), 0),
 ) -> Changeset:
-    """Write what all units of an attempt made; the changeset exists from here on."""
+    """Write what all units of an attempt made; the changeset exists from here on.
+
+    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
+    """
     tables: dict[tuple[TableId, TableId], list[MergedPart]] = {}
     for result in results:
         for part in result.parts:
@@ -317,15 +358,15 @@ def write_changeset_manifest(
         attempt=attempt,
         last=manifest.last,
         tables=tuple(entries),
-        rules=rule_totals((c for r in results for c in r.rules), letters),
-        dead_letters=tuple(letter.path for letter in letters),
+        rules=(*earlier, *rule_totals((c for r in results for c in r.rules), letters)),
+        dead_letters=(*letters_before[0], *(letter.path for letter in letters)),
         counts={
             "changes": manifest.changes,
             "rows": sum(f.rows for f in every),
             "inserts": sum(f.inserts for f in every),
             "updates": sum(f.updates for f in every),
             "deletes": sum(f.deletes for f in every),
-            "dead_letters": sum(letter.rows for letter in letters),
+            "dead_letters": letters_before[1] + sum(letter.rows for letter in letters),
         },
     )
     path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
@@ -351,6 +392,12 @@ class LoadPart:
     rows: int = 0
 
     @property
+    def identity(self) -> str:
+        """The same in every attempt to load the same changeset."""
+        text = "|".join([*(file.path for file in self.files), str(self.keys), str(self.deletes), str(self.upserts)])
+        return f"{zlib.crc32(text.encode()):08x}"
+
+    @property
     def cost(self) -> int:
         """In rows."""
         return (self.rows or sum(max(f.rows, f.size_bytes // ROW_BYTES) for f in self.files)) + TABLE_COST
@@ -360,7 +407,8 @@ class LoadPart:
 class LoadUnit:
     """Parts that one worker writes over one connection.
 
-    ``one_transaction``: all parts together; ``acknowledge``: and the batch's acknowledgement (consistency batch).
+    ``one_transaction``: all parts together; ``acknowledge``: and the batch's acknowledgement (consistency batch). ``segments``: manifest of the
+    batch's segments, for the position of a dead letter.
     """
 
     store_uri: str
@@ -371,6 +419,7 @@ class LoadUnit:
     parts: tuple[LoadPart, ...]
     one_transaction: bool = False
     acknowledge: Position | None = None
+    segments: str = ""
 
     @property
     def cost(self) -> int:
@@ -380,13 +429,14 @@ class LoadUnit:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a unit wrote: rows upserted and deleted, statements, transactions tried again, seconds."""
+    """What a unit wrote: rows upserted and deleted, statements, transactions tried again, seconds, rows kept as dead letters."""
 
     upserts: int
     deletes: int
     statements: int
     retries: int
     seconds: float
+    dead_letters: int = 0
 
 
 def plan_load(
@@ -397,6 +447,8 @@ def plan_load(
     pipeline: str,
     epoch: int,
     resolver: ConnectionResolver,
+    *,
+    segments: str = "",
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
@@ -405,6 +457,9 @@ def plan_load(
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes
       (and rows that leave a unique value), then upserts.
     * table: a table is one transaction. batch: everything and the acknowledgement are one transaction.
+
+    A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row must not have lost
+    its old state in an earlier phase. ``segments``: path of the batch's segment manifest.
     """
     tables = changeset.manifest.tables
     if not tables:
@@ -413,7 +468,8 @@ def plan_load(
     number = changeset.manifest.batch
     fence = Fence(epoch, number - 1, number)
     endpoints = Endpoints.of(resolver, [config.connection])
-    unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence)
+    unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence, segments=segments)
+    apart = config.on_error == "stop"
     if config.consistency == "batch":
         parts = tuple(LoadPart(info, files) for files, info in _per_target(_lighter_first(tables), known))
         return [[unit(parts, True, changeset.manifest.last.position)]]
@@ -426,7 +482,8 @@ def plan_load(
         size = min(max(UNIT_ROWS, total // config.parallelism + 1), MAX_UNIT_ROWS)
         for files, info in _per_target(group, known):
             whole = LoadPart(info, files)
-            pieces = _by_key(whole, size) if info.key and config.consistency == "row" and whole.cost > size else [whole]
+            cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
+            pieces = _by_key(whole, size) if cut else [whole]
             if len(pieces) == 1:
                 (first if whole.cost <= size else second).append(whole)
                 continue
@@ -435,7 +492,7 @@ def plan_load(
             second += [replace(piece, deletes=False) for piece in pieces]
         together = config.consistency == "row"
         for parts_ in (first, second):
-            packed = _pack([(part, part.cost) for part in parts_], size)
+            packed = pack([(part, part.cost) for part in parts_], size)
             if packed:
                 phases.append([unit(tuple(parts), together) for parts in packed])
     return phases
@@ -480,8 +537,16 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     store = SegmentStore(unit.store_uri, unit.pipeline)
     target = open_target(unit.target, unit.endpoints, unit.pipeline)
     changes = [TableChanges(part.table, _rows(store, part), part.deletes, part.upserts) for part in unit.parts]
-    count = target.load(unit.fence, changes, one_transaction=unit.one_transaction, acknowledge=unit.acknowledge)
-    return LoadResult(count.upserted, count.deleted, count.statements, count.retries, time.perf_counter() - started)
+    keep = None
+    if unit.target.on_error == "dead_letter":
+        keep = RefusedRows(
+            store, unit.target.name, unit.fence.batch, unit.segments, [part.identity for part in unit.parts], changes
+        )
+    count = target.load(
+        unit.fence, changes, one_transaction=unit.one_transaction, acknowledge=unit.acknowledge, on_refused=keep
+    )
+    seconds = time.perf_counter() - started
+    return LoadResult(count.upserted, count.deleted, count.statements, count.retries, seconds, count.refused)
 
 
 def _rows(store: SegmentStore, part: LoadPart) -> pa.Table:

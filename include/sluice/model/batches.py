@@ -40,6 +40,8 @@ class Batch:
         manifest: path of the segment manifest, relative to the pipeline's store.
         first, last: position before the first and after the last transaction.
         changes: row changes in it; size_bytes: Parquet bytes.
+        stages: manifests that the stages of rules with a task of their own left, as far as they are done.
+        reread: a stage failed since; the next attempt takes the rule files as they are then.
         created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         targets: the only targets it is for (a dump for some of them); empty: all.
@@ -59,6 +61,8 @@ class Batch:
     created_ms: int = 0
     first_commit_time_us: int = 0
     targets: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    reread: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +79,8 @@ class Batch:
             "created_ms": self.created_ms,
             "first_commit_time_us": self.first_commit_time_us,
             "targets": list(self.targets),
+            "stages": list(self.stages),
+            "reread": self.reread,
         }
 
     @classmethod
@@ -93,4 +99,6 @@ class Batch:
             created_ms=data.get("created_ms", 0),
             first_commit_time_us=data.get("first_commit_time_us", 0),
             targets=tuple(data.get("targets", ())),
+            stages=tuple(data.get("stages", ())),
+            reread=data.get("reread", False),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.config.engine import RuleConfig
 from sluice.config.pipeline import PipelineConfig, TargetConfig
 
 DRAIN = """Reads the source's log from the captured position and stores one **batch** of changes.
@@ -13,6 +14,16 @@ same batch again."""
 MERGE = """Brings the batch down to one row a key and applies the rules, on Spark. Batches merge in parallel.
 
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
+
+
+def rule_doc(rule: RuleConfig) -> str:
+    """Documentation of ``rule.{name}``."""
+    what = f"the built-in rule `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, type `{rule.type}`"
+    return (
+        f"Takes the merged batch through the rule **{rule.name}** ({what}) on `{rule.match.schema_}.{rule.match.table}`, and through the fused "
+        "rules behind it. Batches go through in parallel.\n\nA retry starts from what the task before left. The rule's contents are those "
+        "of the batch's merge; after a failure the next attempt takes the file as it is then."
+    )
 
 
 def load_doc(target: TargetConfig) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable
 from airflow.sdk.configuration import conf
 
-from sluice.config.loading import load_pipeline
+from sluice.config.engine import EngineConfig, RuleConfig
+from sluice.config.folders import rules_folder
+from sluice.config.loading import load_model, load_pipeline
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import catchup, describe
 from sluice.orchestration.failures import SluiceRetryPolicy, TaskError, say_it_holds
-from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
+from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
 from sluice.orchestration.timetable import SluiceTimetable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -75,7 +77,7 @@ def _build(files: list[Path]) -> dict[str, DAG]:
 
 
 def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """``drain >> merge >> load.{target} >> ack.{target}``, as many runs at a time as the pipeline's window.
+    """``drain >> merge [>> rule.{name} …] >> load.{target} >> ack.{target}``, as many runs at a time as the pipeline's window.
 
     drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
     in parallel.
@@ -101,6 +103,13 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         )
         merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=describe.MERGE)
         drain >> merge
+        ready = merge
+        for rule in own_rules(pipeline):
+            task = _stage(
+                pipeline, "rule", file, rule=rule.name, task_id=f"rule.{rule.name}", doc_md=describe.rule_doc(rule)
+            )
+            ready >> task
+            ready = task
         for target in pipeline.targets:
             load = _stage(
                 pipeline,
@@ -118,7 +127,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 depends_on_past=True,
                 doc_md=describe.ack_doc(target),
             )
-            merge >> load >> ack
+            ready >> load >> ack
     return dag
 
 
@@ -147,6 +156,17 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 max_delay=retry.max_delay,
             )
     return dag
+
+
+def own_rules(pipeline: PipelineConfig) -> tuple[RuleConfig, ...]:
+    """The rules with a task of their own, in order. A wrong engine.yaml gives none: the merge says what is wrong with it."""
+    if pipeline.rules is None:
+        return ()
+    try:
+        engine = load_model(rules_folder() / pipeline.rules, EngineConfig)
+    except ConfigError:
+        return ()
+    return tuple(rule for rule in engine.in_order if rule.owns_task)
 
 
 def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
@@ -195,13 +215,21 @@ def schedule_of(text: str) -> Any:
 
 
 def _stage(
-    pipeline: PipelineConfig, stage: str, file: str, *, target: str | None = None, **kwargs: Any
+    pipeline: PipelineConfig,
+    stage: str,
+    file: str,
+    *,
+    target: str | None = None,
+    rule: str | None = None,
+    **kwargs: Any,
 ) -> BaseOperator:
     """The task of a stage that runs on Spark, in the way the pipeline says."""
     if pipeline.spark.mode == "submit":
         from sluice.orchestration.submit import submit
 
-        return submit(stage, pipeline=pipeline, path=file, target=target, **kwargs)
+        return submit(stage, pipeline=pipeline, path=file, target=target, rule=rule, **kwargs)
+    if rule is not None:
+        return RuleOperator(pipeline=file, rule=rule, **kwargs)
     if target is None:
         return MergeOperator(pipeline=file, **kwargs)
     return LoadOperator(pipeline=file, target=target, **kwargs)

@@ -178,6 +178,21 @@ class MergeOperator(BatchOperator):
         return self._done(merge(open_runtime(self.pipeline), self.require_number()))
 
 
+class RuleOperator(BatchOperator):
+    """Takes a batch through one rule that has a task of its own, and the fused rules behind it."""
+
+    ui_color = "#fcf3cf"
+
+    def __init__(self, *, rule: str, execution_timeout: timedelta | None = timedelta(hours=2), **kwargs: Any) -> None:
+        super().__init__(execution_timeout=execution_timeout, **kwargs)
+        self.rule = rule
+
+    def work(self, context: Context, **memory: Any) -> dict[str, Any]:
+        from sluice.flows.transform import apply_rule
+
+        return self._done(apply_rule(open_runtime(self.pipeline), self.require_number(), self.rule))
+
+
 class TargetOperator(BatchOperator):
     """A task on one batch for one target."""
 

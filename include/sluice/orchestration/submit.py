@@ -30,18 +30,21 @@ _TERMINAL, _HELD = 65, 69
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
-    """Runs ``spark_jobs/{stage}.py`` with the pipeline file, the target if there is one, and the batch number.
+    """Runs ``spark_jobs/{stage}.py`` with the pipeline file, the target or rule if there is one, and the batch number.
 
     The job resolves the pipeline's connections from its environment, into which this operator puts those that Airflow
     knows. The job's log holds the error, in one message; this task only says that it is there.
     """
 
-    def __init__(self, *, stage: str, pipeline: str, target: str | None = None, **kwargs: Any) -> None:
-        arguments = ["--pipeline", pipeline, "--batch", BATCH, *(["--target", target] if target else [])]
+    def __init__(
+        self, *, stage: str, pipeline: str, target: str | None = None, rule: str | None = None, **kwargs: Any
+    ) -> None:
+        which = ["--target", target] if target else ["--rule", rule] if rule else []
+        arguments = ["--pipeline", pipeline, "--batch", BATCH, *which]
         super().__init__(
             application=str(JOBS / f"{stage}.py"),
             application_args=arguments,
-            name=f"sluice {stage} {target or ''}".strip(),
+            name=f"sluice {stage} {target or rule or ''}".strip(),
             durable=False,  # a stage is safe to run again, and its job ends with the task
             **kwargs,
         )
@@ -87,13 +90,20 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
 
 
 def submit(
-    stage: str, *, pipeline: PipelineConfig, path: str, target: str | None = None, **kwargs: Any
+    stage: str,
+    *,
+    pipeline: PipelineConfig,
+    path: str,
+    target: str | None = None,
+    rule: str | None = None,
+    **kwargs: Any,
 ) -> SubmitOperator:
-    """The spark-submit task of one stage (``merge`` or ``load``)."""
+    """The spark-submit task of one stage (``merge``, ``rule`` or ``load``)."""
     return SubmitOperator(
         stage=stage,
         pipeline=path,
         target=target,
+        rule=rule,
         conn_id=pipeline.spark.connection,
         execution_timeout=timedelta(hours=2),
         **kwargs,

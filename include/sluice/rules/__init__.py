@@ -1,7 +1,7 @@
 """The user's rules."""
 
+from sluice.config.engine import EngineConfig, RuleConfig, RuleMatch
 from sluice.rules.context import RuleContext
-from sluice.rules.engine import EngineConfig, RuleConfig, RuleMatch
 from sluice.rules.lookups import Lookup, LookupSource
 from sluice.rules.ruleset import Rejected, RuleCount, Ruled, RuleSet
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.config.engine import OnError, RuleKind
 from sluice.config.masking import SHOWN
 from sluice.errors import RuleError, SluiceError
 from sluice.model.tables import TableId, stored_name
 from sluice.rules import images, sql, views
 from sluice.rules.context import RuleContext, Sent
-from sluice.rules.engine import OnError, RuleKind
 from sluice.rules.lookups import Lookup
 from sluice.rules.script import Rule
 from sluice.rules.values import fitted, from_python, inferred, to_python, to_rows, true_name
@@ -32,6 +32,7 @@ class Run:
     Attributes:
         hidden: names of the columns whose values must not be shown.
         failed: merged rows (``_source_row``) on which the rule raised, and why.
+        unknown: merged rows of which only the old image made it raise: such a row did not get to the target, so nothing has to leave it.
     """
 
     rule: Rule
@@ -39,6 +40,7 @@ class Run:
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     failed: dict[int, RuleError] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)
 
     def context(self, rows: pa.Table) -> RuleContext:
         """The context of these rows."""
@@ -55,11 +57,16 @@ class Run:
             return "(a table without a key)"
         return ", ".join(f"{name}={SHOWN if name in self.hidden else repr(value)}" for name, value in key.items())
 
-    def fail(self, source_row: int, error: RuleError) -> None:
+    def fail(self, source_row: int, image: int, error: RuleError) -> None:
         """Note a row that failed. Raises the error if the rule says stop, or too many failed."""
         config = self.rule.config
         if config.on_error is OnError.STOP:
+            if self.hidden:
+                raise error from None
             raise error
+        if image == images.SHADOW:
+            self.unknown.add(source_row)
+            return
         self.failed.setdefault(source_row, error)
         if len(self.failed) > config.max_errors:
             raise RuleError(
@@ -85,7 +92,7 @@ def run(work: Run, rows: pa.Table) -> Tables:
         if work.rule.config.on_error is OnError.STOP or len(work.failed) > work.rule.config.max_errors:
             raise
         _find_failing(kind, work, rows)
-        tables = kind(work, without(rows, work.failed))
+        tables = kind(work, without(rows, work.failed, work.unknown))
     return {table: without(part, work.failed) for table, part in tables.items()} if work.failed else tables
 
 
@@ -97,18 +104,20 @@ def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.T
         if len(work.failed) > work.rule.config.max_errors:
             raise
         if rows.num_rows == 1:
-            work.fail(rows["_source_row"][0].as_py(), error)
+            work.fail(rows["_source_row"][0].as_py(), rows["_image"][0].as_py(), error)
             return
         half = rows.num_rows // 2
         _find_failing(kind, work, rows.slice(0, half))
         _find_failing(kind, work, rows.slice(half))
 
 
-def without(rows: pa.Table, failed: Mapping[int, Any]) -> pa.Table:
-    """Rows of which no image failed."""
-    if not failed:
+def without(rows: pa.Table, failed: Mapping[int, Any], unknown: Collection[int] = ()) -> pa.Table:
+    """Rows of which no image failed, without the old images of ``unknown``."""
+    if not failed and not unknown:
         return rows
-    gone = np.isin(rows["_source_row"].to_numpy(), np.fromiter(failed, np.int64))
+    numbers = rows["_source_row"].to_numpy()
+    gone = np.isin(numbers, np.fromiter(failed, np.int64))
+    gone |= np.isin(numbers, np.fromiter(unknown, np.int64)) & (rows["_image"].to_numpy() == images.SHADOW)
     return rows.filter(pa.array(~gone)) if gone.any() else rows
 
 
@@ -127,7 +136,7 @@ def _row(work: Run, rows: pa.Table) -> Tables:
     context = work.context(rows)
     results: dict[TableId, tuple[list[dict[str, Any]], list[int]]] = {table: ([], [])}
     for index, row in enumerate(dicts):
-        if origins[index] in work.failed:
+        if origins[index] in work.failed or (kinds[index] == images.SHADOW and origins[index] in work.unknown):
             continue
         context.op = _EVENTS[ops[index]]  # type: ignore[assignment]
         context.image = "before" if kinds[index] == images.SHADOW else "after"
@@ -137,7 +146,11 @@ def _row(work: Run, rows: pa.Table) -> Tables:
         try:
             result = function(row, context)
         except Exception as error:
-            work.fail(origins[index], work.error(error, f"failed on {context.op} of {table} {work.key_text(key)}"))
+            work.fail(
+                origins[index],
+                kinds[index],
+                work.error(error, f"failed on {context.op} of {table} {work.key_text(key)}"),
+            )
             continue
         if result is None:
             continue
@@ -148,7 +161,7 @@ def _row(work: Run, rows: pa.Table) -> Tables:
                     where=f"{rule.path}:{function.__code__.co_firstlineno if hasattr(function, '__code__') else 1}",
                     hint="return the row (a dict), None to leave it out, or a list of rows",
                 )
-                work.fail(origins[index], wrong)
+                work.fail(origins[index], kinds[index], wrong)
                 break
             place = views.table_id(item.table, table) if isinstance(item, Sent) else table
             items, origin = results.setdefault(place, ([], []))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.rules.engine import LookupConfig
+from sluice.config.engine import LookupConfig
 
 
 @dataclass

@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.config.engine import EngineConfig, OnError
 from sluice.config.loading import load_model_with_lines
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.model.tables import TableId
 from sluice.rules import builtin, images, kinds
-from sluice.rules.engine import EngineConfig, OnError
 from sluice.rules.kinds import Run, Tables
 from sluice.rules.lookups import LookupSource, resolved
 from sluice.rules.script import Rule
@@ -113,11 +113,11 @@ class RuleSet:
 
     def matching(self, table: TableId) -> RuleSet:
         """The rules that may apply to rows of ``table``."""
-        return RuleSet(tuple(rule for rule in self.rules if _matches(rule, table)))
+        return RuleSet(tuple(rule for rule in self.rules if matches(rule, table)))
 
     def concerning(self, table: TableId) -> RuleSet:
         """All rules if one may apply to ``table`` (it may send rows to a table that another one matches), else none."""
-        return self if any(_matches(rule, table) for rule in self.rules) else RuleSet()
+        return self if any(matches(rule, table) for rule in self.rules) else RuleSet()
 
     def apply(
         self,
@@ -141,19 +141,16 @@ class RuleSet:
         if not self.matching(table).rules or not merged.num_rows:
             return Ruled({table: merged}, [RuleCount(rule.name, 0, 0, 0.0) for rule in self.rules])
         tables: Tables = {table: images.unfold(merged)}
+        secret = bool(masking and masking.hidden(table.schema, table.table, map(true_name, merged.schema)))
         counts, rejected = [], []
         for rule in self.rules:
             started = time.perf_counter()
-            matched = [place for place in tables if _matches(rule, place)]
+            matched = [place for place in tables if matches(rule, place)]
             rows_in = rows_out = 0
             failed: dict[int, RuleError] = {}
             held = resolved(rule.config.lookups, (lookups or {}).get(rule.name)) if matched else {}
             for place in matched:
-                hidden = (
-                    masking.hidden(place.schema, place.table, map(true_name, tables[place].schema))
-                    if masking
-                    else frozenset()
-                )
+                hidden = _hidden(tables[place], place, masking, secret)
                 work = Run(rule, place, held, hidden)
                 seen, came = _apply_to(work, tables)
                 rows_in += seen
@@ -171,19 +168,29 @@ class RuleSet:
         )
 
 
+def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: bool) -> frozenset[str]:
+    """Columns whose values must not be shown: masked ones, and with ``secret`` all that rules made, which may hold the same."""
+    if masking is None:
+        return frozenset()
+    users = [field for field in rows.schema if field.name not in images.INTERNAL]
+    marked = {true_name(f) for f in users if b"sluice.masked" in (f.metadata or {})}
+    made = {true_name(f) for f in users if secret and b"sluice.type" not in (f.metadata or {})}
+    return masking.hidden(table.schema, table.table, map(true_name, users)) | marked | made
+
+
 def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
     """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out."""
     rule, place = work.rule, work.table
     rows = tables[place]
     key = images.key_columns(rows.schema)
-    mask = _sees(rule, rows)
+    mask = sees(rule, rows)
     if not mask.any():
         return 0, 0
     seen = rows if mask.all() else rows.filter(pa.array(mask))
     came = 0
     results = kinds.run(work, seen)
     for table, out in results.items():
-        out = _emitted(rule, out, table, place, key)
+        out = emitted(rule, out, table, place, key)
         came += images.visible(out)
         if table == place:
             rest = rows.filter(pa.array(~mask)) if not mask.all() else None
@@ -195,7 +202,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
     return images.visible(seen), came
 
 
-def _emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:
+def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Sequence[str]) -> pa.Table:
     """Rows with the key (and only the columns) that ``emits`` says, or the key they had."""
     line = rule.config.emits.get(str(table))
     names = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
@@ -240,12 +247,13 @@ def _keyed(column: pa.Field, key: Sequence[str]) -> pa.Field:
     return column.with_metadata(metadata)
 
 
-def _matches(rule: Rule, table: TableId) -> bool:
+def matches(rule: Rule, table: TableId) -> bool:
+    """True if the rule may apply to rows of ``table``."""
     match = rule.config.match
     return bool(re.fullmatch(match.schema_, table.schema) and re.fullmatch(match.table, table.table))
 
 
-def _sees(rule: Rule, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def sees(rule: Rule, rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which rows the rule applies to, by operation and by changed columns."""
     match = rule.config.match
     events = [event[0] for event in match.events if re.fullmatch(match.operation, event)]

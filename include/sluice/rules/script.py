@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sluice.config.engine import RuleConfig, RuleKind
 from sluice.errors import RuleError
 from sluice.rules import params
-from sluice.rules.engine import RuleConfig, RuleKind
 
 FUNCTION = "transform"
 

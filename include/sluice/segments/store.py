@@ -116,6 +116,14 @@ class SegmentStore:
             infos = self._fs.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
         return [(posixpath.relpath(info.path, self._base), info.size) for info in infos if info.is_file]
 
+    def list_files(self, folder: str) -> list[str]:
+        """Paths of all files below a folder, sorted; none if it is not there."""
+        with self._errors(f"listing {folder}"):
+            infos = self._fs.get_file_info(
+                fs.FileSelector(self.full_path(folder), recursive=True, allow_not_found=True)
+            )
+        return sorted(posixpath.relpath(info.path, self._base) for info in infos if info.is_file)
+
     # writing -------------------------------------------------------------------------------------------------------
     def write_bytes(self, path: str, data: bytes) -> None:
         """Write a file durably and all or nothing: a reader sees the old state or all of the new one."""

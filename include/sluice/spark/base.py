@@ -31,6 +31,9 @@ class UnitRunner(Protocol):
     def cancel(self) -> None:
         """From another thread: end the run under way, if there is one; it raises whatever it raises."""
 
+    def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        """Reports of :func:`sluice.spark.frames.run_frames` (``tables``: FrameTable). Raises also what Spark says of a rule's plan."""
+
 
 def balanced(units: Sequence[Any], bins: int) -> list[list[int]]:
     """Indices of ``units`` in at most ``bins`` groups of about equal ``unit.cost`` (1 if it has none), heaviest first."""

@@ -7,10 +7,11 @@ only the client's channel is. An id that the server closed after an idle hour is
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -21,6 +22,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError, SparkUnavailable
+from sluice.spark.frames import run_frames
 from sluice.spark.work import UnitFailed, new_tag, run_on
 
 _log = structlog.get_logger()
@@ -28,9 +30,25 @@ _log = structlog.get_logger()
 CONNECT_TIMEOUT_S = 5.0
 _NAMESPACE = uuid.UUID("8a4a5e0c-6b0f-5a0e-9a53-5b1d1ce5f00d")
 _CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 _generation = itertools.count()
 _current = next(_generation)
 """Generation of the session ids that this process uses; moves on when the server has closed one."""
+
+
+@contextmanager
+def _visible(session: SparkSession) -> Iterator[None]:
+    """While a rule is called, the functions of pyspark.sql in its file find this session."""
+    before = os.environ.get(_REMOTE)
+    os.environ[_REMOTE] = "1"
+    SparkSession._set_default_and_active_session(session)
+    try:
+        yield
+    finally:
+        SparkSession._default_session = None
+        SparkSession._active_session.session = None
+        if before is None:
+            del os.environ[_REMOTE]
 
 
 class ConnectRunner:
@@ -81,6 +99,26 @@ class ConnectRunner:
         finally:
             self._running = None
             session.client.close()
+
+    def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        """One job. Raises PySparkException, too."""
+        global _current
+        self._require_server()
+        for _ in range(64):
+            session = SparkSession.builder.remote(self._url()).create()
+            try:
+                session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
+                with _visible(session):
+                    return run_frames(session, tables)
+            except PySparkException as error:
+                if not any(word in str(error) for word in _CLOSED):
+                    raise
+                _current = next(_generation)
+            except grpc.RpcError as error:
+                raise self._lost(description, error) from error
+            finally:
+                session.client.close()
+        raise self._lost(description, RuntimeError("every session id is closed"))
 
     def _url(self) -> str:
         session_id = uuid.uuid5(_NAMESPACE, str(_current))

@@ -1,4 +1,7 @@
-"""Units in threads of this process, without Spark: for the command line and for tests. Arrow and the servers release the GIL."""
+"""Units in threads of this process, without Spark: for the command line and for tests. Arrow and the servers release the GIL.
+
+Only a rule of type spark needs Spark here, too: a session of this process, started when the first one runs.
+"""
 
 from __future__ import annotations
 
@@ -44,3 +47,11 @@ class LocalRunner:
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+
+    def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        del description
+        if not tables:
+            return []
+        from sluice.spark.frames import local_session, run_frames
+
+        return run_frames(local_session(), tables)

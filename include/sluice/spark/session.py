@@ -33,3 +33,9 @@ class SessionRunner:
         del description
         self._tag = new_tag()
         return run_on(self._session, function, units, parallelism=parallelism, tag=self._tag)
+
+    def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
+        del description
+        from sluice.spark.frames import run_frames
+
+        return run_frames(self._session, tables)

@@ -11,8 +11,10 @@ from sluice.targets.base import (
     Capabilities,
     Fence,
     LoadCount,
+    OnRefused,
     PlannedColumn,
     PlannedTable,
+    Refusal,
     Remark,
     TableChanges,
     Target,
@@ -20,7 +22,19 @@ from sluice.targets.base import (
 )
 
 __all__ = [
-    "KINDS", "Capabilities", "Fence", "LoadCount", "PlannedColumn", "PlannedTable", "Remark", "TableChanges", "Target", "TargetTable", "open_target",
+    "KINDS",
+    "Capabilities",
+    "Fence",
+    "LoadCount",
+    "OnRefused",
+    "PlannedColumn",
+    "PlannedTable",
+    "Refusal",
+    "Remark",
+    "TableChanges",
+    "Target",
+    "TargetTable",
+    "open_target",
 ]  # fmt: skip
 
 KINDS = {

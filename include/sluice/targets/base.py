@@ -9,7 +9,7 @@ A process that was paused and comes back finds a higher epoch and stops (Fenced)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -112,13 +112,28 @@ class Fence:
 class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
-    ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases.
+    ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases. ``scope``: under which
+    a table without a key remembers that these rows are written; the table itself, unless they are not a batch's.
     """
 
     table: TargetTable
     rows: pa.Table
     deletes: bool = True
     upserts: bool = True
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row (a table of one) that the target did not take, why, and its number for the reason."""
+
+    row: pa.Table
+    reason: str
+    where: str
+
+
+OnRefused = Callable[[TableChanges, Sequence[Refusal]], None]
+"""Keeps refused rows; called before the transaction that lacks them commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,7 @@ class LoadCount:
     deleted: int = 0
     statements: int = 0
     retries: int = 0
+    refused: int = 0
 
     def __add__(self, other: LoadCount) -> LoadCount:
         return LoadCount(
@@ -136,6 +152,7 @@ class LoadCount:
             self.deleted + other.deleted,
             self.statements + other.statements,
             self.retries + other.retries,
+            self.refused + other.refused,
         )
 
 
@@ -170,8 +187,12 @@ class Target(Protocol):
         *,
         one_transaction: bool = False,
         acknowledge: Position | None = None,
+        on_refused: OnRefused | None = None,
     ) -> LoadCount:
-        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's acknowledgement."""
+        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's acknowledgement.
+
+        ``on_refused``: rows that the target refuses are left out and given to it; None: the first one stops the load.
+        """
 
     def finish_load(self, epoch: int, batch: int, position: Position) -> None:
         """All of ``batch`` is written. A repeat is harmless. Raises Fenced."""

@@ -135,7 +135,7 @@ def test_add_constants_and_metadata(use) -> None:
     assert (got["s"], got["t"], got["op"], got["at"]) == ("shop", "customers", "update", COMMIT)
 
 
-def test_soft_delete_keeps_the_row_and_its_last_image(use) -> None:
+def test_soft_delete_keeps_the_row_as_the_target_has_it(use) -> None:
     rules = use("soft_delete", "{column: gone, at: gone_at}")
     items = (
         row(),
@@ -145,7 +145,7 @@ def test_soft_delete_keeps_the_row_and_its_last_image(use) -> None:
     )
     got = applied(rules, *items)
     assert [(r["id"], r["_op"], r["gone"], r["email"]) for r in got] == [
-        (1, "i", 0, "A@x"), (2, "u", 0, "A@x"), (3, "u", 1, "last"), (4, "i", 1, "A@x"),
+        (1, "i", 0, "A@x"), (2, "u", 0, "A@x"), (3, "u", 1, "first"), (4, "i", 1, "A@x"),
     ]  # fmt: skip
     assert [r["gone_at"] for r in got] == [None, None, COMMIT, COMMIT]
     assert got[2]["_before"]["gone"] == 0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.config.engine import EngineConfig, RuleKind
 from sluice.config.loading import load_model
 from sluice.errors import ConfigError
 from sluice.flows.rulenew import changes_file, new_rule
 from sluice.flows.ruletest import find_rule, handwritten, try_rule
 from sluice.rules import builtin
-from sluice.rules.engine import EngineConfig, RuleKind
 
 SAMPLE = Path(__file__).parents[3] / "include/rules"
 IN_PROCESS = [kind for kind in RuleKind if kind is not RuleKind.SPARK]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import traceback
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.merge.compact import merged_schema
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
@@ -195,6 +197,50 @@ def test_an_exception_names_rule_line_table_and_key(rules) -> None:
     assert error.where is not None
     assert error.where.endswith("rule.py:2")
     assert "'mine' failed on insert of shop.customers id=1: KeyError: 'nope'" in error.message
+
+
+FAILING = (
+    "def transform(row, context):\n    if row['email'] == 'bad':\n        raise ValueError('bad')\n    return row\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["row", "arrow"])
+@pytest.mark.parametrize("on_error", ["skip_row", "dead_letter"])
+def test_rows_that_fail_are_left_out_with_all_their_images(rules, kind: str, on_error: str) -> None:
+    code = FAILING
+    if kind == "arrow":
+        code = "def transform(rows, context):\n    if 'bad' in rows['email'].to_pylist():\n        raise ValueError('bad')\n    return rows\n"
+    items = (
+        row("i", id=1), row("i", id=2, email="bad"), row("u", {"email": "good"}, id=3, email="bad"),
+        row("u", {"email": "bad"}, id=4), row("d", {"email": "bad"}, id=5, email="bad"), row("u", {"email": "x"}, id=6),
+    )  # fmt: skip
+    ruled = rules(code, type=kind, on_error=on_error).apply(rows(*items), TABLE)
+    got = sorted((r["id"], r["_op"]) for r in ruled.tables[TABLE].to_pylist())
+    assert got == [(1, "i"), (4, "i"), (6, "u")]  # what was bad before was never at the target: 4 comes as new
+    assert [(c.rows_in, c.errors) for c in ruled.counts] == [(6, 3)]
+    if on_error == "dead_letter":
+        (rejected,) = ruled.rejected
+        assert rejected.rows["id"].to_pylist() == [2, 3, 5]
+        assert all("ValueError: bad" in reason for reason in rejected.reasons)
+        assert all(":" in place for place in rejected.places)
+    else:
+        assert ruled.rejected == []
+
+
+def test_too_many_failures_stop(rules) -> None:
+    items = [row("i", id=i, email="bad") for i in range(5)]
+    assert rules(FAILING, on_error="skip_row", max_errors=5).apply(rows(*items), TABLE).counts[0].errors == 5
+    error = raised(rules(FAILING, on_error="skip_row", max_errors=4), *items)
+    assert "more than max_errors" in error.message
+
+
+def test_values_of_masked_columns_are_withheld(rules) -> None:
+    masking = Masking((r"shop\.customers\.email",))
+    code = "def transform(row, context):\n    raise ValueError('cannot ' + row['email'])\n"
+    with pytest.raises(RuleError, match=r"ValueError \(its text is withheld") as caught:
+        rules(code).apply(rows(row(email="sec" + "ret")), TABLE, masking=masking)
+    assert "id=1" in caught.value.message
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_syntax_error_names_the_line(rules) -> None:

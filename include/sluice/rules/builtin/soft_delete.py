@@ -3,7 +3,8 @@
     builtin: soft_delete
     params: {column: deleted, at: deleted_at}
 
-A row that is inserted again comes alive again. Lasts as long as the rule: a target that was filled before needs the columns (default 0).
+A deleted row keeps the values it had at the target. A row that is inserted again comes alive again.
+Lasts as long as the rule: a target that was filled before needs the columns (default 0).
 """
 
 import numpy as np
@@ -27,7 +28,7 @@ def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
     gone = pc.equal(rows["_op"], "d")
     removed = rows.filter(gone)
     existed = pc.is_valid(removed["_before"])
-    parts = [_flagged(rows.filter(pc.invert(gone)), p, deleted=False), _flagged(_last(removed), p, deleted=True)]
+    parts = [_flagged(rows.filter(pc.invert(gone)), p, deleted=False), _flagged(removed, p, deleted=True)]
     was = _flagged(removed.filter(existed), p, deleted=False)
     parts.append(_set(_set(was, "_op", "u"), "_image", "before"))
     return pa.concat_tables(parts)
@@ -41,18 +42,6 @@ def _flagged(rows: pa.Table, p: Given, *, deleted: bool) -> pa.Table:
         rows = append(
             rows, p.at, rows["_commit_ts"] if deleted else pa.nulls(rows.num_rows, rows.schema.field("_commit_ts").type)
         )
-    return rows
-
-
-def _last(rows: pa.Table) -> pa.Table:
-    """Deleted rows with their last image, which ``_before`` holds where the row existed before the batch."""
-    before = rows["_before"].combine_chunks()
-    existed = pc.is_valid(before)
-    for index, name in enumerate(rows.schema.names):
-        if before.type.get_field_index(name) >= 0:
-            rows = rows.set_column(
-                index, rows.schema.field(name), pc.if_else(existed, pc.struct_field(before, name), rows[name])
-            )
     return rows
 
 

@@ -141,7 +141,9 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
                 where=place,
                 hint="is the server up? the same batch is tried again",
             ) from error
-        raise LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place) from error
+        refused = LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
+        refused.code = code
+        raise refused from error
     except OSError as error:
         raise TargetUnavailable(
             f"the target does not answer while {doing}: {error}", where=where or endpoint.address

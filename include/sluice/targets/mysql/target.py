@@ -19,8 +19,17 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import Capabilities, Fence, LoadCount, PlannedTable, Remark, TableChanges, TargetTable
-from sluice.targets.mysql import bulk, literals, statements
+from sluice.targets.base import (
+    Capabilities,
+    Fence,
+    LoadCount,
+    OnRefused,
+    PlannedTable,
+    Remark,
+    TableChanges,
+    TargetTable,
+)
+from sluice.targets.mysql import bulk, literals, refusals, statements
 from sluice.targets.mysql.connection import LAX, STRICT, Contention, TargetConnection, connect, errors
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.review import read_triggers, review
@@ -115,27 +124,49 @@ class MySQLTarget:
         *,
         one_transaction: bool = False,
         acknowledge: Position | None = None,
+        on_refused: OnRefused | None = None,
     ) -> LoadCount:
         """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
         with self._session("loading") as session:
             groups = [list(changes)] if one_transaction or acknowledge is not None else [[item] for item in changes]
             total = LoadCount()
             for group in groups:
-                write = partial(self._write, session, fence, group, acknowledge)
+                write = partial(self._write, session, fence, group, acknowledge, on_refused)
                 done, retries = self._transaction(session, write, _names(group))
                 total += done + LoadCount(retries=retries)
             return total
 
     def _write(
-        self, session: _Session, fence: Fence, group: Sequence[TableChanges], acknowledge: Position | None
+        self,
+        session: _Session,
+        fence: Fence,
+        group: Sequence[TableChanges],
+        acknowledge: Position | None,
+        on_refused: OnRefused | None,
     ) -> LoadCount:
         self.acks.guard(session.cursor, fence, exclusive=acknowledge is not None)
         total = LoadCount()
         for item in group:
-            total += self._write_keyed(session, item) if item.table.key else self._write_keyless(session, fence, item)
+            write = partial(self._write_table, session, fence)
+            if on_refused is None:
+                total += write(item)
+                continue
+            count, refused = refusals.write_around(item, write, session.cursor)
+            on_refused(item, refused)
+            total += count + LoadCount(refused=len(refused))
         if acknowledge is not None:
             self.acks.acknowledge(session.cursor, fence.epoch, fence.batch, acknowledge)
         return total
+
+    def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+        try:
+            with errors(self.endpoint, f"loading {item.table.table}", where=f"{self.config.name}: {item.table.table}"):
+                return self._write_keyed(session, item) if item.table.key else self._write_keyless(session, fence, item)
+        except LoadError as error:
+            shown = refusals.discreet(error, item.rows)
+            if shown is error:
+                raise
+            raise shown from None
 
     def _write_keyed(self, session: _Session, item: TableChanges) -> LoadCount:
         gone = pc.equal(item.rows["_op"], "d")
@@ -165,7 +196,7 @@ class MySQLTarget:
 
     def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
-        scope = str(item.table.table)
+        scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
         gone = pc.equal(item.rows["_op"], "d")
@@ -250,7 +281,9 @@ class _Session:
         """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""
         self.cursor.execute("SHOW WARNINGS")
         level, code, text = self.cursor.fetchone() or ("Warning", 0, "unknown")
-        raise LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+        refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+        refused.code = int(code)
+        raise refused
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
         """Execute; returns the number of statements."""

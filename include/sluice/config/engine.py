@@ -153,6 +153,10 @@ class RuleConfig(_Model):
     def _one_file(self) -> RuleConfig:
         if (self.path is None) == (self.builtin is None):
             raise ValueError("a rule takes either path (a file of yours) or builtin (a rule that comes with Sluice)")
+        if self.type is RuleKind.SPARK and self.on_error is not OnError.STOP:
+            raise ValueError(
+                f"a rule of type spark cannot {self.on_error}: Spark does not say on which row it failed; on_error: stop"
+            )
         return self
 
 

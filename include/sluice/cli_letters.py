@@ -1,0 +1,202 @@
+"""``sluice dead-letters``: what rules and targets did not take, and its way to the target after all."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.config.loading import find_pipeline
+from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.flows.letters import Letter
+
+letters_app = typer.Typer(
+    no_args_is_help=True, help="Rows that a rule or a target did not take: list, show, replay, discard."
+)
+
+Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids, or their first digits; none: all that wait.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+def _runtime(pipeline: str) -> Runtime:
+    return Runtime.build(find_pipeline(pipeline, pipelines_folder()))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def _json(data: Any) -> None:
+    print(json.dumps(data, ensure_ascii=False, default=str))
+
+
+@letters_app.command(name="list")
+def list_letters(
+    pipeline: Pipeline,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that were replayed, superseded or discarded.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Dead letters that wait, oldest first."""
+    from sluice.flows.letters import letters
+
+    found = letters(_runtime(pipeline), everything=everything)
+    if as_json:
+        _json([one.to_json() for one in found])
+        return
+    console = _console()
+    if not found:
+        console.print("[green]no dead letters[/]" + ("" if everything else " wait"))
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("id", "state", "batch", "from", "op", "table", "key", "reason"):
+        table.add_column(heading, overflow="fold")
+    for one in found:
+        state = "[yellow]waiting[/]" if one.waiting else ", ".join(sorted(set(one.settled.values())))
+        what = "batch" if one.stage == "skip" else f"{'rule' if one.stage == 'rule' else 'target'} {one.by}"
+        table.add_row(
+            one.id,
+            state,
+            str(one.batch),
+            escape(what),
+            one.op,
+            escape(one.table),
+            escape(_key(one)),
+            escape(one.reason),
+        )
+    console.print(table)
+
+
+@letters_app.command()
+def show(
+    pipeline: Pipeline,
+    wanted: Annotated[str, typer.Argument(metavar="ID", help="Its id, or the first digits.")],
+    as_json: AsJson = False,
+) -> None:
+    """One dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
+    from sluice.flows.letters import contents, letter
+
+    runtime = _runtime(pipeline)
+    one = letter(runtime, wanted)
+    row = contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
+    if as_json:
+        _json(one.to_json() | row)
+        return
+    console = _console()
+    lines = {
+        "id": one.id,
+        "reason": one.reason,
+        "at": one.where,
+        "table": f"{one.op} {one.table} {_key(one)}",
+        "position": f"{one.file}:{one.offset}" + (f"  gtid {one.gtid}" if one.gtid else "") if one.file else "",
+        "batch": f"{one.batch}, change {one.seq}, committed {one.commit_time}"
+        if one.stage != "skip"
+        else f"{one.batch}, {one.rows} changes",
+        "waits for": ", ".join(one.waiting) or "nobody: " + ", ".join(f"{t} {s}" for t, s in one.settled.items()),
+    }
+    for name, value in lines.items():
+        if value:
+            console.print(f"[dim]{name:>9}[/]  {escape(value)}", highlight=False)
+    if row["row"]:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("column", "row", *(["before"] if row["before"] else [])):
+            table.add_column(heading, overflow="fold")
+        for name, value in row["row"].items():
+            cells = [_cell(value), *([_cell(row["before"].get(name))] if row["before"] else [])]
+            table.add_row(escape(name), *map(escape, cells))
+        console.print()
+        console.print(table)
+    if one.waiting:
+        console.print(
+            f"\nwhen the cause is mended: sluice dead-letters replay {runtime.name} {one.id}", highlight=False
+        )
+
+
+@letters_app.command()
+def replay(
+    pipeline: Pipeline,
+    ids: Ids = None,
+    target: Annotated[str | None, typer.Option(help="Only for this target.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would become of each.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver dead letters after the cause is mended: through the rules of now, behind the target's fence, never over a newer row."""
+    from sluice.flows.admin import who
+    from sluice.flows.replay import replay as run_replay
+
+    runtime = _runtime(pipeline)
+    if not yes and not dry_run:
+        planned = run_replay(runtime, ids or [], target=target, by=who(), dry_run=True)
+        fresh = sum(p.outcome == "replayed" for p in planned)
+        _console().print(
+            f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date",
+            highlight=False,
+        )
+        typer.confirm("Do it?", abort=True, err=True)
+    done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
+    if as_json:
+        _json([outcome.to_json() for outcome in done])
+    else:
+        console = _console()
+        colours = {"replayed": "green", "superseded": "dim", "failed": "bold red", "unproven": "yellow"}
+        for outcome in done:
+            word = (
+                f"would be {outcome.outcome}"
+                if dry_run and outcome.outcome in {"replayed", "superseded"}
+                else outcome.outcome
+            )
+            console.print(
+                f"{outcome.id}  {escape(outcome.target)}  [{colours[outcome.outcome]}]{word}[/]  {escape(outcome.why)}",
+                highlight=False,
+            )
+        if not done:
+            console.print("[green]no dead letters wait[/]")
+    if any(outcome.outcome in {"failed", "unproven"} for outcome in done):
+        raise typer.Exit(1)
+
+
+@letters_app.command()
+def discard(
+    pipeline: Pipeline,
+    ids: Annotated[list[str], typer.Argument(help="Ids, or their first digits.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; goes into the audit.")] = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give dead letters up: they are not delivered, and retention removes them."""
+    from sluice.flows.admin import who
+    from sluice.flows.letters import letters
+    from sluice.flows.replay import discard as run_discard
+
+    runtime = _runtime(pipeline)
+    found = [one for one in letters(runtime) if any(one.id.startswith(wanted) for wanted in ids)]
+    if not yes:
+        for one in found:
+            _console().print(f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False)
+        typer.confirm(f"Give {len(found)} dead letters up?", abort=True, err=True)
+    done = run_discard(runtime, ids, by=who(), reason=reason)
+    if as_json:
+        _json([one.to_json() for one in done])
+    else:
+        _console().print(f"discarded {len(done)} dead letters", highlight=False)
+
+
+def _key(one: Letter) -> str:
+    if one.stage == "skip":
+        return f"{one.rows} changes"
+    return ", ".join(f"{name}={value!r}" for name, value in one.key.items()) or "(no key)"
+
+
+def _cell(value: Any) -> str:
+    return "NULL" if value is None else value.hex(" ") if isinstance(value, bytes) else str(value)

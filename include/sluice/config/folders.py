@@ -1,0 +1,22 @@
+"""Where the user's files are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def repository_folder(name: str, variable: str) -> Path:
+    """``include/{name}`` of this repository, or what the environment variable says."""
+    configured = os.environ.get(variable)
+    return Path(configured) if configured else Path(__file__).resolve().parents[2] / name
+
+
+def pipelines_folder() -> Path:
+    """Where the pipeline files are: ``SLUICE_PIPELINES``, else include/pipelines."""
+    return repository_folder("pipelines", "SLUICE_PIPELINES")
+
+
+def rules_folder() -> Path:
+    """Where engine.yaml and the rules are: ``SLUICE_RULES``, else include/rules."""
+    return repository_folder("rules", "SLUICE_RULES")

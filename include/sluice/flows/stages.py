@@ -1,0 +1,131 @@
+"""Work units of a stage: files of an earlier stage through the rules of this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from sluice.config.pipeline import TableMapping
+from sluice.flows.changeset import ChangesetFile, RuleTotal, read_changeset_file
+from sluice.flows.frames import Framed, fold_files
+from sluice.flows.ruling import Ruling
+from sluice.flows.stagefiles import StageTable
+from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS, MergeResult, finish_part, pack
+from sluice.mapping import Mapping as Routes
+from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.rules import RuleCount
+from sluice.rules.script import Rule
+from sluice.segments.manifest import SegmentFile
+from sluice.segments.store import SegmentStore
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A file of one table, or what a rule of type spark made of a share ``(number, of)`` of its keys.
+
+    Attributes:
+        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed ``framed`` by.
+        segments: where the table's changes are, for the position of a dead letter.
+    """
+
+    source: TableId
+    files: tuple[ChangesetFile, ...]
+    segments: tuple[SegmentFile, ...] = ()
+    framed: Rule | None = None
+    inputs: tuple[ChangesetFile, ...] = ()
+    share: tuple[int, int] = (0, 1)
+
+    @property
+    def cost(self) -> int:
+        return sum(file.rows for file in self.files) // self.share[1] + 300
+
+
+@dataclass(frozen=True, slots=True)
+class StageUnit:
+    """Files that one worker takes through a stage; ``mapping`` None: it is not the last one, and names stay the source's."""
+
+    store_uri: str
+    pipeline: str
+    batch: int
+    attempt: str
+    number: int
+    parts: tuple[StagePart, ...]
+    ruling: Ruling
+    mapping: tuple[TableMapping, ...] | None
+
+    @property
+    def cost(self) -> int:
+        return sum(part.cost for part in self.parts)
+
+
+def plan_stage(
+    store: SegmentStore,
+    batch: int,
+    tables: Sequence[StageTable],
+    attempt: str,
+    ruling: Ruling,
+    mapping: tuple[TableMapping, ...] | None,
+    segments: Sequence[SegmentFile],
+    parallelism: int,
+    framed: tuple[Rule, Framed] | None = None,
+) -> list[StageUnit]:
+    """Units of about equal cost. A file is never cut: it is as large as the unit that wrote it. ``framed``: what a rule of type spark left."""
+    by_table: dict[TableId, list[SegmentFile]] = {}
+    for file in segments:
+        by_table.setdefault(file.table_id, []).append(file)
+    parts = [
+        StagePart(table.table_id, (file,), tuple(by_table.get(table.table_id, segments)))
+        for table in tables
+        for file in table.files
+    ]
+    if framed is not None:
+        rule, made = framed
+        for table in sorted({*made.images, *made.inputs}):
+            files, inputs = made.images.get(table, ()), made.inputs.get(table, ())
+            of = min(max(1, -(-sum(f.rows for f in (*files, *inputs)) // MAX_UNIT_ROWS)), KEY_BUCKETS)
+            found = tuple(by_table.get(table, segments))
+            parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
+    total = sum(part.cost for part in parts)
+    size = min(max(UNIT_ROWS, total // (parallelism * 2) + 1), MAX_UNIT_ROWS)
+    return [
+        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping)
+        for number, group in enumerate(pack([(part, part.cost) for part in parts], size))
+    ]
+
+
+def run_stage_unit(unit: StageUnit) -> MergeResult:
+    """Read, apply rules, map if it is the last stage, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    started = time.perf_counter()
+    store = SegmentStore(unit.store_uri, unit.pipeline)
+    routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
+    result = MergeResult((), (), 0.0)
+    for number, part in enumerate(unit.parts):
+        if part.framed is not None:
+            rows, passed = fold_files(store, part.files, part.inputs, part.framed, part.share)
+            buckets = (0, KEY_BUCKETS - 1)
+            result += MergeResult((), (RuleCount(part.framed.name, -passed, 0, 0.0),), 0.0)
+        else:
+            rows = read_changeset_file(store, part.files[0])
+            buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
+        name = f"{unit.number:05d}-{number:04d}"
+        result += finish_part(
+            store, unit.batch, unit.attempt, name, unit.ruling, routes, part.source, rows, buckets, part.segments
+        )
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def log_totals(pipeline: str, batch: int, totals: Sequence[RuleTotal]) -> None:
+    """A line a rule, in the task's log."""
+    for rule in totals:
+        _log.info("rule", pipeline=pipeline, batch=batch, **_figures(rule))
+
+
+def _figures(rule: RuleTotal) -> dict[str, Any]:
+    figures = {"rule": rule.name, "rows_in": rule.rows_in, "rows_out": rule.rows_out, "seconds": round(rule.seconds, 4)}
+    return figures | ({"errors": rule.errors, "dead_letters": rule.dead_letters} if rule.errors else {})
