@@ -77,7 +77,7 @@ class _TableDecoder:
         self.plan = plan
         self.arena = rows.arena
         self.bucketer = bucketer
-        rev = rows.rev[:, events]
+        rev = rows.rev if len(events) == rows.rev.shape[1] else rows.rev[:, events]
         op = rev[sc.R_OP]
         image_counts = rev[sc.R_IMAGES]
         update = op == sc.OP_UPDATE
@@ -324,8 +324,9 @@ class _TableDecoder:
             file = arrow.strings(rows.files).take(arrow.numbers(rev[sc.R_FILE][event]))
         present: pa.Array = pa.nulls(count, pa.binary())
         columns = len(self.plan.columns)
-        maps = np.empty((count, (columns + 7) >> 3), np.uint8)
-        if fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps):
+        if not fill.all_present(self.arena, self.bitmaps, self.main, columns):
+            maps = np.empty((count, (columns + 7) >> 3), np.uint8)
+            fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps)
             whole = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
             present = arrow.blobs([None if w else maps[i].tobytes() for i, w in enumerate(np.asarray(whole).tolist())])
         values = {

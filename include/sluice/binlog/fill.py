@@ -406,6 +406,21 @@ def fill_padded(arena: Any, offsets: Any, select: Any, prefix: Any, size: Any, e
 
 
 @kernel
+def all_present(arena: Any, bitmaps: Any, select: Any, columns: Any) -> Any:
+    """True if no row's columns-present bitmap lacks a column."""
+    size = columns >> 3
+    rest = (1 << (columns & 7)) - 1
+    for i in range(len(select)):
+        at = bitmaps[select[i]]
+        for j in range(size):
+            if arena[at + j] != 0xFF:
+                return False
+        if rest and (arena[at + size] & rest) != rest:
+            return False
+    return True
+
+
+@kernel
 def present_maps(arena: Any, bitmaps: Any, select: Any, columns: Any, out: Any) -> Any:
     """Copy each row's columns-present bitmap into ``out`` (uint8[rows, bytes]). Returns the number of rows that lack a column."""
     size = (columns + 7) >> 3

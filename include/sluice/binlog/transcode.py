@@ -77,7 +77,7 @@ def to_utf8(charset: str, data: _Array, ends: _Array) -> tuple[_Array, _Array]:
 
 
 def _check(charset: str, data: _Array, ends: _Array) -> None:
-    if len(data) == 0 or not (data & 0x80).any():
+    if int(data.max(initial=0)) < 0x80:
         return
     probe = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
     try:
