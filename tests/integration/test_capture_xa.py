@@ -11,7 +11,7 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.errors import LostPosition
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer
-from tests.integration.capturing import draining
+from tests.integration.capturing import draining, head
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 
@@ -98,6 +98,27 @@ def test_the_outcome_in_another_batch_many_files_later(made, known):
     server.execute(f"XA COMMIT '{db}a'", f"XA ROLLBACK '{db}b'")
     manifests = drain.all()
     assert seen(drain, manifests) == [("i", 1), ("i", 2)]
+    assert drain.position.prepared == ""
+
+
+@BOTH
+@pytest.mark.parametrize("known", [True, False], ids=["listed", "not-listed"])
+def test_several_readers_of_closed_files(made, known):
+    server, db, drain = made
+    prepare(server, db, f"{db}a", "INSERT INTO t VALUES (1, 'a')")
+    prepare(server, db, f"{db}b", "INSERT INTO t VALUES (2, 'b')")
+    if not known:
+        drain.position = head(drain.endpoint)
+    for i in range(10, 16):
+        server.execute(f"INSERT INTO t VALUES ({i}, 'z')", "FLUSH BINARY LOGS", database=db)
+        if i == 12:
+            server.execute(f"XA COMMIT '{db}b'")
+        if i == 14:
+            prepare(server, db, f"{db}c", "INSERT INTO t VALUES (3, 'c')")
+            server.execute(f"XA COMMIT '{db}a'")
+    server.execute(f"XA ROLLBACK '{db}c'")
+    drain.readers = 3
+    assert seen(drain, drain.all()) == [("i", i) for i in (10, 11, 12, 2, 13, 14, 1, 15)]
     assert drain.position.prepared == ""
 
 

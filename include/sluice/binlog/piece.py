@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,6 +91,7 @@ class PieceReading:
             statement=self._statement,
             seal=self._write,
             row_events=selection.row_events,
+            reread=_prepared_elsewhere,
             mariadb=mariadb,
             arena_bytes=arena_bytes,
             first_seq=piece.number * SEQ_STEP,
@@ -169,3 +170,7 @@ class PieceReading:
             self._sink = self._make_sink()
         for schema, table in decode_arena(rows, self._sink.buckets):
             self._sink.add(schema, table, in_order=True)
+
+
+def _prepared_elsewhere(*_: object) -> Iterable[bytes]:
+    raise _InTurn("the outcome of an XA transaction whose rows stand in another piece")
