@@ -38,6 +38,7 @@ from sluice.segments.writer import SegmentWriter
 
 _log = structlog.get_logger()
 
+_PART = "_part"
 MAX_LATE_ROWS = 500_000
 """Rows of late chunks that one batch takes; more wait for the next."""
 
@@ -210,6 +211,14 @@ class Placer:
                 or chunk.state not in {ChunkState.STORED, ChunkState.MARKED}
             ):
                 continue
+            if (
+                chunk.state is ChunkState.STORED
+            ):  # its worker is about to say the same; whoever is first, the node is then at rest
+                place = f"{record.file}:{record.offset}"
+                moved = self.state.dumps.move(chunk, ChunkState.MARKED, end=place) or self.state.dumps.chunk(chunk.id)
+                if moved is None or moved.attempt != mark.attempt or moved.state is not ChunkState.MARKED:
+                    continue
+                chunk = moved
             todo.append((chunk, record))
         if todo:
             writer.flush()
@@ -252,6 +261,13 @@ class Placer:
         key = [stored_name(name) for name in schema.primary_key]
         changed = [t for _, t in self._changed(writer, window, high.seq if high else -1, table, key)] if key else []
         alive = survivors(rows, changed, key, group_codes) if key else np.ones(rows.num_rows, bool)
+        partial = [t.filter(t[_PART]) for t in changed]
+        if not survivors(rows, partial, key, group_codes).all():  # what the log says of them is not the whole row
+            _log.info(
+                "chunk_again", dump=dump.id, chunk=chunk.id.name, table=str(table), why="rows changed in part meanwhile"
+            )
+            self.state.dumps.redo(chunk)
+            return 0
         kept = rows.filter(pa.array(alive)) if not alive.all() else rows
         if kept.num_rows:
             writer.add_placed(schema, self._stamped(writer, schema, kept, high, first))
@@ -338,8 +354,8 @@ class Placer:
     def _changed(
         self, writer: PlacingWriter, window: _Window, upto: int, table: TableId, key: Sequence[str]
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Keys that the log changed in the window, batch by batch."""
-        columns = [*key, "_seq", "_file", "_offset", "_gtid"]
+        """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
+        columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
         for batch in range(window.batch, writer.batch + 1):
             if batch == writer.batch:
                 if upto < 0:
@@ -356,7 +372,8 @@ class Placer:
                 if batch == writer.batch:
                     mask &= rows["_seq"].to_numpy().astype(np.int64) < upto
                 if mask.any():
-                    yield batch, rows.filter(pa.array(mask)).select(list(key))
+                    found = rows.filter(pa.array(mask))
+                    yield batch, found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
 
     def _keys(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
         """Key columns of a file's changes, without rows that a dump placed there."""
