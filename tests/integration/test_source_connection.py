@@ -23,7 +23,7 @@ from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LostPosition, SourceUnavailable
 from sluice.model.positions import split_file
-from sluice.stack.mariadb import MariaDBServer
+from sluice.stack.mariadb import MariaDBServer, find_mariadb
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
 
@@ -207,6 +207,23 @@ def test_passwords_without_tls_settings(secured, mode, tmp_path):
     with pytest.raises(ConfigError, match="refuses user 'plain'") as caught:
         captured(secured, replace(login(secured, "plain", ssl_mode=mode), password="wr ong"), tmp_path)
     assert "wr ong" not in str(caught.value)
+
+
+def test_ed25519(tmp_path):
+    """MariaDB's own kind of login; needs a server with the plugin (SLUICE_TEST_PLUGINS may name a folder that has it)."""
+    found = find_mariadb()
+    given = next((o.partition("=")[2] for o in found.options if o.startswith("--plugin-dir=")), "/usr/lib/mysql/plugin")
+    folder = Path(os.environ.get("SLUICE_TEST_PLUGINS", given))
+    if not (folder / "auth_ed25519.so").exists():
+        pytest.skip("this MariaDB has no ed25519 plugin")
+    options = tuple(o for o in found.options if not o.startswith("--plugin-dir="))
+    distribution = replace(found, options=(*options, f"--plugin-dir={folder}"))
+    with MariaDBServer(tmp_path / "s", server_id=8, distribution=distribution) as server:
+        server.execute("INSTALL SONAME 'auth_ed25519'", "CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY)")
+        server.execute("CREATE USER plain@'%' IDENTIFIED VIA ed25519 USING PASSWORD('pass word')", f"{GRANT} plain@'%'")
+        assert captured(server, login(server, "plain"), tmp_path) == 1
+        with pytest.raises(ConfigError, match="refuses user"):
+            captured(server, replace(login(server, "plain"), password="other"), tmp_path)
 
 
 # -- connections that die without a word -----------------------------------------------------------------------------------
