@@ -31,16 +31,16 @@ def load_model(path: Path, model: type[_M]) -> _M:
 def parse_model(text: str, source: str, model: type[_M]) -> _M:
     """As :func:`load_model`, for text that is at hand; ``source`` names it in errors."""
     try:
-        marked = YAML(typ="rt").load(io.StringIO(text))
+        plain = YAML(typ="safe").load(io.StringIO(text))
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"not valid YAML: {error.problem}", where=f"{source}:{line}") from error
-    if not isinstance(marked, dict):
+    if not isinstance(plain, dict):
         raise ConfigError("the file must hold a mapping (key: value)", where=f"{source}:1")
-    plain = YAML(typ="safe").load(io.StringIO(text))
     try:
         return model.model_validate(plain)
     except ValidationError as error:
+        marked = YAML(typ="rt").load(io.StringIO(text))  # lines cost as much again, and are asked for only here
         problems: list[tuple[int, str]] = []
         deepest = [item["loc"] for item in error.errors()]
         for item in error.errors():
