@@ -17,7 +17,7 @@ from tests.airflows import TestAirflow, airflow, wait_until
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SUBMITTED, APART = "submitted", "apart"
 
@@ -107,12 +107,12 @@ def world(
 def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> None:
     world.begins(SUBMITTED)
     world.change(SUBMITTED, 1)
-    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the first batch through spark-submit", 180)
+    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the first batch through spark-submit", 400)
     admin.pause(world.runtime(SUBMITTED), by="a test")
     world.change(SUBMITTED, 2)
     held = world.acknowledged(SUBMITTED, "copy")
     admin.resume(world.runtime(SUBMITTED), by="a test")
-    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the next batch, after the pause", 180)
+    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the next batch, after the pause", 400)
     wait_until(lambda: world.acknowledged(SUBMITTED, "copy") > held, "its acknowledgement", 60)
     tasks = world.started.tasks(f"sync__{SUBMITTED}")
     operators = {task["task_id"]: task["operator_name"] for task in tasks}
