@@ -233,6 +233,8 @@ def _permit(made: Case) -> Any:
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
     """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
     schema = orders.schema
+    change(orders, 60)
+    wait_until(lambda: settled(orders), "a first delivery")
     orders.target.execute(
         f"CREATE TABLE {schema}._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT)",
         f"CREATE TRIGGER {schema}._watch AFTER UPDATE ON {schema}._sluice_ack FOR EACH ROW BEGIN "
