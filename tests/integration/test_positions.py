@@ -123,7 +123,6 @@ def test_a_good_source_has_no_findings(server) -> None:
     ("setting", "bad", "good"),
     [
         ("binlog_format", "STATEMENT", "ROW"),
-        ("binlog_row_image", "MINIMAL", "FULL"),
     ],
 )
 def test_a_setting_that_loses_changes_stops_with_its_remedy(server, setting, bad, good) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -76,7 +77,8 @@ class Catalog:
         elif self.tracker is not None:
             table_map, definition = self._agreed(table_map, where)
         self._settle(table_map, definition)
-        return plan_table(table_map, self._collation, self._generated(table_map, definition), where)
+        plan = plan_table(table_map, self._collation, self._generated(table_map, definition), where)
+        return replace(plan, definition=definition)
 
     def _agreed(self, table_map: TableMap, where: str) -> tuple[TableMap, TableDefinition | None]:
         """The log describes the table itself: what it says counts, and a history that says otherwise is wrong."""

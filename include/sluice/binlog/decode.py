@@ -14,6 +14,7 @@ from sluice.binlog import arrow, fill, jsondiff, jsontext
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
 from sluice.binlog.addresses import inet4_text, inet6_text, uuid_text
+from sluice.binlog.defaults import default_scalar
 from sluice.binlog.plan import ColumnPlan, TablePlan
 from sluice.binlog.transcode import to_utf8
 from sluice.errors import DecodeError, UnsupportedType
@@ -118,6 +119,16 @@ class _TableDecoder:
         )
         if bad >= 0:
             raise self._error("a row image does not fit its event", int(image_event[bad]))
+        self.incomplete = not fill.all_present(self.arena, self.bitmaps, np.arange(len(starts)), len(plan.columns))
+        if self.incomplete:
+            self._take_unchanged()
+
+    def _take_unchanged(self) -> None:
+        """A column that the after image leaves out has not changed: where the before image has it, it is known."""
+        updates = self.before >= 0
+        after, before = self.main[updates], self.before[updates]
+        now = self.offsets[:, after]
+        self.offsets[:, after] = np.where(now == fill.ABSENT_COLUMN, self.offsets[:, before], now)
 
     def table(self) -> pa.Table:
         plan, schema = self.plan, self.plan.schema
@@ -131,6 +142,8 @@ class _TableDecoder:
         self.main, self.before, self.op = self.main[order], self.before[order], self.op[order]
         self.event, self.within = self.event[order], self.within[order]
         main = [self._column(p, self.offsets[i], self.main) for i, p in enumerate(plan.columns)]
+        if self.incomplete:
+            main = [self._with_default(i, values) for i, values in enumerate(main)]
         fields = [schema.field(c) for c in schema.columns]
         has_before = self.before >= 0
         if has_before.any():
@@ -322,13 +335,7 @@ class _TableDecoder:
             file = pa.repeat(arrow.strings([rows.files[int(files[0])]])[0], count)
         else:
             file = arrow.strings(rows.files).take(arrow.numbers(rev[sc.R_FILE][event]))
-        present: pa.Array = pa.nulls(count, pa.binary())
-        columns = len(self.plan.columns)
-        if not fill.all_present(self.arena, self.bitmaps, self.main, columns):
-            maps = np.empty((count, (columns + 7) >> 3), np.uint8)
-            fill.present_maps(self.arena, self.bitmaps, self.main, columns, maps)
-            whole = np.unpackbits(maps, axis=1, bitorder="little")[:, :columns].all(axis=1)
-            present = arrow.blobs([None if w else maps[i].tobytes() for i, w in enumerate(np.asarray(whole).tolist())])
+        present: pa.Array = self._present() if self.incomplete else pa.nulls(count, pa.binary())
         values = {
             "_op": _OP_NAMES.take(arrow.numbers(self.op)),
             "_seq": arrow.numbers((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),
@@ -343,6 +350,36 @@ class _TableDecoder:
             "_present": present,
         }
         return [values[f.name] for f in META_FIELDS]
+
+    def _present(self) -> pa.Array:
+        """Bitmaps of the columns known of each row, and behind them of its before image; null where nothing is missing."""
+        generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
+        after = self.offsets[:, self.main] != fill.ABSENT_COLUMN
+        after |= (self.op == sc.OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
+        before = (self.offsets[:, self.before] != fill.ABSENT_COLUMN) | (self.before < 0)[None, :]
+        whole = ((after | generated) & (before | generated)).all(axis=0)
+        both = np.concatenate([np.packbits(part, axis=0, bitorder="little") for part in (after, before)])
+        maps = np.ascontiguousarray(both.T)
+        return arrow.blobs([None if w else maps[i].tobytes() for i, w in enumerate(whole.tolist())])
+
+    def _with_default(self, index: int, values: pa.Array) -> pa.Array:
+        """An inserted row whose image leaves a column out (binlog_row_image=MINIMAL) has the column's default."""
+        plan = self.plan.columns[index]
+        left_out = (self.op == sc.OP_INSERT) & (self.offsets[index][self.main] == fill.ABSENT_COLUMN)
+        if plan.column.generated or not left_out.any():
+            return values
+        definition = self.plan.definition
+        try:
+            if definition is None:
+                raise UnsupportedType("its default is not known")
+            default = default_scalar(definition.column(plan.column.name), plan.column)
+        except UnsupportedType as error:
+            raise self._error(
+                f"an inserted row leaves column {plan.column.name} out: {error.message}",
+                int(self.event[int(np.argmax(left_out))]),
+                hint="SET GLOBAL binlog_row_image = 'NOBLOB' or 'FULL' logs it from then on; `sluice schema show` prints what is known",
+            ) from error
+        return pc.if_else(arrow.booleans(left_out), default, values) if default.is_valid else values
 
     def _error(self, what: str, event: int = 0, hint: str | None = None) -> DecodeError:
         number = int(self.rev[sc.R_FILE][event])

@@ -421,24 +421,6 @@ def all_present(arena: Any, bitmaps: Any, select: Any, columns: Any) -> Any:
 
 
 @kernel
-def present_maps(arena: Any, bitmaps: Any, select: Any, columns: Any, out: Any) -> Any:
-    """Copy each row's columns-present bitmap into ``out`` (uint8[rows, bytes]). Returns the number of rows that lack a column."""
-    size = (columns + 7) >> 3
-    partial = 0
-    for i in range(len(select)):
-        missing = 0
-        for j in range(size):
-            out[i, j] = arena[bitmaps[select[i]] + j]
-        for c in range(columns):
-            if (out[i, c >> 3] >> (c & 7)) & 1 == 0:
-                missing = 1
-        if columns & 7:
-            out[i, size - 1] &= (1 << (columns & 7)) - 1
-        partial += missing
-    return partial
-
-
-@kernel
 def keys_moved(arena: Any, offsets: Any, before: Any, after: Any, key: Any, widths: Any, first: Any, out: Any) -> Any:
     """Mark (1) updates whose key columns' bytes differ. ``before``/``after``: image of each update; returns their number.
 

@@ -12,6 +12,7 @@ from sluice.binlog import tablemap as t
 from sluice.binlog.charsets import MAX_BYTES, decode_bytes, is_known
 from sluice.errors import UnsupportedType
 from sluice.model.tables import Column, ColumnKind, TableSchema
+from sluice.schema.definitions import TableDefinition
 
 K = ColumnKind
 CollationLookup = Callable[[int], tuple[str, str]]
@@ -62,12 +63,16 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """A table's definition and plan; ``key``: indexes of the primary key's columns."""
+    """A table's definition and plan; ``key``: indexes of the primary key's columns.
+
+    ``definition``: what the schema history says of the table, for defaults; None if nothing.
+    """
 
     schema: TableSchema
     columns: tuple[ColumnPlan, ...]
     widths: np.ndarray[tuple[int], np.dtype[np.int32]]
     key: np.ndarray[tuple[int], np.dtype[np.int64]]
+    definition: TableDefinition | None = None
 
 
 def decimal_bytes(precision: int, scale: int) -> int:

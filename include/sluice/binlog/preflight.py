@@ -33,7 +33,7 @@ def preflight(
     ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it.
     """
     selection = Selection.compile(pipeline.capture)
-    found = _log_settings(info) + _privileges(connection) + _horizon(info)
+    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
     if any(finding.setting == "privileges" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
     found += _filters(connection, info, selection) + _replicates(connection, info) + _same_id(connection, server_id)
@@ -84,12 +84,6 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
         "statements in the log don't say which rows they changed",
         f"{set_} binlog_format = 'ROW'; then reconnect the applications",
     )
-    expect(
-        "binlog_row_image",
-        "FULL",
-        "updates would come with a part of the columns",
-        f"{set_} binlog_row_image = 'FULL'; then reconnect the applications",
-    )
     if "PARTIAL_JSON" in have.get("binlog_row_value_options", "").upper() and have.get("binlog_row_image") != "FULL":
         found.append(
             Finding(
@@ -121,6 +115,36 @@ def _log_settings(info: ServerInfo) -> list[Finding]:
                 "encrypt_binlog",
                 "ON",
                 "the server decrypts its log for replicas; files on disk can't be read",
+            )
+        )
+    return found
+
+
+def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
+    """Rows with a part of their columns are put together again; what cannot be done with them is said here."""
+    image = info.variables.get("binlog_row_image", "FULL").upper()
+    fix = f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_row_image = 'FULL'; then reconnect the applications"
+    if image == "FULL":
+        return []
+    found = []
+    if pipeline.rules:
+        found.append(
+            Finding(
+                "warning",
+                "binlog_row_image",
+                image,
+                "rules work on whole rows: the first update of a table that one of them matches stops the pipeline",
+                fix,
+            )
+        )
+    if info.is_mariadb and image == "MINIMAL":
+        found.append(
+            Finding(
+                "warning",
+                "binlog_row_image",
+                image,
+                "MariaDB logs REPLACE over an existing row without the columns that it set back to their defaults; its own replicas miss them too",
+                fix,
             )
         )
     return found

@@ -94,7 +94,6 @@ def compile_kernels() -> None:
     to_utf8("latin1", some, ends)
     one, valid = np.zeros(1, np.int64), np.zeros(1, np.uint8)
     fill.fill_padded(some, one, one, 1, 4, ends, some.copy(), valid)
-    fill.present_maps(some, one, one, 1, np.zeros((1, 1), np.uint8))
     one[0], valid[0] = 1, 1
     jsontext.json_texts(np.frombuffer(bytearray(b"\x0b" + bytes(8)), np.uint8), np.array([0, 9]), valid)
     assert parse_table_map(table).named

@@ -34,6 +34,7 @@ class ChangesetFile(_Stored):
     inserts: int
     updates: int
     deletes: int
+    partial: int = Field(0, description="Rows of which the log did not bring every column.")
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
     bucket_min: int
@@ -183,6 +184,7 @@ def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets
         inserts=counted.get("i", 0),
         updates=counted.get("u", 0),
         deletes=counted.get("d", 0),
+        partial=rows.num_rows - rows["_present"].null_count if "_present" in rows.schema.names else 0,
         size_bytes=size,
         crc32=f"{crc:08x}",
         bucket_min=buckets[0],

@@ -54,8 +54,11 @@ def schema_at(
     *,
     server_id: int,
     progress: Callable[[], None] | None = None,
+    stored: bool = True,
 ) -> SchemaState:
     """Definitions as of ``position``: the nearest stored ones before it, with the statements in between folded in; else from the server.
+
+    ``stored`` False: from the server in any case.
 
     Raises:
         SourceUnavailable, LostPosition, StorageUnavailable.
@@ -63,15 +66,15 @@ def schema_at(
     schemas = SchemaStore(runtime.store)
     have = {name for name, _ in info.binary_logs}
     start = dump_start(info, position)
-    for stored in schemas.before(position):
-        origin = schemas.position(stored.path)
+    for earlier in schemas.before(position) if stored else []:
+        origin = schemas.position(earlier.path)
         if origin.file not in have:
             break
-        state = schemas.load(stored.path)
+        state = schemas.load(earlier.path)
         fold_between(
             runtime, connection, state, dump_start(info, origin), start, server_id=server_id, progress=progress
         )
-        _log.info("schema_found", position=str(position), stored=stored.path)
+        _log.info("schema_found", position=str(position), stored=earlier.path)
         return state
     return snapshot_at(
         runtime.source,

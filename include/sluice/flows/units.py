@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig, TableMapping, TargetConfig
-from sluice.errors import SegmentError
+from sluice.errors import RuleError, SegmentError
 from sluice.flows.changeset import (
     Changeset,
     ChangesetColumn,
@@ -45,6 +45,7 @@ from sluice.flows.ruling import Ruling, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import compact, user_columns
+from sluice.merge.presence import is_partial, remapped
 from sluice.model.positions import Position
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount, RuleSet
@@ -197,9 +198,10 @@ def _by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
 
 
 def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
-    """By key bucket. A table without a key is one piece: its rows are counted as a whole."""
+    """By key bucket. One piece: a table without a key, whose rows are counted as a whole, and one whose rows are followed from key to key."""
     pieces = min(-(-part.cost // size), KEY_BUCKETS)
-    if pieces <= 1 or not all(file.primary_key for file in part.files):
+    whole = any(file.moved_partially or not file.primary_key for file in part.files)
+    if pieces <= 1 or whole:
         yield part
         return
     borders = [round(i * KEY_BUCKETS / pieces) for i in range(pieces + 1)]
@@ -253,19 +255,47 @@ def finish_part(
 
     ``name`` tells the files of an attempt apart; ``segments``: where the changes are, for the position of a dead letter.
     """
+    if is_partial(merged) and ruling.concerning(source):
+        raise _needs_whole_rows(source)
     hides = ruling.hides(merged, source)
     ruled = ruling.apply(ruling.tagged(merged, source), source)
     letters = ruling.keep_rejected(store, batch, attempt, name, source, ruled, segments)
     done = []
     for table, rows in ruled.tables.items():
         route = routes.route(table) if routes is not None else TableRoute(table, table)
-        mapped = route.apply(tagged_as_made(rows) if hides else rows)
+        rows = tagged_as_made(rows) if hides else rows
+        mapped = _known_columns(rows, route.apply(rows), route)
         file = None
         if mapped.num_rows:
             path = changeset_file_path(store, batch, attempt, route.target, name)
             file = write_changeset_file(store, path, mapped, buckets)
         done.append(MergedPart(table, route, columns_of(mapped.schema), file))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
+
+
+def _needs_whole_rows(source: TableId) -> RuleError:
+    return RuleError(
+        f"rules work on whole rows, and the log of {source} brings only the columns that changed",
+        where=str(source),
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications, or take the table out of the rules' match",
+    )
+
+
+def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
+    """``_present`` for the columns of the mapped rows."""
+    if mapped is rows or not is_partial(rows):
+        return mapped
+    before = user_columns(rows.schema)
+    origin = {column_name(rows.schema.field(name)): name for name in before}
+    back = {route.target_name(name) or name: stored for name, stored in origin.items()}
+    after = [back.get(column_name(mapped.schema.field(name))) for name in user_columns(mapped.schema)]
+    index = mapped.schema.get_field_index("_present")
+    return mapped.set_column(index, mapped.schema.field(index), remapped(rows, before, after))
+
+
+def column_name(field_: pa.Field) -> str:
+    """A column's own name."""
+    return str((field_.metadata or {}).get(b"sluice.name", field_.name.encode()).decode())
 
 
 def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
@@ -284,11 +314,15 @@ def _read(store: SegmentStore, part: MergePart) -> tuple[pa.Table, list[str]]:
                 schema = pq.read_schema(source)
             except (pa.ArrowException, OSError) as error:
                 raise SegmentError("the segment file is damaged", where=file.path) from error
-        wanted = [*user_columns(schema), *_READ]
+        wanted = [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
         table = read_file(store, file, part.buckets, wanted)
+        if not is_partial(table) and "_present" in table.schema.names:
+            table = table.drop_columns(["_present"])
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
     newest = max(tables, key=lambda t: _last_seq(t)).schema
     key = [(int(f.metadata[b"sluice.key"]), f.name) for f in newest if f.metadata and b"sluice.key" in f.metadata]
+    if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
+        newest = newest.append(pa.field("_present", pa.binary()))
     return pa.concat_tables([_as(table, newest) for table in tables]), [name for _, name in sorted(key)]
 
 
@@ -304,6 +338,9 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for field_ in schema:
         if field_.name not in table.schema.names:
             columns.append(pa.nulls(table.num_rows, field_.type))
+        elif field_.name == "_present":
+            there = user_columns(table.schema)
+            columns.append(remapped(table, there, [n if n in there else None for n in user_columns(schema)]))
         elif field_.name == "_before":
             struct = table["_before"].combine_chunks()
             present = {child.name for child in struct.type}

@@ -30,6 +30,8 @@ import pyarrow.compute as pc
 
 from sluice.errors import SegmentError
 from sluice.merge.keys import Identity, dense, group_codes
+from sluice.merge.partial import combine
+from sluice.merge.presence import is_partial
 from sluice.model.tables import META_COLUMNS
 
 _INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
@@ -67,6 +69,11 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     changes = changes.combine_chunks()
     ops = _op_codes(changes)
     if not key:
+        if is_partial(changes):
+            raise SegmentError(
+                "rows without a key came with a part of their columns: nothing tells which rows they are",
+                hint="give the table a primary key, or SET GLOBAL binlog_row_image = 'FULL' and dump the table",
+            )
         return _compact_keyless(changes, ops, users, identity)
     # Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation);
     # a dumped row, which stands before the change whose _seq it has, comes first.
@@ -74,6 +81,9 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     if moment.size > 1 and (np.diff(moment) < 0).any():
         order = np.argsort(moment, kind="stable")
         changes, ops = changes.take(pa.array(order)), ops[order]
+    if is_partial(changes):
+        arrives = (ops == _UPDATE) & (_arrivals_are_inserts(changes, ops, key, identity) == _INSERT)
+        return combine(changes, ops, users, key, identity, arrives)
     ops = _arrivals_are_inserts(changes, ops, key, identity)
     codes, count = dense(group_codes(changes, key, identity))
     rows = np.arange(len(codes))

@@ -54,6 +54,9 @@ class SegmentFile(_Stored):
     updates: int = 0
     deletes: int = 0
     reads: int = Field(0, description="Rows read by a dump.")
+    moved_partially: bool = Field(
+        False, description="Rows changed their key of which the log did not bring every column."
+    )
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
     bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)

@@ -24,6 +24,7 @@ from sluice.segments.store import SegmentStore
 class Change:
     """One change of one row, as Python values. ``after`` is None for a delete, ``before`` for an insert.
 
+    Columns that the log did not bring (``binlog_row_image`` other than FULL) are left out of both.
     ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
     """
 
@@ -135,10 +136,16 @@ def _batch_changes(file: SegmentFile, batch: pa.RecordBatch) -> Iterator[Change]
         for name in ("_op", "_seq", "_file", "_offset", "_row", "_gtid", "_txn", "_origin")
     }
     commit = batch.column("_commit_ts").view(pa.int64()).to_pylist()
+    known = batch.column("_present").to_pylist() if "_present" in batch.schema.names else [None] * batch.num_rows
     for i in range(batch.num_rows):
         op = meta["_op"][i]
         row = dict(zip(names, rows[i], strict=True))
         old = dict(zip(names, olds[i], strict=True)) if before_valid[i] else None
+        bits = known[i]
+        if bits is not None:  # the log did not bring every column (binlog_row_image)
+            half = (len(names) + 7) >> 3
+            row = _only(row, bits[:half])
+            old = _only(old, bits[half:]) if old is not None else None
         yield Change(
             table=file.table_id,
             op=op,
@@ -155,6 +162,11 @@ def _batch_changes(file: SegmentFile, batch: pa.RecordBatch) -> Iterator[Change]
             fields=fields,
             key=file.primary_key,
         )
+
+
+def _only(row: dict[str, Any], bits: bytes) -> dict[str, Any]:
+    """The columns whose bit is set."""
+    return {name: value for i, (name, value) in enumerate(row.items()) if bits[i >> 3] >> (i & 7) & 1}
 
 
 def _values(column: pa.Array) -> list[Any]:

@@ -258,6 +258,7 @@ class SegmentWriter:
             updates=ops.get(Op.UPDATE.value, 0),
             deletes=ops.get(Op.DELETE.value, 0),
             reads=ops.get(Op.READ.value, 0),
+            moved_partially=ops.get(Op.KEY_MOVED.value, 0) > 0 and table["_present"].null_count < table.num_rows,
             size_bytes=sink.size_bytes,
             crc32=f"{sink.crc32:08x}",
             bucket_min=int(buckets[0]),

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
@@ -29,7 +30,7 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, literals, refusals, statements
+from sluice.targets.mysql import bulk, incomplete, literals, refusals, statements
 from sluice.targets.mysql.connection import LAX, STRICT, Contention, TargetConnection, connect, errors
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.review import read_triggers, review
@@ -161,7 +162,14 @@ class MySQLTarget:
     def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         try:
             with errors(self.endpoint, f"loading {item.table.table}", where=f"{self.config.name}: {item.table.table}"):
-                return self._write_keyed(session, item) if item.table.key else self._write_keyless(session, fence, item)
+                if not item.table.key:
+                    return self._write_keyless(session, fence, item)
+                lacks = incomplete.missing(item.rows, item.table)
+                return (
+                    self._write_partial(session, fence, item, lacks)
+                    if lacks.any()
+                    else self._write_keyed(session, item)
+                )
         except LoadError as error:
             shown = refusals.discreet(error, item.rows)
             if shown is error:
@@ -205,6 +213,24 @@ class MySQLTarget:
         sent += self._upsert(session, item.table, live)
         self.acks.table_holds(session.cursor, scope, fence)
         return LoadCount(live.num_rows, removed.num_rows, sent)
+
+    def _write_partial(
+        self, session: _Session, fence: Fence, item: TableChanges, lacks: np.ndarray[Any, Any]
+    ) -> LoadCount:
+        """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction."""
+        scope = str(item.table.table)
+        if self.acks.table_done(session.cursor, scope, fence.batch):
+            return LoadCount()
+        gone = pc.equal(item.rows["_op"], "d").to_numpy(zero_copy_only=False)
+        some = ~gone & lacks.any(axis=1)
+        rows = incomplete.PartialRows.of(item.table, item.rows.filter(pa.array(some)), lacks[some])
+        values = rows.whole(session.cursor)
+        sent = session.run(statements.deletes(item.table, rows.origins, session.dialect))
+        done = self._write_keyed(session, TableChanges(item.table, item.rows.filter(pa.array(~some))))
+        sent += session.run(rows.insert(values, session.dialect))
+        sent += rows.update(session.cursor)
+        self.acks.table_holds(session.cursor, scope, fence)
+        return done + LoadCount(rows.rows.num_rows, 0, sent)
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[_Session]:

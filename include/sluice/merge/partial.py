@@ -1,0 +1,154 @@
+"""Merging rows of which the log brought a part of the columns (``binlog_row_image`` MINIMAL, NOBLOB): values are combined column by column.
+
+Changes are followed by row, not by key: a row keeps its identity when its key changes, so that what is known of it goes along. The result has, for
+each row that there is at the end,
+
+* ``i`` with all columns: it was inserted in the batch (at any key), whatever was there before is replaced;
+* ``u`` with the columns that are known: the target has the others;
+* ``i`` with ``_before`` and missing columns: the row has moved here from the key in ``_before``, where the target has its other columns;
+
+and ``d`` for every key that was touched and holds no row at the end. ``_present`` tells the columns that are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.merge.keys import Identity, dense, group_codes
+from sluice.merge.presence import bitmaps, masks
+
+_INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
+_RESULT = pa.array(["i", "u", "d"])
+_Rows = npt.NDArray[np.int64]
+
+
+def combine(
+    changes: pa.Table,
+    ops: _Rows,
+    users: Sequence[str],
+    key: Sequence[str],
+    identity: Identity | None,
+    arrives: npt.NDArray[np.bool_],
+) -> pa.Table:
+    """As :func:`sluice.merge.compact.compact`, for rows with ``_present``; sorted by moment already.
+
+    ``ops``: codes as there; ``arrives``: the row is an update that comes to another key. Adds the column ``_present``.
+    """
+    codes, count = dense(group_codes(changes, key, identity))
+    follow = _Follower(count)
+    for row, (op, code, moved, seq) in enumerate(
+        zip(ops.tolist(), codes.tolist(), arrives.tolist(), changes["_seq"].to_pylist(), strict=True)
+    ):
+        follow.see(row, op, code, moved, seq)
+    after, before = masks(changes["_present"], len(users))
+    return _Result(changes, ops, users, after, before, follow).table()
+
+
+class _Follower:
+    """Which row each change belongs to, and where each row ends. Identities are numbers in order of appearance."""
+
+    def __init__(self, keys: int) -> None:
+        self.of_row: list[int] = []
+        self.origin: list[int] = []  # key the row had before the batch, -1 if it was inserted in it
+        self.first: list[int] = []
+        self.here: list[int] = [-1] * keys
+        self.last_of_key: list[int] = [-1] * keys
+        self._moving: dict[int, int] = {}
+
+    def _new(self, row: int, origin: int) -> int:
+        self.origin.append(origin)
+        self.first.append(row)
+        return len(self.origin) - 1
+
+    def see(self, row: int, op: int, code: int, arrives: bool, seq: int) -> None:
+        self.last_of_key[code] = row
+        current = self.here[code]
+        if op in {_INSERT, _READ}:
+            current = self._new(row, -1)
+            self.here[code] = current
+        elif op == _UPDATE and arrives:
+            moving = self._moving.pop(seq, -1)
+            current = moving if moving >= 0 else self._new(row, -1)
+            self.here[code] = current
+        else:
+            if current < 0:
+                current = self._new(row, code)
+            self.here[code] = current if op == _UPDATE else -1
+            if op == _MOVED:
+                self._moving[seq] = current
+        self.of_row.append(current)
+
+
+class _Result:
+    def __init__(
+        self, changes: pa.Table, ops: _Rows, users: Sequence[str], after: Any, before: Any, follow: _Follower
+    ) -> None:
+        self.changes, self.ops, self.users, self.after, self.before = changes, ops, users, after, before
+        self.follow = follow
+        self.identity = np.array(follow.of_row, np.int64)
+        self.count = len(follow.origin)
+
+    def table(self) -> pa.Table:
+        follow, changes = self.follow, self.changes
+        live = [code for code, identity in enumerate(follow.here) if identity >= 0]
+        gone = [code for code, identity in enumerate(follow.here) if identity < 0]
+        owners = np.array([follow.here[code] for code in live], np.int64)
+        rows = np.arange(len(self.identity))
+        last = np.full(self.count, -1, np.int64)
+        last[self.identity] = rows
+        kept = last[owners] if len(owners) else np.zeros(0, np.int64)
+        removed = np.array([follow.last_of_key[code] for code in gone], np.int64)
+        columns, known = [], []
+        for i, name in enumerate(self.users):
+            valued = (self.ops != _DELETE) & (self.ops != _MOVED) & self.after[:, i]
+            newest = np.full(self.count, -1, np.int64)
+            newest[self.identity[valued]] = rows[valued]
+            source = np.concatenate([newest[owners], removed]) if len(owners) else removed
+            columns.append(changes[name].combine_chunks().take(pa.array(source, mask=source < 0)))
+            have = (
+                np.concatenate([newest[owners] >= 0, self.after[removed, i]]) if len(owners) else self.after[removed, i]
+            )
+            known.append(have)
+        origin = np.array(follow.origin, np.int64)
+        first = np.array(follow.first, np.int64)
+        inserted = origin[owners] < 0 if len(owners) else np.zeros(0, bool)
+        moved = ~inserted & (origin[owners] != np.array(live, np.int64)) if len(owners) else np.zeros(0, bool)
+        final = np.concatenate([np.where(inserted | moved, 0, 1), np.full(len(removed), 2)])
+        picked = np.concatenate([kept, removed]).astype(np.int64)
+        begun = np.concatenate([first[owners] if len(owners) else kept, removed]).astype(np.int64)
+        existed = np.concatenate([~inserted, self._existed(gone)])
+        return pa.table({
+            **dict(zip(self.users, columns, strict=True)),
+            "_op": _RESULT.take(pa.array(final)),
+            "_seq": changes["_seq"].take(pa.array(picked)),
+            "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
+            "_before": self._before(begun, existed),
+            "_present": bitmaps(np.column_stack(known) if known else np.ones((len(picked), 0), bool)),
+        }).cast(_schema(changes.schema, self.users))
+
+    def _existed(self, gone: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Was there a row of this key before the batch?"""
+        origins = set(self.follow.origin)
+        return np.array([code in origins for code in gone], bool)
+
+    def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_]) -> pa.StructArray:
+        """What the first change of the row said of the row before the batch."""
+        stored = self.changes["_before"].combine_chunks()
+        is_update = self.ops[begun] == _UPDATE
+        children = []
+        for child in stored.type:
+            old = pc.struct_field(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))
+            own = self.changes[child.name].combine_chunks().take(pa.array(begun, mask=~(~is_update & existed)))
+            children.append(pc.coalesce(old, own))
+        return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~existed))
+
+
+def _schema(schema: pa.Schema, users: Sequence[str]) -> pa.Schema:
+    names = (*users, "_op", "_seq", "_commit_ts", "_before", "_present")
+    return pa.schema([schema.field(name) for name in names])

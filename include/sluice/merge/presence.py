@@ -1,0 +1,44 @@
+"""Which columns of a row are known: the bitmaps of ``_present`` as masks, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Mask = npt.NDArray[np.bool_]
+
+
+def is_partial(rows: pa.Table) -> bool:
+    """True if some row lacks a column."""
+    return "_present" in rows.schema.names and bool(rows["_present"].null_count < rows.num_rows)
+
+
+def masks(present: pa.Array | pa.ChunkedArray, columns: int) -> tuple[Mask, Mask]:
+    """(after, before), each bool[rows, columns], of the bitmaps of a segment; null: all known."""
+    size = (columns + 7) >> 3
+    full = b"\xff" * (2 * size)
+    data = b"".join((v + full)[: 2 * size] if v is not None else full for v in present.to_pylist())
+    bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, 2 * size), axis=1, bitorder="little").astype(bool)
+    return bits[:, :columns], bits[:, 8 * size : 8 * size + columns]
+
+
+def bitmaps(mask: Mask) -> pa.Array:
+    """The bitmap of each row (LSB first), null where every column is known."""
+    packed = np.packbits(mask, axis=1, bitorder="little")
+    whole: list[bool] = np.asarray(mask.all(axis=1)).tolist()
+    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
+
+
+def remapped(rows: pa.Table, before: Sequence[str], after: Sequence[str | None]) -> pa.Array:
+    """``_present`` of ``rows`` for other columns: ``before`` names those that its bits stand for; ``after`` names, in the new order, which of
+    them each column was, None for a column that was none of them and counts as known."""
+    known, _ = masks(rows["_present"], len(before))
+    place = {name: i for i, name in enumerate(before)}
+    columns: list[Any] = [
+        known[:, place[name]] if name is not None and name in place else np.ones(rows.num_rows, bool) for name in after
+    ]
+    return bitmaps(np.column_stack(columns) if columns else np.ones((rows.num_rows, 0), bool))

@@ -1,0 +1,113 @@
+"""Every combination of binlog_row_image and binlog_row_metadata, on both servers: the target ends equal."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.integration.test_schema_history import assert_same_rows
+from tests.pipelines import case
+from tests.servers import setting
+
+TABLES = (
+    """CREATE TABLE t (
+        id INT AUTO_INCREMENT PRIMARY KEY, a INT DEFAULT 5, b VARCHAR(20) NOT NULL DEFAULT 'it''s', c INT, d INT AS (a + 1), e INT AS (a + 2) STORED,
+        f DECIMAL(9,3) DEFAULT -1.5, g DATETIME(3) DEFAULT '2020-01-02 03:04:05.678', h ENUM('x','y') DEFAULT 'y', i BIT(5) DEFAULT b'101',
+        j VARBINARY(9) DEFAULT 'ab', k DOUBLE NOT NULL DEFAULT 1.25, l TEXT, m MEDIUMBLOB, n FLOAT, o TIME(2) DEFAULT '-01:02:03.45', p DATE)""",
+    """CREATE TABLE u (x INT NOT NULL, y VARCHAR(9) NOT NULL, v INT, w TEXT, z INT, PRIMARY KEY (x, y), UNIQUE (v))""",
+    """CREATE TABLE keyed_by_unique (v INT NOT NULL, w TEXT, z INT, UNIQUE (v))""",
+    """CREATE TABLE keyless (v INT, w TEXT, z INT DEFAULT 3)""",
+)
+SETTINGS = {
+    "mysql_source": [
+        ("MINIMAL", "MINIMAL"),
+        ("MINIMAL", "FULL"),
+        ("NOBLOB", "MINIMAL"),
+        ("NOBLOB", "FULL"),
+        ("FULL", "MINIMAL"),
+    ],
+    "mariadb": [("MINIMAL", "NO_LOG"), ("MINIMAL", "FULL"), ("NOBLOB", "MINIMAL"), ("FULL", "NO_LOG")],
+}
+
+
+FIRST = {("mysql_source", "MINIMAL", "MINIMAL"), ("mysql_source", "NOBLOB", "FULL"), ("mariadb", "MINIMAL", "NO_LOG")}
+EVERY = [(s, i, m) for s, pairs in SETTINGS.items() for i, m in pairs]
+
+
+@pytest.fixture(
+    params=[pytest.param(p, id="-".join(p), marks=() if p in FIRST else pytest.mark.slow) for p in EVERY],
+)
+def made(request, tmp_path, mysql_target, zookeeper, fresh_schema):
+    name, image, metadata = request.param
+    source = request.getfixturevalue(name)
+    with setting(source, binlog_row_image=image, binlog_row_metadata=metadata):
+        schema = fresh_schema(source, mysql_target, options="CHARACTER SET utf8mb4")
+        for server in (source, mysql_target):
+            server.execute(*TABLES, database=schema)
+        with case(tmp_path, source, mysql_target, zookeeper, schema) as built:
+            built.run_until_head()
+            yield built
+
+
+def test_the_target_ends_equal(made) -> None:
+    choose = random.Random(made.schema)
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO t (c) VALUES (1), (2), (3)")
+        cursor.execute(
+            "INSERT INTO t (a, l, m, n, p) VALUES (7, 'text', x'00ff00', 1.1, '1999-12-31'), (8, '', '', 0.1, NULL)"
+        )
+        cursor.execute("INSERT INTO u VALUES (1,'a',1,'w',NULL), (2,'a',2,'v',5), (3,'b',3,'u',5), (4,'b',NULL,'',1)")
+        cursor.execute("INSERT INTO keyed_by_unique VALUES (1,'a',1), (2,'b',2), (3,'c',3)")
+        cursor.execute("INSERT INTO keyless (v, w) VALUES (1,'a'), (1,'a'), (2,'b')")
+        made.run_until_head()
+        assert_same_rows(made)
+        for statement in (
+            "UPDATE t SET c = 9 WHERE id = 1",
+            "UPDATE t SET id = 100, c = 10 WHERE id = 1",  # the key moves
+            "UPDATE t SET l = 'new' WHERE id = 4",
+            "UPDATE t SET id = 4000 + id WHERE id IN (2, 4)",
+            "UPDATE t SET id = id - 4000 + 10 WHERE id > 4000",  # and on, to places that others left
+            "DELETE FROM t WHERE id = 5",
+            "INSERT INTO t (id, c) VALUES (1, 77)",
+            "UPDATE t SET id = 200, b = 'first' WHERE id = 1",  # inserted and moved in one batch
+            "UPDATE u SET v = NULL WHERE x = 1",
+            "UPDATE u SET v = 1 WHERE x = 2",  # unique values change hands
+            "UPDATE u SET v = 2 WHERE x = 1",
+            "UPDATE u SET x = 9, y = 'c' WHERE x = 3",
+            "UPDATE u SET x = 3, y = 'b' WHERE x = 4",
+            "UPDATE keyed_by_unique SET w = 'z' WHERE v = 2",
+            "UPDATE keyed_by_unique SET v = v + 10 ORDER BY v DESC",
+            "DELETE FROM keyed_by_unique WHERE v = 11",
+            "UPDATE keyless SET w = 'q' WHERE v = 1 LIMIT 1",
+            "DELETE FROM keyless WHERE v = 2",
+        ):
+            cursor.execute(statement)
+    made.run_until_head()
+    assert_same_rows(made)
+    for _ in range(3):
+        write(made, choose)
+        made.run_until_head()
+        assert_same_rows(made)
+
+
+def write(made, choose: random.Random) -> None:
+    """Random statements, many of which move keys."""
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        for _ in range(60):
+            one, other = choose.randint(1, 30), choose.randint(1, 30)
+            cursor.execute(
+                choose.choice([
+                    f"INSERT IGNORE INTO t (id, c) VALUES ({one}, {other})",
+                    f"INSERT IGNORE INTO t (id, a, l) VALUES ({one}, {other}, REPEAT('l', {other}))",
+                    f"UPDATE t SET c = {other} WHERE id = {one}",
+                    f"UPDATE t SET l = CONCAT(IFNULL(l, ''), 'x'), n = n + 1 WHERE id = {one}",
+                    f"UPDATE IGNORE t SET id = {other} WHERE id = {one}",
+                    f"UPDATE IGNORE t SET id = {other}, b = 'm{other}' WHERE id = {one}",
+                    f"DELETE FROM t WHERE id = {one}",
+                    f"UPDATE IGNORE u SET v = {other} WHERE x = {one}",
+                    f"INSERT IGNORE INTO u (x, y, v) VALUES ({one}, 'q', {other})",
+                    f"UPDATE IGNORE u SET x = {other}, z = {one} WHERE x = {one}",
+                    f"UPDATE IGNORE keyed_by_unique SET v = {other} WHERE v = {one}",
+                ])
+            )
