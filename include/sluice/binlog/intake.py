@@ -11,7 +11,7 @@ from sluice.binlog.stream import LogStream
 
 _BUFFER_BYTES = 4 * 2**20
 _STEP_BYTES = 2**19
-MAX_EVENT_BYTES = 256 * 2**20
+MAX_EVENT_BYTES = 128 * 2**20
 _SPARE = 16
 """Kernels load eight bytes at a time, so they may look this far behind the last byte."""
 

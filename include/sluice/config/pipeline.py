@@ -134,7 +134,7 @@ class CaptureConfig(_Model):
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
     max_event: Size = Field(
-        256 * 2**20,
+        128 * 2**20,
         description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the drain. "
         "A drain needs about six times as much memory for it.",
     )
