@@ -12,6 +12,8 @@ from sluice.errors import RuleError
 from sluice.flows.capture import drain
 from sluice.flows.load import load
 from sluice.flows.merge import merge
+from sluice.flows.rulenew import changes_file, new_rule
+from sluice.flows.ruletest import find_rule, handwritten, try_rule
 from sluice.flows.runtime import attempt_id
 from sluice.flows.transform import apply_rule
 from sluice.flows.units import read_changeset
@@ -372,6 +374,20 @@ def test_what_is_wrong_with_a_rule_of_type_spark(shop: Case, code: str, words: s
     with pytest.raises(RuleError, match=words) as caught:
         apply_rule(runtime, batch, "frame")
     assert str(caught.value.where).endswith(f"frame.py:{line}")
+
+
+def test_the_starter_of_type_spark_works_at_once(tmp_path: Path) -> None:
+    new_rule("spark", "mine", tmp_path, table="shop.customers")
+    samples = handwritten(changes_file(tmp_path, "mine"))
+    tried = list(try_rule(find_rule("mine", tmp_path), samples))
+    assert [(t.op, t.right, [out.row == t.row for out in t.out]) for t in tried] == [
+        ("insert", True, [True]), ("update", True, [True]), ("delete", True, [True]),
+    ]  # fmt: skip
+    engine = tmp_path / "engine.yaml"
+    engine.write_text(engine.read_text() + "    params: {shout: true}\n")
+    assert next(t.out[0].row["email"] for t in try_rule(find_rule("mine", tmp_path), samples)) == "ANN@EXAMPLE.ORG"
+    (tmp_path / "mine.py").write_text("def transform(frame, context):\n    return frame.nope\n")
+    assert all("'mine' failed" in str(t.error) for t in try_rule(find_rule("mine", tmp_path), samples))
 
 
 def test_the_number_of_spark_jobs_does_not_follow_the_tables(shop: Case) -> None:

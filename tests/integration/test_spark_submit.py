@@ -51,6 +51,18 @@ def test_merge_and_load(
         assert merged.returncode == 0, merged.stderr
         assert json.loads(merged.stdout.splitlines()[-1])["rows"] == 2
 
+        mysql_source.execute(f"UPDATE {db}.t SET v = 'd' WHERE id = 1")
+        (made.folder / "rules/frame.py").write_text(
+            "from pyspark.sql import functions as F\n\n\ndef transform(frame, context):\n    return frame.withColumn('v', F.upper('v'))\n"
+        )
+        (made.folder / "rules/engine.yaml").write_text("rules: [{name: frame, path: frame.py, type: spark}]\n")
+        made.path.write_text(made.yaml + "rules: engine.yaml\n")
+        second = drain(made.runtime(), claim="test:2", idle_wait_s=5).batch
+        assert submit(made, "merge", "--batch", str(second)).returncode == 0
+        ruled = submit(made, "rule", "--batch", str(second), "--rule", "frame")
+        assert ruled.returncode == 0, ruled.stdout + ruled.stderr
+        assert json.loads(ruled.stdout.splitlines()[-1])["rows_out"] == 1
+
         mysql_target.execute(f"ALTER TABLE {db}.t DROP COLUMN v")
         refused = submit(made, "load", "--batch", batch, "--target", "copy")
         assert refused.returncode == 65
@@ -62,4 +74,6 @@ def test_merge_and_load(
         loaded = submit(made, "load", "--batch", batch, "--target", "copy")
         assert loaded.returncode == 0, loaded.stderr
         ack(made.runtime(), "copy", outcome.batch)
-        made.assert_equal("t")
+        assert mysql_target.execute(f"SELECT v FROM {db}.t ORDER BY id") == [("a",), ("c",)]
+        made.run_until_head()
+        assert mysql_target.execute(f"SELECT v FROM {db}.t ORDER BY id") == [("D",), ("c",)]

@@ -9,6 +9,7 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.preflight import preflight
 from sluice.errors import SluiceError
 from sluice.flows.inventory import PlannedCopy, planned_copies
+from sluice.flows.ruling import Ruling
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.targets import open_target
 
@@ -167,7 +168,16 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
     if runtime.rules_path is None:
         return [CheckFinding("ok", "rules", "rules", "none", "rows go as they are")]
     rules = RuleSet.load(runtime.rules_path)
-    return [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"{len(rules)} rules load")]
+    rules.validate()
+    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"{len(rules)} rules load")]
+    for rule in rules:
+        for name, config in rule.config.lookups.items():
+            rows = len(ruling.reader(rule)(name, config))
+            found.append(
+                CheckFinding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read")
+            )
+    return found
 
 
 def _target(runtime: Runtime, name: str) -> list[CheckFinding]:

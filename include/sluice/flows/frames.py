@@ -90,7 +90,8 @@ def run_frames(
     except SluiceError:
         raise
     except Exception as error:  # what Spark says of the rule's own plan or functions
-        raise _failed(rule, error, concerned, masking) from None
+        names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
+        raise _failed(rule, error, names, withheld=bool(masking)) from None
     found: dict[TableId, list[ChangesetFile]] = {}
     rows_out = 0
     for report in reports:
@@ -146,21 +147,8 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
     return made
 
 
-def _write(
-    uri: str,
-    pipeline: str,
-    batch: int,
-    attempt: str,
-    table: TableId,
-    stored: pa.Schema,
-    rule: Rule,
-    batches: Iterator[pa.RecordBatch],
-) -> bytes | None:
-    """Images of one partition into files. Names are new every time: a task that Spark runs twice leaves an orphan."""
-    parts = list(batches)
-    rows = pa.Table.from_batches(parts) if parts else None
-    if rows is None or not rows.num_rows:
-        return None
+def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
+    """What came out of the DataFrame as images again, by table. ``stored``: schema of the merged rows that went in."""
     columns, fields = [], []
     for name in images.user_columns(rows.schema):
         if name == "_row":
@@ -173,31 +161,101 @@ def _write(
                 f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit", where=rule.home
             ) from None
         columns.append(column)
-        fields.append(
-            known if known is not None else pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
-        )
+        made = pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
+        fields.append(known if known is not None else made)
     shadow, gone = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
-    kind = pc.if_else(
-        shadow,
-        pa.scalar(images.SHADOW, pa.int8()),
-        pc.if_else(gone, pa.scalar(images.DELETED, pa.int8()), pa.scalar(images.AFTER, pa.int8())),
-    )
+    kinds = [pa.scalar(kind, pa.int8()) for kind in (images.SHADOW, images.DELETED, images.AFTER)]
     for name in ("_op", "_seq", "_commit_ts"):
         columns.append(rows[name].cast(stored.field(name).type))
         fields.append(stored.field(name))
-    columns.append(kind)
+    columns.append(pc.if_else(shadow, kinds[0], pc.if_else(gone, kinds[1], kinds[2])))
     fields.append(pa.field("_image", pa.int8()))
     whole = pa.table(columns, schema=pa.schema(fields))
     places = views.by_table(whole, rows["_table"], table) if "_table" in rows.schema.names else {table: whole}
-    store = SegmentStore(uri, pipeline)
     key = images.key_columns(stored)
+    return {place: emitted(rule, part, place, table, key) for place, part in places.items() if part.num_rows}
+
+
+def _write(
+    uri: str,
+    pipeline: str,
+    batch: int,
+    attempt: str,
+    table: TableId,
+    stored: pa.Schema,
+    rule: Rule,
+    batches: Iterator[pa.RecordBatch],
+) -> bytes | None:
+    """Images of one partition into files. Names are new every time: a task that Spark runs twice leaves an orphan."""
+    parts = list(batches)
+    if not sum(part.num_rows for part in parts):
+        return None
+    store = SegmentStore(uri, pipeline)
     report = []
-    for place, part in places.items():
-        if part.num_rows:
-            made = emitted(rule, part, place, table, key)
-            path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
-            report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
+    for place, made in _images_of(pa.Table.from_batches(parts), table, stored, rule).items():
+        path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
+        report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
     return pickle.dumps(report)
+
+
+def try_frames(
+    rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
+) -> list[dict[TableId, pa.Table]]:
+    """Each merged row by itself through a rule of type spark, in one job of a session in this process: what comes out of each."""
+    from sluice.spark.frames import FrameTable, local_session, plain, plain_type, run_frames
+
+    schema = views.view(images.unfold(rows.slice(0, 0))).schema
+    key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
+    context = RuleContext(
+        rule.name, table.schema, table.table, key, rule.params(), resolved(rule.config.lookups, lookups)
+    )
+
+    def read(row: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
+        unfolded = images.unfold(row)
+        seen = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
+        yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches()
+
+    def write(number: int, stored: pa.Schema, batches: Iterator[pa.RecordBatch]) -> bytes | None:
+        parts = list(batches)
+        if not sum(part.num_rows for part in parts):
+            return None
+        return pickle.dumps((number, _images_of(pa.Table.from_batches(parts), table, stored, rule)))
+
+    function = rule.function()
+    plain_schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+    tables = [
+        FrameTable(
+            plain_schema,
+            1,
+            partial(read, rows.slice(number, 1)),
+            partial(_transform, rule, function, context, False),
+            partial(write, number, rows.schema),
+            sys.modules.get(function.__module__),
+        )
+        for number in range(rows.num_rows)
+    ]
+    try:
+        reports = run_frames(local_session(), tables)
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise _failed(rule, error, str(table), withheld=False) from None
+    found: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
+    for report in reports:
+        number, made = pickle.loads(report)  # noqa: S301 - written by our own workers a moment ago
+        found[number] = {place: _folded(part) for place, part in made.items()}
+    for number in range(rows.num_rows):
+        unfolded = images.unfold(rows.slice(number, 1))
+        if not sees(rule, unfolded).any():
+            found[number] = {table: rows.slice(number, 1)}
+    return found
+
+
+def _folded(rows: pa.Table) -> pa.Table:
+    """Images without ``_before`` and ``_source_row`` as merged rows."""
+    whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
+    whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
+    return images.fold(whole, images.key_columns(whole.schema))
 
 
 def fold_files(
@@ -217,9 +275,7 @@ def fold_files(
         passed += images.visible(parts[-1])
     parts = [_share(part, share) for part in parts]
     whole = pa.concat_tables([p for p in parts if p.num_rows] or parts[:1], promote_options="permissive")
-    empty = pa.array(np.zeros(whole.num_rows, np.int64))
-    whole = whole.append_column("_before", pa.nulls(whole.num_rows, pa.struct([]))).append_column("_source_row", empty)
-    return images.fold(whole, images.key_columns(whole.schema)), passed
+    return _folded(whole), passed
 
 
 def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
@@ -231,16 +287,13 @@ def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
     return rows.filter(pa.array(np.asarray(buckets) % of == number))
 
 
-def _failed(rule: Rule, error: Exception, concerned: list[StageTable], masking: Masking) -> RuleError:
+def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> RuleError:
+    """What Spark says, cut down to the user's line and the innermost exception."""
     lines = [int(line) for path, line in _USER_LINE.findall(str(error)) if path == rule.path]
-    withheld = bool(masking) and any(True for _ in concerned)
     text = str(error).strip().splitlines()
-    told = next(
-        (line for line in reversed(text) if re.match(r"\w*(Error|Exception)\b", line.strip())), text[0] if text else ""
-    )
-    names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
+    told = next((t for t in reversed(text) if re.match(r"\w*(Error|Exception)\b", t.strip())), text[0] if text else "")
     return RuleError(
-        f"rule {rule.name!r} failed on {names}: {type(error).__name__}"
+        f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
         + ("" if withheld else f": {told.strip()[:500]}"),
         where=f"{rule.path}:{lines[-1] if lines else 1}",
         hint="mend the rule; the batch stays and is tried again",

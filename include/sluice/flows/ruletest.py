@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.engine import OnError, RuleConfig, RuleKind
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
+from sluice.flows.frames import try_frames
 from sluice.flows.inspect import manifest_of
 from sluice.flows.lookups import LookupReader
 from sluice.flows.runtime import Runtime
@@ -135,17 +136,21 @@ def try_rule(
         r.name: LookupReader(r.name, r.engine, str(Path(r.engine.rsplit(":", 1)[0]).parent), resolver) for r in rules
     }
     for sample in samples:
-        hide = (
-            masking.hidden(sample.table.schema, sample.table.table, map(true_name, sample.rows.schema))
-            if masking
-            else frozenset()
-        )
+        names = list(map(true_name, sample.rows.schema))
+        hide = masking.hidden(sample.table.schema, sample.table.table, names) if masking else frozenset()
+        results = _frames(rules.rules[0], sample, readers) if any(r.kind is RuleKind.SPARK for r in rules) else None
         for number in range(sample.rows.num_rows):
             item = sample.rows.slice(number, 1)
             row, before, op = _row(item, hide), _before(item, hide), _WORDS[item["_op"][0].as_py()]
             expected = sample.expected.get(number)
             try:
-                ruled = rules.apply(item, sample.table, lookups=readers, masking=masking)
+                if isinstance(results, SluiceError):
+                    raise results
+                tables = (
+                    results[number]
+                    if results is not None
+                    else rules.apply(item, sample.table, lookups=readers, masking=masking).tables
+                )
             except SluiceError as error:
                 yield Tried(str(sample.table), op, row, before, [], error, expected)
                 continue
@@ -155,10 +160,20 @@ def try_rule(
                     _WORDS[rows["_op"][i].as_py()],
                     _row(rows.slice(i, 1), hide if table == sample.table else frozenset(), made=bool(hide)),
                 )
-                for table, rows in ruled.tables.items()
+                for table, rows in tables.items()
                 for i in range(rows.num_rows)
             ]
             yield Tried(str(sample.table), op, row, before, out, None, expected)
+
+
+def _frames(
+    rule: Rule, sample: Sample, readers: Mapping[str, LookupReader]
+) -> list[dict[TableId, pa.Table]] | SluiceError:
+    """A rule of type spark on all rows of a sample, in one job; what went wrong is the result of each."""
+    try:
+        return try_frames(rule, sample.table, sample.rows, readers.get(rule.name))
+    except SluiceError as error:
+        return error
 
 
 def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> list[Sample]:
