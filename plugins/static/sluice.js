@@ -136,6 +136,7 @@ function render(card, status) {
     ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : "Cannot read the state"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
+    ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),
     ...(status.warnings || []).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
       el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
@@ -161,6 +162,11 @@ function render(card, status) {
       ["Target", "Kind", "Acknowledged batch", "Acknowledged position", "Lag", "Log behind", "Loading now"],
       targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : number.format(t.batch), el("code", {}, place(t.position)), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
       [2, 4, 5],
+    )] : []),
+    ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
+      ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
+      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), seconds(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
+      [1, 2, 3, 4, 5],
     )] : []),
     ...(rows.length ? [el("h3", {}, "Last batches"), table(
       ["Batch", "State", "Changes", "Size", "First commit", "Up to position"],
