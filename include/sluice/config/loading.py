@@ -6,6 +6,7 @@ import difflib
 import io
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,8 +59,14 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
 def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tuple[int | str, ...]], int]]:
     """As :func:`load_model`, with a function from a place in the file (``("rules", 0, "path")``) to its line."""
     found = load_model(path, model)
-    marked = YAML(typ="rt").load(io.StringIO(path.read_text(encoding="utf-8")))
-    return found, lambda loc: _line_of(marked, loc)
+    text = path.read_text(encoding="utf-8")
+    return found, lambda loc: _line_of(_marked(text), loc)
+
+
+@lru_cache(16)
+def _marked(text: str) -> Any:
+    """The file with its lines: dear, and the same from batch to batch."""
+    return YAML(typ="rt").load(io.StringIO(text))
 
 
 def load_pipeline(path: Path) -> PipelineConfig:
