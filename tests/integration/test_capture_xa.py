@@ -143,6 +143,23 @@ def test_a_prepared_transaction_larger_than_memory_is_read_again(made, monkeypat
 
 
 @BOTH
+def test_rows_larger_than_a_packet(made):
+    server, db, drain = made
+    server.execute("CREATE TABLE big (id INT PRIMARY KEY, v LONGBLOB)", database=db)
+    drain.all()
+    for known in (True, False):  # from memory, then read again
+        prepare(
+            server, db, f"{db}a", f"INSERT INTO big VALUES ({int(known)}, REPEAT('x', 20000000)), ({10 + known}, 'y')"
+        )
+        if not known:
+            assert drain.all() == []
+        server.execute(f"XA COMMIT '{db}a'")
+        stored = drain.table(drain.all(), "big")
+        assert stored["id"].to_pylist() == [int(known), 10 + known]
+        assert [len(v) for v in stored["v"].to_pylist()] == [20_000_000, 1]
+
+
+@BOTH
 def test_a_purged_prepare_stops_at_its_commit(made):
     server, db, drain = made
     prepare(server, db, f"{db}a", "INSERT INTO t VALUES (1, 'a')")

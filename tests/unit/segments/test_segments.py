@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +68,24 @@ def test_what_is_written_is_read(store, part_bytes):
         assert order == sorted(order)
         pieces = [read_file(store, file, (lo, lo + 8)) for lo in range(0, 64, 8)]
         assert pa.concat_tables(pieces).equals(table)
+
+
+def test_no_flipped_bit_of_a_segment_goes_unnoticed(store):
+    writer = SegmentWriter(store, 1, 1)
+    writer.add(schema_of(), rows(schema_of(), [1, 2, 3]))
+    (file,) = writer.finish(POSITION, POSITION, transactions=3).files
+    path = Path(store.full_path(file.path))
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 1 if int(os.environ.get("SLUICE_TEST_VALUES", "0")) > 1000 else 37):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            with pytest.raises(SegmentError):
+                read_file(store, file)
+    path.write_bytes(whole[:-1])
+    with pytest.raises(SegmentError):
+        read_file(store, file)
 
 
 def test_many_tables_stay_within_the_buffer(store):
