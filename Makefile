@@ -72,7 +72,7 @@ bench-dump: venv kernels servers ## rows a second of a dump with the log flowing
 	@$(BIN)/python tests/bench/bench_dump.py
 
 faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), and kills on the whole stack; compares both sides
-	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} $(BIN)/python -m pytest tests/faults -q -s
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults -q -s
 
 clean: demo-down ## remove the environment, fetched servers, data and caches
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

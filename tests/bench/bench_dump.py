@@ -88,6 +88,8 @@ def writing(server: MySQLServer, schema: str, rows: int) -> Iterator[None]:
 DRAIN = """
 import json, sys, time
 from pathlib import Path
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from sluice.config.connections import from_environment
 from sluice.config.loading import load_pipeline
 from sluice.flows.capture import drain

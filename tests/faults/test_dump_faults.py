@@ -19,7 +19,7 @@ from tests.pipelines import Case, case
 
 pytestmark = pytest.mark.faults
 
-KILLS = int(os.environ.get("SLUICE_DUMP_KILLS", "6"))
+KILLS = int(os.environ.get("SLUICE_DUMP_KILLS", "2"))
 
 
 def spawn(made: Case, *arguments: str) -> subprocess.Popen[str]:
@@ -40,7 +40,7 @@ def test_workers_and_drains_are_killed(tmp_path, mysql_source, mysql_target, zoo
         made.yaml += "\ndump: {chunk_rows: 100, parallelism: 2, delay: 30ms}\n"
         made.path.write_text(made.yaml, encoding="utf-8")
         both(made, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
-        fill(made, "t", 6000)
+        fill(made, "t", 2000 + 700 * KILLS)
         begin(made)
         dump = start(made.runtime())
         processes: dict[str, Any] = {}

@@ -586,3 +586,25 @@ def test_a_table_without_a_key_is_not_dumped_onto_its_rows(quiet: Case) -> None:
     begin(quiet)
     with pytest.raises(ConfigError, match="no primary key"):
         start(quiet.runtime())
+
+
+def test_a_busy_source_is_waited_for(quiet: Case) -> None:
+    from sluice.binlog.connection import open_connection
+    from sluice.flows.throttle import Throttle, replica_lag_s
+    from sluice.model.dumps import Tuning
+
+    with Throttle.open(quiet.runtime()) as throttle, open_connection(quiet.runtime().source) as source:
+        assert replica_lag_s(source) is None
+        assert not throttle.hold(Tuning(max_replica_lag_s=1.0), source)
+        time.sleep(0.6)
+        assert not throttle.hold(Tuning(max_threads_running=1000), source)
+        sleepers = [quiet.source.connect() for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda c=c: c.cursor().execute("SELECT SLEEP(4)"), daemon=True) for c in sleepers
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        assert throttle.hold(Tuning(max_threads_running=3), source)
+        for thread in threads:
+            thread.join()
