@@ -96,19 +96,21 @@ def test_a_merge_at_work_stops(orders: Case, what: str) -> None:
 
 
 def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> None:
+    orders.source.execute(f"INSERT INTO `{orders.schema}`.orders VALUES (9, 'z')")
+    orders.run_until_head("connect")
     batch, runtime = a_batch(orders), orders.runtime("connect")
     merge(runtime, batch)
     with orders.target.connect(orders.schema) as connection:
         connection.begin()
         connection.cursor().execute("INSERT INTO orders VALUES (1, 'in the way')")
         work = Work(lambda: load(runtime, "copy", batch))
-        while getattr(runtime._runner, "_running", None) is None:
+        while work.thread.is_alive() and getattr(runtime._runner, "_running", None) is None:
             time.sleep(0.05)
         time.sleep(1)
         admin.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()
-    assert orders.target.execute(f"SELECT COUNT(*) FROM `{orders.schema}`.orders")[0][0] == 0
+    assert orders.target.execute(f"SELECT COUNT(*) FROM `{orders.schema}`.orders")[0][0] == 1
     admin.resume(orders.runtime(), by="test")
     orders.run_until_head("connect")
     orders.assert_equal("orders")

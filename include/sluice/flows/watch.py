@@ -61,8 +61,10 @@ class Watch:
                 try:
                     self()
                 except SluiceError:
-                    runner.cancel()
-                    wait([work], timeout=_STOP_S)
+                    end = time.monotonic() + _STOP_S
+                    while not work.done() and time.monotonic() < end:
+                        runner.cancel()  # again: a job that is just being sent is not there yet to be cancelled
+                        wait([work], timeout=LOOK_S / 2)
                     raise
             return work.result()
         finally:
