@@ -37,6 +37,7 @@ class Drain:
     results: list[CaptureResult[SegmentManifest]] = field(default_factory=list)
     arena_bytes: int = 24 * 2**20
     readers: int = 1
+    piece_bytes: int = 1
 
     @property
     def endpoint(self):
@@ -56,6 +57,7 @@ class Drain:
             writer_factory=writer or (lambda: SegmentWriter(self.store, number, 1)),
             arena_bytes=self.arena_bytes,
             readers=self.readers,
+            piece_bytes=self.piece_bytes,
             logs=log_files(self.endpoint) if self.readers > 1 else (),
         )
         self.position = result.last

@@ -80,12 +80,18 @@ def test_any_number_of_readers(kind, request, tmp_path, fresh_schema):
                 max_changes=st.sampled_from([40, 150, 400, 10**6]),
                 max_bytes=st.sampled_from([30_000, 200_000, 10**9]),
                 arena=st.sampled_from([1 << 12, 1 << 20]),
+                piece_bytes=st.sampled_from([1, 9000]),
             )
-            def same(readers, max_changes, max_bytes, arena):
+            def same(readers, max_changes, max_bytes, arena, piece_bytes):
                 found = []
                 for n in (1, readers):
                     with draining(server, tmp_path / f"run{next(counter)}", db, exclude=(rf"{db}\.c",)) as drain:
-                        drain.position, drain.readers, drain.arena_bytes = start, n, arena
+                        drain.position, drain.readers, drain.arena_bytes, drain.piece_bytes = (
+                            start,
+                            n,
+                            arena,
+                            piece_bytes,
+                        )
                         found.append(batches(drain, max_changes=max_changes, max_bytes=max_bytes))
                 assert found[0] == found[1]
 
@@ -156,7 +162,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
                 capture(
                     drain.endpoint, server_id=77002, start=drain.position, selection=Selection.compile(drain.config),
                     limits=CaptureLimits(max_wait_s=30, stop_at=head(drain.endpoint)), progress=progress,
-                    writer_factory=lambda: SegmentWriter(drain.store, 1, 1), readers=3, logs=log_files(drain.endpoint),
+                    writer_factory=lambda: SegmentWriter(drain.store, 1, 1), readers=3, logs=log_files(drain.endpoint), piece_bytes=1,
                 )  # fmt: skip
             assert drain.store.files(1) == []
 
@@ -170,13 +176,24 @@ def write_files_of_one_table(cursor) -> None:
 def test_pieces_are_closed_files_that_fit():
     logs = [("b.000001", 1000), ("b.000002", 500), ("b.000003", 700), ("b.000004", 90)]
     start = Position("u", "b.000001", 600, "u:1-9")
-    pieces = closed_pieces(start, logs, max_bytes=10_000)
+    pieces = closed_pieces(start, logs, max_bytes=10_000, piece_bytes=1)
     assert [(p.start.file, p.start.offset, p.stop.file, p.size_bytes) for p in pieces] == [
         ("b.000001", 600, "b.000002", 400), ("b.000002", 4, "b.000003", 496), ("b.000003", 4, "b.000004", 696),
     ]  # fmt: skip
-    assert [len(closed_pieces(start, logs, max_bytes=n)) for n in (400, 896, 897, 1592, 1593)] == [0, 0, 2, 2, 3]
-    assert closed_pieces(start.at(file="b.000003", offset=4), logs, max_bytes=10_000) == []
-    assert len(closed_pieces(start, logs, max_bytes=10_000, stop_at=Position("u", "b.000003", 50))) == 2
+    assert [len(closed_pieces(start, logs, max_bytes=n, piece_bytes=1)) for n in (400, 896, 897, 1592, 1593)] == [
+        0,
+        0,
+        2,
+        2,
+        3,
+    ]
+    assert closed_pieces(start.at(file="b.000003", offset=4), logs, max_bytes=10_000, piece_bytes=1) == []
+    assert len(closed_pieces(start, logs, max_bytes=10_000, stop_at=Position("u", "b.000003", 50), piece_bytes=1)) == 2
+    assert closed_pieces(start, logs, max_bytes=10_000) == []
+    small = closed_pieces(start, logs, max_bytes=10_000, piece_bytes=800)
+    assert [(p.start.file, p.stop.file, p.size_bytes) for p in small] == [
+        ("b.000001", "b.000003", 896), ("b.000003", "b.000004", 696),
+    ]  # fmt: skip
     assert closed_pieces(start.at(file="b.000009"), logs, max_bytes=10_000) == []
     gap = [("b.000001", 1000), ("b.000003", 700), ("b.000004", 90)]
     assert closed_pieces(start, gap, max_bytes=10_000) == []

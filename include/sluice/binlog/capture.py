@@ -27,7 +27,7 @@ from sluice.binlog.intake import MAX_EVENT_BYTES, Intake
 from sluice.binlog.marks import mark_plan
 from sluice.binlog.piece import PieceReading
 from sluice.binlog.prepared import PreparedReader
-from sluice.binlog.readers import SEQ_STEP, Piece, closed_pieces, read_pieces
+from sluice.binlog.readers import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, read_pieces
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.statements import Effect, look_at
@@ -154,6 +154,7 @@ def capture(
     arena_bytes: int = ARENA_BYTES,
     readers: int = 1,
     logs: Sequence[tuple[str, int]] = (),
+    piece_bytes: int = PIECE_BYTES,
     history: Callable[[], SchemaState] | None = None,
     redefine: Rereader | None = None,
 ) -> CaptureResult[M]:
@@ -163,7 +164,8 @@ def capture(
         server_id: the replica's id at the server. writer_factory: called at the first change. progress: called a few times a second
             (``changes=…, position=…``); what it raises ends the drain.
         readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
-            server's log files, oldest first. Rows, positions and batches are the same for any number. See :mod:`sluice.binlog.readers`.
+            server's log files, oldest first; piece_bytes: what a reader takes at least. Rows, positions and batches are the same for any
+            number. See :mod:`sluice.binlog.readers`.
         marks: the watermark table of dumps; its rows go to the writer, too.
         history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
 
@@ -177,7 +179,11 @@ def capture(
     history = once(history) if history is not None else None
     with _Batch(writer_factory) as batch:
         ahead = Totals(start)
-        pieces = closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at) if readers > 1 else []
+        pieces = (
+            closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=piece_bytes)
+            if readers > 1
+            else []
+        )
         if pieces:
 
             def reading(piece: Piece, thread: int) -> PieceReading:

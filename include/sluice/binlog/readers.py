@@ -29,12 +29,14 @@ _log = structlog.get_logger()
 
 SEQ_STEP = 1 << 40
 """Sequence numbers of one piece; a file holds fewer row changes."""
+PIECE_BYTES = 32 * 2**20
+"""About a tenth of a second's work: less is not worth a connection of its own."""
 _PROGRESS_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A closed file, or the rest of one. ``stop`` is the start of the next; ``number`` counts from 0 within the batch."""
+    """Closed files, one or several small ones, or the rest of one. ``stop`` is the start of the next; ``number`` counts from 0 within the batch."""
 
     number: int
     start: Position
@@ -72,34 +74,44 @@ class Reading(Protocol):
 
 
 def closed_pieces(
-    start: Position, logs: Sequence[tuple[str, int]], *, max_bytes: int, stop_at: Position | None = None
+    start: Position,
+    logs: Sequence[tuple[str, int]],
+    *,
+    max_bytes: int,
+    stop_at: Position | None = None,
+    piece_bytes: int = PIECE_BYTES,
 ) -> list[Piece]:
-    """The closed files from ``start`` on that fit into a batch together; empty if there are fewer than two.
+    """The closed files from ``start`` on that fit into a batch together; empty if there are fewer than two pieces.
 
     Args:
         logs: (name, size in bytes) of the server's log files, oldest first; the last is being written.
         stop_at: a position that the batch must not pass.
+        piece_bytes: smaller files that follow each other are one piece up to this size.
     """
     sizes = dict(logs)
     names = list(sizes)
     if start.file not in sizes or start.prepared:
         return []
     last = split_file(stop_at.file)[1] if stop_at else split_file(names[-1])[1]
-    pieces: list[Piece] = []
-    total = 0
-    place = start
     known = "" if start.server_uuid.startswith("mariadb:") else start.gtid_set  # MariaDB's is a last number, not a set
+    pieces: list[Piece] = []
+    total = size = 0
+    place = begin = start
     for name, following in itertools.pairwise(names):
         number = split_file(name)[1]
         if number < split_file(start.file)[1] or number >= last:
             continue
-        size = sizes[name] - place.offset
-        total += max(size, 0)
+        taken = max(sizes[name] - place.offset, 0)
+        total += taken
         if total >= max_bytes or number + 1 != split_file(following)[1]:
             break
-        stop = Position(start.server_uuid, following, 4)
-        pieces.append(Piece(len(pieces), place, stop, size))
+        size += taken
         place = Position(start.server_uuid, following, 4, known)
+        if size >= piece_bytes:
+            pieces.append(Piece(len(pieces), begin, place, size))
+            begin, size = place, 0
+    if begin is not place:
+        pieces.append(Piece(len(pieces), begin, place, size))
     return pieces if len(pieces) > 1 else []
 
 
