@@ -9,9 +9,12 @@ import pytest
 from sluice.binlog import xa
 from sluice.binlog.connection import open_connection, server_info
 from sluice.errors import LostPosition
+from sluice.flows.admin import rollback
+from sluice.flows.capture import drain
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
+from tests.pipelines import case
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 
@@ -199,3 +202,28 @@ def test_the_outcome_after_a_killed_server_recovers(cls, compressed, tmp_path):
             assert [(c.table.table, c.after["id"]) for c in changes] == [("u", 100), ("t", 1), ("u", 101)]
             assert changes[1].after["v"] == "long " * 300
             assert drain.position.prepared == ""
+
+
+def test_through_a_pipeline_with_a_retry_and_a_rollback(mysql_source, mysql_target, zookeeper, tmp_path, fresh_schema):
+    """The position in ZooKeeper carries what is prepared, so any later process finds its rows."""
+    db = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", database=db)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, db) as made:
+        made.run_until_head()
+        prepare(mysql_source, db, f"{db}a", "INSERT INTO t VALUES (1, 'a')")
+        prepare(mysql_source, db, f"{db}b", "INSERT INTO t VALUES (2, 'b')")
+        mysql_source.execute("INSERT INTO t VALUES (3, 'c')", "FLUSH BINARY LOGS", database=db)
+        made.run_until_head()
+        assert made.target.execute(f"SELECT id FROM {db}.t") == [(3,)]
+        mysql_source.execute(
+            f"XA COMMIT '{db}a'", f"UPDATE {db}.t SET v = 'after' WHERE id = 1", f"XA ROLLBACK '{db}b'"
+        )
+        first = drain(made.runtime(), claim="one:run", idle_wait_s=10)
+        again = drain(made.runtime(), claim="one:run", idle_wait_s=10)
+        assert first.batch == again.batch is not None
+        assert again.adopted
+        rollback(made.runtime(), by="test", dry_run=False)
+        made.run_until_head()
+        made.assert_equal("t")
+        assert made.target.execute(f"SELECT * FROM {db}.t ORDER BY id") == [(1, "after"), (3, "c")]

@@ -15,7 +15,7 @@ from typing import Any
 
 from sluice.stack.mariadb import MariaDBServer
 
-ROWS = int(os.environ.get("SLUICE_TEST_VALUES", "120"))
+ROWS = int(os.environ.get("SLUICE_TEST_VALUES", "80"))
 """Values of each type; the whole proof takes a thousand."""
 MODE = "SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', NAMES utf8mb4"
 

@@ -351,7 +351,7 @@ class Scanner:
     def _rotate(self, rotate: ev.Rotate) -> bool:
         s = self.s
         if s[sc.S_IN_TXN] and rotate.file != self.file:
-            raise DecodeError(f"the log goes on in {rotate.file} inside a transaction")
+            self._torn(rotate.file)
         self._ledger.harvest()
         if rotate.file != self.file:
             self.file = rotate.file
@@ -362,6 +362,19 @@ class Scanner:
             s[sc.S_LAST_END] = rotate.offset
         self._set_stop()
         return self._stop is not None and self.between_transactions and self.reached(self._stop)
+
+    def _torn(self, following: str) -> None:
+        """A file ends inside a transaction: the server was killed while it wrote (MariaDB leaves that in its log). Nobody committed it."""
+        s = self.s
+        if s[sc.S_TXN_MARK]:
+            raise DecodeError(
+                f"the log goes on in {following} inside a transaction that changed captured rows: its server was killed while it wrote",
+                hint=f"the rows were not committed: deliver what was drained, then `sluice seek PIPELINE {following}:4`, and compare both sides",
+            )
+        s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
+        s[sc.S_TXNS] = s[sc.S_DONE_TXNS]
+        self._waiting.forget_open()
+        self.skipped["torn transactions"] = self.skipped.get("torn transactions", 0) + 1
 
     def _query(self, query: ev.Query) -> bool:
         s = self.s

@@ -127,6 +127,11 @@ class Waiting:
         self._room += held.size
         return held
 
+    def forget_open(self) -> None:
+        """The transaction at hand was never prepared."""
+        if self.open is not None:
+            self.take_open()
+
     def take(self, xid: str) -> Held | None:
         """Its outcome is known: its events, or where they stand, or None if nothing is known of it."""
         held = self._held.pop(xid, None)
