@@ -12,7 +12,7 @@ from sluice.binlog.charsets import decode_bytes, is_known
 from sluice.errors import DecodeError
 from tests.integration.capturing import draining
 
-EVERY = 1 if int(os.environ.get("SLUICE_TEST_VALUES", "1000")) > 1000 else 19
+EVERY = 1 if int(os.environ.get("SLUICE_TEST_VALUES", "100")) >= 1000 else 19
 """In a normal run one in so many characters of the large charsets."""
 _UNICODE = {
     "ucs2": "utf_16_be",
