@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from sluice.errors import LoadError, RuleError
 from tests.integration.test_schema_history import assert_same_rows
 from tests.pipelines import case
 from tests.servers import setting
@@ -111,3 +112,30 @@ def write(made, choose: random.Random) -> None:
                     f"UPDATE IGNORE keyed_by_unique SET v = {other} WHERE v = {one}",
                 ])
             )
+
+
+@pytest.mark.parametrize("made", [("mysql_source", "MINIMAL", "MINIMAL")], indirect=True, ids=["minimal"])
+def test_an_update_of_a_row_that_the_target_lacks_stops(made) -> None:
+    made.source.execute("INSERT INTO u VALUES (1, 'a', 1, 'w', NULL)", database=made.schema)
+    made.run_until_head()
+    made.target.execute("DELETE FROM u", database=made.schema)
+    made.source.execute("UPDATE u SET z = 7 WHERE x = 1", database=made.schema)
+    with pytest.raises(LoadError, match=r"no row of .*u with .x. = 1 AND .y. = 'a'"):
+        made.run_until_head()
+    made.target.execute("INSERT INTO u VALUES (1, 'a', 1, 'w', NULL)", database=made.schema)
+    made.run_until_head()
+    assert_same_rows(made)
+
+
+@pytest.mark.parametrize("made", [("mysql_source", "MINIMAL", "MINIMAL")], indirect=True, ids=["minimal"])
+def test_rules_stop_at_rows_that_are_not_whole(made) -> None:
+    (made.folder / "rules" / "engine.yaml").write_text(
+        "rules: [{name: r, path: r.py, type: row, order: 1, match: {table: u}}]"
+    )
+    (made.folder / "rules" / "r.py").write_text("def transform(row, context):\n    return row\n")
+    made.path.write_text(made.yaml + "\nrules: engine.yaml\n")
+    made.source.execute("INSERT INTO u VALUES (1, 'a', 1, 'w', NULL)", database=made.schema)
+    made.run_until_head()
+    made.source.execute("UPDATE u SET z = 7 WHERE x = 1", database=made.schema)
+    with pytest.raises(RuleError, match="only the columns that changed"):
+        made.run_until_head()

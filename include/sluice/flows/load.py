@@ -15,6 +15,9 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
 from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
 from sluice.flows.watch import Watch
+from sluice.model.batches import Batch
+from sluice.model.dumps import DumpState
+from sluice.model.tables import TableId
 from sluice.targets import Target, open_target
 
 _log = structlog.get_logger()
@@ -98,7 +101,15 @@ def _deliver(
     config = runtime.pipeline.target(target)
     changeset = read_changeset(runtime.store, changeset_path)
     phases = plan_load(
-        runtime.store, changeset, config, loader, runtime.name, lease.epoch, runtime.resolver, segments=record.manifest
+        runtime.store,
+        changeset,
+        config,
+        loader,
+        runtime.name,
+        lease.epoch,
+        runtime.resolver,
+        segments=record.manifest,
+        copying=_copied_since(state, record, target),
     )
     results: list[LoadResult] = []
     for phase in phases:
@@ -112,3 +123,15 @@ def _deliver(
         )
     loader.finish_load(lease.epoch, number, record.last)
     return results
+
+
+def _copied_since(state: PipelineState, batch: Batch, target: str) -> frozenset[TableId]:
+    """Source tables that a dump copies into ``target`` which was not over when the batch was drained."""
+    found: set[TableId] = set()
+    for name in state.dumps.ids():
+        dump = state.dumps.get(name)
+        if dump is None or dump.state is DumpState.CANCELLED or (dump.targets and target not in dump.targets):
+            continue
+        if not dump.ended_ms or dump.ended_ms >= batch.created_ms:
+            found |= {request.table for request in dump.tables}
+    return frozenset(found)

@@ -486,10 +486,12 @@ def plan_load(
     resolver: ConnectionResolver,
     *,
     segments: str = "",
+    copying: frozenset[TableId] = frozenset(),
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
-    Compares with the target's tables first: nothing is written if one does not fit (MappingError).
+    Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: source tables that a dump
+    of the time of the batch, or later, copies.
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes
       (and rows that leave a unique value), then upserts.
@@ -501,7 +503,10 @@ def plan_load(
     tables = changeset.manifest.tables
     if not tables:
         return []
-    known = target.check([table.plan for table in tables])
+    known = dict(target.check([table.plan for table in tables]))
+    for table in tables:  # source tables whose rows a dump brings
+        if TableId(table.source_schema, table.source_table) in copying:
+            known[table.target] = replace(known[table.target], being_copied=True)
     number = changeset.manifest.batch
     fence = Fence(epoch, number - 1, number)
     endpoints = Endpoints.of(resolver, [config.connection])

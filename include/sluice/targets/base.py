@@ -91,12 +91,14 @@ class TargetTable:
         columns: names the target accepts a value for, in its own spelling, without generated columns.
         unique_keys: the columns of each unique key except the one rows are identified by.
         key: the planned key, in the target's spelling; empty for a table without a key.
+        being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
     """
 
     table: TableId
     columns: tuple[str, ...]
     key: tuple[str, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
+    being_copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from sluice.flows.ruletest import find_rule, handwritten, try_rule
 from sluice.rules import builtin
 
 SAMPLE = Path(__file__).parents[3] / "include/rules"
-IN_PROCESS = [kind for kind in RuleKind if kind is not RuleKind.SPARK]  # tests/integration/test_rules_end_to_end.py has the other
+IN_PROCESS = [
+    kind for kind in RuleKind if kind is not RuleKind.SPARK
+]  # tests/integration/test_rules_end_to_end.py has the other
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
-* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row.
+* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to bring it.
 * A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
   makes, so that no value passes through a type of ours; then the row leaves its old place and comes back whole.
 
@@ -81,14 +81,18 @@ class PartialRows:
         values = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
-            found: Sequence[str] = ()
+            found: Sequence[str] | None = ()
             if absent:
                 wanted = ", ".join(_as_literal(fields[index][0], quoted(fields[index][1])) for index in absent)
                 cursor.execute(
                     f"SELECT {wanted} FROM {quoted_table(self.table.table)} WHERE {conditions[row]} FOR UPDATE"
                 )
-                found = cursor.fetchone() or _absent(self.table, conditions[row])
-            rest = dict(zip(absent, found, strict=True))
+                found = cursor.fetchone()
+                if found is None:
+                    if not self.table.being_copied:
+                        raise _absent(self.table, conditions[row])
+                    continue
+            rest = dict(zip(absent, found or (), strict=True))
             values.append(
                 "(" + ",".join(str(rest[i]) if i in rest else texts[i][row] for i in range(len(fields))) + ")"
             )
@@ -124,8 +128,8 @@ class PartialRows:
             where = f"{quoted_table(self.table.table)} SET {', '.join(settings)} WHERE {conditions[row]}"
             if not cursor.execute(f"UPDATE {where}"):
                 cursor.execute(f"SELECT 1 FROM {quoted_table(self.table.table)} WHERE {conditions[row]}")
-                if cursor.fetchone() is None:
-                    _absent(self.table, conditions[row])
+                if cursor.fetchone() is None and not self.table.being_copied:
+                    raise _absent(self.table, conditions[row])
         return count
 
 
@@ -143,8 +147,8 @@ def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
     ]
 
 
-def _absent(table: TargetTable, condition: str) -> Sequence[str]:
-    raise LoadError(
+def _absent(table: TargetTable, condition: str) -> LoadError:
+    return LoadError(
         f"the target has no row of {table.table} with {condition}, of which the log brought only the columns that changed",
         where=str(table.table),
         hint="copy the table anew (`sluice dump`), or set binlog_row_image = FULL at the source, so that an update makes up for a missing row",
