@@ -10,6 +10,7 @@ import pytest
 
 from sluice.errors import RuleError
 from sluice.flows.capture import drain
+from sluice.flows.check import check
 from sluice.flows.load import load
 from sluice.flows.merge import merge
 from sluice.flows.rulenew import changes_file, new_rule
@@ -220,6 +221,23 @@ def test_lookups_from_a_file_and_from_a_query(shop: Case) -> None:
     shop.source.execute(f"UPDATE `{shop.schema}`.customers SET paid = 9 WHERE id = 2")
     shop.run_until_head()
     assert target(shop, "SELECT id, tier FROM {db}.customers ORDER BY id") == [(1, "gold"), (2, "new"), (3, None)]
+
+
+def test_check_names_what_is_wrong_with_a_rule(shop: Case) -> None:
+    def found() -> list[tuple[str, str, str]]:
+        return [(f.severity, f.value, f.why) for f in check(shop.runtime()).findings if f.part == "rules"]
+
+    entry = "  - name: cut\n    builtin: truncate\n    params:\n      colums: {note: 3}\n"
+    rules(shop, entry)
+    ((severity, where, why),) = found()
+    assert severity == "error"
+    assert where.endswith("engine.yaml:5")
+    assert "params.colums: the rule has no such parameter; it has columns" in why
+    lookups = "    lookups: {places: {file: places.csv, key: id}}\n"
+    rules(shop, entry.replace("colums", "columns") + lookups)
+    assert "there is no file" in found()[0][2]
+    (shop.folder / "rules/places.csv").write_text("id,place\n1,Bonn\n")
+    assert [(severity, value) for severity, value, _ in found()] == [("ok", "engine.yaml"), ("ok", "1 rows")]
 
 
 # tasks of their own ------------------------------------------------------------------------------------------------------

@@ -87,7 +87,9 @@ def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Pa
         value = model.model_validate(dict(given))
     except ValidationError as error:
         problems = []
-        for item in error.errors():
+        for item in sorted(
+            error.errors(), key=lambda e: e["type"] != "extra_forbidden"
+        ):  # a misspelt name explains a missing one
             name = ".".join(str(part) for part in item["loc"]) or "params"
             known = ", ".join(model.model_fields)
             text = {

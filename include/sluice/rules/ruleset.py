@@ -86,8 +86,9 @@ class RuleSet:
             number = engine.rules.index(config)
             where = f"{engine_path}:{line_of(('rules', number, 'path' if config.path else 'builtin'))}"
             place = f"{engine_path}:{line_of(('rules', number, 'params'))}" if config.params else where
+            lines = tuple((name, line_of(("rules", number, "params", name))) for name in config.params)
             if config.builtin:
-                rules.append(Rule(config, *builtin.source(config.builtin, where), place))
+                rules.append(Rule(config, *builtin.source(config.builtin, where), place, lines))
                 continue
             assert config.path is not None
             path = engine_path.parent / config.path
@@ -96,7 +97,7 @@ class RuleSet:
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
                 raise ConfigError(f"rule {config.name!r}: cannot read {config.path}: {reason}", where=where) from error
-            rules.append(Rule(config, str(path), text, place))
+            rules.append(Rule(config, str(path), text, place, lines))
         return cls(tuple(rules))
 
     def __len__(self) -> int:

@@ -40,13 +40,14 @@ class Rule:
 
     Attributes:
         path: the file, for errors; text: its contents.
-        engine: ``engine.yaml:line`` of the rule.
+        engine: ``engine.yaml:line`` of the rule; lines: those of its parameters.
     """
 
     config: RuleConfig
     path: str
     text: str
     engine: str = ""
+    lines: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -91,9 +92,10 @@ class Rule:
         if problems:
             name, text = problems[0]
             more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+            line = dict(self.lines).get(name.split(".")[0])
             raise RuleError(
                 f"rule {self.name!r}: params.{name}: {text}{more}",
-                where=self.engine or self.home,
+                where=f"{self.engine.rpartition(':')[0]}:{line}" if line else self.engine or self.home,
                 hint=f"it takes {'; '.join(params.described(self.loaded().params))}",
             )
         return values

@@ -289,6 +289,53 @@ def test_contents_are_those_of_planning_and_reload_between_batches(rules, tmp_pa
     assert applied(RuleSet.load(tmp_path / "engine.yaml"), row())[0]["email"] == "two"
 
 
+def test_a_file_is_loaded_once_a_process_and_again_when_it_changes(rules, tmp_path: Path) -> None:
+    code = f"open({str(tmp_path / 'loads')!r}, 'a').write('x')\ndef transform(row, context):\n    return row\n"
+    for _ in range(3):
+        found = rules(code)
+        applied(pickle.loads(pickle.dumps(found)), row())
+    assert (tmp_path / "loads").read_text() == "x"
+    applied(rules(code + "\n# changed\n"), row())
+    assert (tmp_path / "loads").read_text() == "xx"
+
+
+def test_parameters_of_a_python_rule(rules) -> None:
+    code = """
+from dataclasses import dataclass
+class Params:
+    size: int
+    names: list[str] = ["a"]
+@dataclass
+class Held:
+    value: int
+def transform(row, context):
+    return {**row, "email": context.params.names[0] * Held(context.params.size).value}
+"""
+    assert applied(rules(code, params="{size: 3}"), row())[0]["email"] == "aaa"
+    for params, words in (
+        ("{}", r"params\.size: this parameter is required"),
+        ("{size: big}", r"params\.size: .*valid integer"),
+    ):
+        with pytest.raises(RuleError, match=words) as caught:
+            rules(code, params=params).validate()
+        assert "engine.yaml:" in str(caught.value.where)
+        assert "size: int; names: list[str] = ['a']" in str(caught.value.hint)
+    for declared, words in (
+        ("x = 1", "Params.x has no type"),
+        ("items: int = 1", "cannot be called 'items'"),
+        ("x: Nope = 1", "Nope"),
+    ):
+        with pytest.raises(RuleError, match=words):
+            rules(f"class Params:\n    {declared}\ndef transform(row, context):\n    return row\n").validate()
+
+
+def test_an_operation_may_be_a_regular_expression(rules) -> None:
+    code = "def transform(row, context):\n    return {**row, 'email': context.op}\n"
+    items = (row("i", id=1), row("u", {"email": "x"}, id=2), row("d", {}, id=3))
+    got = applied(rules(code, match="{operation: insert|upd.*}"), *items)
+    assert [r["email"] for r in got] == ["insert", "update", "A@x"]
+
+
 def test_engine_errors_name_file_and_line(tmp_path: Path) -> None:
     engine = tmp_path / "engine.yaml"
     engine.write_text("rules:\n  - name: a\n    path: nowhere.py\n")
