@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,26 @@ JSON_STEPS: tuple[str | tuple[str, ...], ...] = (
     "UPDATE t SET j = JSON_REMOVE(j, '$.a.n'), k = JSON_SET(k, '$', 5) WHERE id = 1",
     "UPDATE t SET j = JSON_REPLACE(j, '$[1]', 'was a number') WHERE id = 2",
 )
+MINIMAL_STEPS: tuple[str | tuple[str, ...], ...] = (
+    "INSERT INTO t VALUES (1, 7, 1.5, 'one', 'ß', x'61', x'00', '2024-01-02 03:04:05', NULL, '01:02:03', '2024-02-29', 2024, 'b', 'p', 1, 1.5, 2.5),"
+    " (2, 8, NULL, 'two', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'a', 'q', 2, NULL, NULL)",
+    "UPDATE t SET s = CONCAT(s, '!') WHERE id = 1",
+    "UPDATE t SET n = NULL, bi = 5, st = 'p,r' WHERE id = 2",
+    "DELETE FROM t WHERE id = 1",
+)
+"""With ``binlog_row_image=MINIMAL``: the key, and what changed; no key changes, so that a row is known by its first column."""
+
+
+def minimal(change: list[Any]) -> list[Any]:
+    """What a log with minimal row images holds of a change."""
+    op, before, after = change
+    if op == "u":
+        return [
+            op,
+            [before[0], *[None] * (len(before) - 1)],
+            [after[0], *(a if a != b else None for a, b in zip(after[1:], before[1:], strict=True))],
+        ]
+    return [op, [before[0], *[None] * (len(before) - 1)], None] if op == "d" else change
 
 
 def record(
@@ -69,6 +90,7 @@ def record(
     table: str = TABLE,
     columns: dict[str, str] = COLUMNS,
     steps: tuple[str | tuple[str, ...], ...] = STEPS,
+    keep: Callable[[list[Any]], list[Any]] = list,
 ) -> None:
     rows: list[Any] = []
     with server.connect() as connection, connection.cursor() as cursor:
@@ -108,7 +130,13 @@ def record(
     transactions = sum(not isinstance(step, tuple) or step[-1].endswith("PHASE") for step in steps) - sum(
         "XA ROLLBACK" in s for s in steps
     )
-    document = {"transactions": transactions, "file": file, "columns": list(columns), "collations": used, "rows": rows}
+    document = {
+        "transactions": transactions,
+        "file": file,
+        "columns": list(columns),
+        "collations": used,
+        "rows": [keep(row) for row in rows],
+    }
     (_HERE / f"{flavour}.json").write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
 
 
@@ -122,6 +150,8 @@ if __name__ == "__main__":
         record(mysql, "mysql-9.7-xa", steps=XA_STEPS)
     with MySQLServer(folder / "json", server_id=1, options={"binlog_row_value_options": "PARTIAL_JSON"}) as mysql:
         record(mysql, "mysql-9.7-json", JSON_TABLE, JSON_COLUMNS, JSON_STEPS)
+    with MySQLServer(folder / "minimal", server_id=1, options={"binlog_row_image": "MINIMAL"}) as mysql:
+        record(mysql, "mysql-9.7-minimal", steps=MINIMAL_STEPS, keep=minimal)
     with MariaDBServer(folder / "mariadb", server_id=1) as mariadb:
         record(mariadb, "mariadb-10.11")
     packed = {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}
