@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.coordination.holds import Hold
-from sluice.errors import MappingError, SluiceError, TargetUnavailable
+from sluice.errors import LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.ack import ack
 from sluice.flows.apart import catch_up, deliver
 from sluice.flows.capture import drain
@@ -169,6 +169,20 @@ def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(tw
     assert (outcome.held, outcome.batches) == (False, 2)
     assert two.acked() == {"copy": 2, "archive": 2}
     assert two.rows(two.archive) == two.rows(two.case.source)
+
+
+def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> None:
+    two.link.refusing = True
+    two.change(1)
+    two.run_once("1")
+    two.link.heal()
+    with two.runtime.state() as state:
+        state.turns.take("airflow:first")
+        two.runtime.owner = "airflow:second"
+        with pytest.raises(LeaseHeld, match="airflow:first works"):
+            catch_up(two.runtime, "archive")
+        two.runtime.owner = "airflow:first"
+        assert not catch_up(two.runtime, "archive").held
 
 
 def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:

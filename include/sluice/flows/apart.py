@@ -63,11 +63,13 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
     """Deliver the next ``batches`` of what a held target lacks; release it when nothing is left. Nothing to do for one that is not held.
 
     Raises:
-        What :func:`load` raises; the target stays held.
+        LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays held.
     """
     with runtime.state() as state:
         if state.holds.of(target) is None:
             return CatchUp(target, held=False)
+        if runtime.owner:
+            state.turns.take(runtime.owner)
         cursor, process = state.cursor(), state.process(target)
         if cursor is None or process is None:
             return CatchUp(target, held=True)

@@ -159,7 +159,7 @@ class _Again:
                 continue
             try:
                 catch_up(self._runtime, target)
-            except OF_A_TARGET:
+            except (*OF_A_TARGET, LeaseHeld):
                 pause = min(retry.delay * 2 ** min(hold.attempts - 1, 16), retry.max_delay)
                 self._not_before[target] = time.monotonic() + pause.total_seconds()
 

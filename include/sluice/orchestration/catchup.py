@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from sluice.errors import Paused, Restarted, SluiceError
+from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
 from sluice.orchestration.triggers import HoldTrigger, wait_until
@@ -72,6 +72,9 @@ class CatchUpOperator(SluiceOperator):
                 self.log.info("caught up %s", outcome.to_json())
         except (Paused, Restarted):
             raise
+        except LeaseHeld as error:
+            self.log.info("standing by: %s", error)
+            self.wait(HoldTrigger(self.pipeline, self.max_delay.total_seconds()))
         except SluiceError as error:
             pause = min(self.delay * 2 ** min(failed, 16), self.max_delay)
             self.log.error("%s stays held, the next attempt is in %s: %s", self.target, pause, error)
