@@ -44,6 +44,14 @@ def test_an_idle_queue_with_an_older_position_does_not_count_among_those_behind(
     assert restart(at(900), Queue(at(800), at(500)), Queue(at(100), at(100))) == at(500)
 
 
+@pytest.mark.parametrize("turn", range(9))
+def test_three_tables_with_nine_queues_between_them_in_any_order(turn: int) -> None:
+    """Delivered and enqueued of each queue; three are behind, and the smallest delivered of these counts, not the older ones of idle tables."""
+    pairs = [(50, 50), (10, 10), (60, 60), (200, 1000), (100, 1000), (10, 10), (1000, 10000), (200, 200), (2000, 2000)]
+    queues = [Queue(at(enqueued), at(delivered)) for delivered, enqueued in pairs[turn:] + pairs[:turn]]
+    assert restart(at(10000), *queues) == at(100)
+
+
 def test_files_compare_as_numbers() -> None:
     older, newer = Position("a", "binlog.999999", 10), Position("a", "binlog.1000000", 4)
     assert restart(newer, Queue(newer, older), Queue(newer, at(4, 1_000_000))) == older
