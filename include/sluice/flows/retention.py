@@ -14,6 +14,7 @@ from sluice.errors import SluiceError
 from sluice.flows.letters import prune_letters
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import DumpState
+from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
@@ -94,6 +95,9 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
                 written.append((at_s, sum(size for _, size in store.files(batch))))
         if not dry_run:
             _forget_dumps(state, store)
+        cursor = state.cursor()
+        if cursor is not None and cursor.schema:
+            SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)
     prune_letters(runtime, older_than_s=runtime.pipeline.capture.segments.retain.total_seconds(), dry_run=dry_run)
     warnings = space_warnings(runtime)
     space = store.space()

@@ -112,6 +112,26 @@ class SchemaStore:
             following = self._read(following)["parent"]
         return found
 
+    def prune(self, current: str, position: Position, older_than_s: float, *, dry_run: bool = False) -> list[str]:
+        """Remove files written before ``older_than_s`` (seconds since 1970) that nothing kept builds on. ``current``: the cursor's own.
+
+        What stays reaches back to the newest file that is older than that: definitions as of any retained position can be told from it.
+        """
+        files = sorted(self.every(position), key=lambda f: f.order)
+        folder = self._store.full_path(self._folder(position))
+        written = {
+            info.base_name: info.mtime.timestamp() if info.mtime else 0.0
+            for info in self._store.filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        }
+        old = [f.path for f in files if written.get(f.path.rsplit("/", 1)[-1], 0.0) < older_than_s]
+        kept = {f.path for f in files} - set(old[:-1]) | {current}
+        for path in list(kept):
+            kept.update(self.parents(path))
+        gone = [path for path in old if path not in kept]
+        for path in gone if not dry_run else []:
+            self._store.delete(path)
+        return gone
+
     def _folder(self, position: Position) -> str:
         return f"schema/{quoted(position.server_uuid)}.{quoted(split_file(position.file)[0])}"
 
@@ -126,7 +146,7 @@ class SchemaStore:
             text = pa.decompress(
                 data[12:], decompressed_size=int.from_bytes(data[4:12], "big"), codec="zstd", asbytes=True
             )
-        except (pa.ArrowException, ValueError, OSError) as error:
+        except (pa.ArrowException, ValueError, OSError, MemoryError) as error:
             raise damaged from error
         if zlib.crc32(text) != int.from_bytes(data[:4], "big"):
             raise damaged

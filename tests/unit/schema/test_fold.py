@@ -1,0 +1,148 @@
+"""Statements, parsed and folded without a server: what is understood, what is not, and what kinds of change a reader is told."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.errors import DecodeError
+from sluice.model.tables import TableId
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.schema.collations import Collations
+from sluice.schema.lexer import Dialect, tokens
+from sluice.schema.parser import parse_statement
+from sluice.schema.state import SchemaState, Session
+from sluice.schema.types import Flavour
+
+COLLATIONS = Collations(
+    {"utf8mb4_0900_ai_ci": "utf8mb4", "utf8mb4_bin": "utf8mb4", "latin1_swedish_ci": "latin1", "binary": "binary"},
+    {"utf8mb4": "utf8mb4_0900_ai_ci", "latin1": "latin1_swedish_ci", "binary": "binary"},
+    {"utf8mb4": 4, "latin1": 1, "binary": 1},
+)
+K = ChangeKind
+
+
+def state(*statements: str, mariadb: bool = False, version: int = 90000) -> SchemaState:
+    made = SchemaState(Flavour(mariadb, version, COLLATIONS), server_collation="utf8mb4_0900_ai_ci")
+    for statement in ("CREATE DATABASE d", *statements):
+        made.fold(statement, "d", Session())
+    return made
+
+
+def kinds(made: SchemaState, statement: str) -> list[tuple[str, list[ChangeKind]]]:
+    return [(str(change.table), list(change.kinds)) for change in made.fold(statement, "d", Session())]
+
+
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(10) NOT NULL, n INT, e ENUM('a','b'))"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("ALTER TABLE t ADD COLUMN x INT", [K.ADD_COLUMN]),
+        ("ALTER TABLE t DROP COLUMN n", [K.DROP_COLUMN]),
+        ("ALTER TABLE t RENAME COLUMN n TO m", [K.RENAME_COLUMN]),
+        ("ALTER TABLE t CHANGE n m BIGINT", [K.RENAME_COLUMN, K.WIDEN_COLUMN]),
+        ("ALTER TABLE t MODIFY v VARCHAR(20) NOT NULL", [K.WIDEN_COLUMN]),
+        ("ALTER TABLE t MODIFY v VARCHAR(5) NOT NULL", [K.CHANGE_COLUMN]),
+        ("ALTER TABLE t MODIFY e ENUM('a','b','c')", [K.WIDEN_COLUMN]),
+        ("ALTER TABLE t MODIFY e ENUM('c','a','b')", [K.CHANGE_COLUMN]),
+        ("ALTER TABLE t MODIFY v VARCHAR(10)", [K.ALLOW_NULL]),
+        ("ALTER TABLE t MODIFY n INT NOT NULL", [K.REQUIRE_VALUE]),
+        ("ALTER TABLE t MODIFY n INT FIRST", [K.MOVE_COLUMN]),
+        ("ALTER TABLE t ALTER n SET DEFAULT 5", [K.COLUMN_ATTRIBUTES]),
+        ("ALTER TABLE t DROP PRIMARY KEY", [K.PRIMARY_KEY]),
+        ("ALTER TABLE t ADD INDEX (n), COMMENT 'x'", [K.INDEXES, K.TABLE_OPTIONS]),
+        ("ALTER TABLE t TRUNCATE PARTITION p0", [K.ROWS_REMOVED]),
+        ("ALTER TABLE t RENAME TO u, ADD x INT", [K.ADD_COLUMN, K.RENAME_TABLE]),
+        ("ALTER TABLE t FORCE", [K.NOTHING]),
+        ("TRUNCATE t", [K.TRUNCATE_TABLE]),
+        ("DROP TABLE t", [K.DROP_TABLE]),
+    ],
+)
+def test_kinds(statement: str, expected: list[ChangeKind]) -> None:
+    made = state(TABLE)
+    changes = made.fold(statement, "d", Session())
+    assert list(dict.fromkeys(changes[0].kinds)) == expected
+    assert TableChange.from_json(changes[0].to_json()) == changes[0] or expected[0] in {K.RENAME_COLUMN, K.MOVE_COLUMN}
+
+
+def test_databases_take_their_tables_along() -> None:
+    made = state(TABLE)
+    assert kinds(made, "DROP DATABASE d") == [("d.t", [K.DROP_TABLE]), ("d.", [K.DROP_DATABASE])]
+    assert made.find(TableId("d", "t")) is None
+
+
+def test_swapped_names() -> None:
+    made = state(TABLE, "CREATE TABLE u (other INT)")
+    made.fold("RENAME TABLE t TO tmp, u TO t, tmp TO u", "d", Session())
+    found = made.find(TableId("d", "t"))
+    assert found is not None
+    assert [c.name for c in found.columns] == ["other"]
+
+
+def test_names_in_one_statement_are_those_before_it() -> None:
+    made = state("CREATE TABLE s (a INT, b VARCHAR(3))", "ALTER TABLE s CHANGE a b INT, CHANGE b a VARCHAR(3)")
+    found = made.find(TableId("d", "s"))
+    assert found is not None
+    assert [(c.name, c.type) for c in found.columns] == [("b", "int"), ("a", "varchar(3)")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t FROBNICATE n",
+        "ALTER TABLE t ADD COLUMN x FANCYTYPE",
+        "ALTER TABLE t DROP COLUMN never_there",
+        "CREATE TABLE t2 AS SELECT 1",
+        "ALTER TABLE t ADD SYSTEM VERSIONING",
+        "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+    ],
+)
+def test_what_is_not_understood_is_never_guessed(statement: str) -> None:
+    made = state(TABLE, "ALTER TABLE t MODIFY e ENUM('ü')")
+    try:
+        changes = made.fold(statement, "d", Session(), "binlog.000001:4")
+    except DecodeError:
+        return
+    name = changes[-1].table
+    assert K.UNKNOWN in changes[-1].kinds
+    assert made.find(name) is None
+    assert made.why_unknown(name) is not None
+
+
+def test_versioned_comments_by_server() -> None:
+    def words(sql: str, **dialect: object) -> list[str]:
+        return [t.text for t in tokens(sql, Dialect(**dialect))][:-1]  # type: ignore[arg-type]
+
+    sql = "a /*!50700 b */ /*!100100 c */ /*M!100200 d */ /* e */"
+    assert words(sql, version=80403) == ["a", "b"]
+    assert words(sql, version=101105, mariadb=True) == ["a", "c", "d"]
+    assert words(sql, version=50736) == ["a", "b"]
+
+
+def test_old_servers_print_widths() -> None:
+    made = state("CREATE TABLE w (a INT UNSIGNED, b TINYINT(1), y YEAR, z INT ZEROFILL)", version=50744)
+    found = made.find(TableId("d", "w"))
+    assert found is not None
+    assert [c.type for c in found.columns] == ["int(10) unsigned", "tinyint(1)", "year(4)", "int(10) unsigned zerofill"]
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_a_statement_or_a_decode_error(text: str) -> None:
+    for sql in (text, "ALTER TABLE t " + text, "CREATE TABLE t (" + text):
+        try:
+            parse_statement(sql, "d", Dialect())
+        except DecodeError:
+            continue
+
+
+def test_a_state_survives_being_stored() -> None:
+    made = state(
+        TABLE, "CREATE TABLE g (a INT, b INT AS (a + 1) STORED INVISIBLE, UNIQUE (b))", "ALTER TABLE g ADD z FANCY"
+    )
+    again = SchemaState.from_json(made.to_json())
+    assert again.tables == made.tables
+    assert again.unknown == made.unknown
+    assert again.databases == made.databases

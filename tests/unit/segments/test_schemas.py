@@ -1,0 +1,95 @@
+"""The stored schema history: bases and changes, found by position, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import SegmentError
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
+from sluice.schema.state import SchemaState
+from sluice.segments.schemas import MAX_DEPTH, SchemaStore
+from sluice.segments.store import SegmentStore
+
+
+@pytest.fixture
+def schemas(tmp_path: Path) -> SchemaStore:
+    return SchemaStore(SegmentStore(tmp_path.as_uri(), "p"))
+
+
+def place(offset: int, file: int = 1) -> Position:
+    return Position("uuid", f"binlog.{file:06d}", offset)
+
+
+def table(number: int, columns: int = 1) -> TableDefinition:
+    return TableDefinition(
+        TableId("d", f"t{number}"),
+        tuple(ColumnDefinition(f"c{i}", "enum('a','ü')", labels=("a", "ü"), charset="utf8mb4") for i in range(columns)),
+        (IndexDefinition("PRIMARY", (("c0", 0),), unique=True),),
+    )
+
+
+def test_a_chain_of_changes_is_the_state(schemas: SchemaStore) -> None:
+    state = SchemaState()
+    state.put_database(DatabaseDefinition("d", "utf8mb4", "utf8mb4_bin"))
+    state.put(table(0))
+    path = schemas.save(state, place(4), 1)
+    paths = [path]
+    for number in range(1, 2 * MAX_DEPTH):
+        state.put(table(number % 7, number))
+        if number % 5 == 0:
+            state.lose(TableId("d", f"t{number % 3}"), Unknown("why", "binlog.000001:9", "ALTER"))
+        if number % 6 == 0:
+            state.forget(TableId("d", f"t{number % 4}"))
+        path = schemas.save(state, place(4 + number), 1, path)
+        paths.append(path)
+        again = schemas.load(path)
+        assert (again.tables, again.unknown, again.databases) == (state.tables, state.unknown, state.databases)
+    assert max(len(schemas.parents(p)) for p in paths) < MAX_DEPTH
+    assert [s.order for s in schemas.before(place(20))][:2] == [(1, 20), (1, 19)]
+    assert schemas.position(schemas.before(place(20))[0].path) == place(20)
+
+
+def test_files_sort_by_number_not_by_name(schemas: SchemaStore) -> None:
+    state = SchemaState()
+    for file in (999999, 1000000):
+        schemas.save(state, place(4, file), 1)
+    assert [s.order[0] for s in schemas.before(place(10, 1000000))] == [1000000, 999999]
+
+
+def test_damage_is_found(schemas: SchemaStore, tmp_path: Path) -> None:
+    state = SchemaState()
+    state.put(table(1, 30))
+    path = schemas.save(state, place(4), 1)
+    file = tmp_path / "p" / path
+    whole = file.read_bytes()
+    found = 0
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            assert schemas.load(path).tables == state.tables  # a bit of the frame that means nothing
+        except SegmentError as error:
+            assert "damaged" in str(error)
+            found += 1
+    assert found > len(whole) * 0.9
+
+
+def test_old_files_go_and_what_is_built_on_stays(schemas: SchemaStore, tmp_path: Path) -> None:
+    state = SchemaState()
+    path = schemas.save(state, place(4), 1)
+    for number in range(1, MAX_DEPTH + 4):
+        state.put(table(number))
+        path = schemas.save(state, place(4 + number), 1, path)
+    orphan = schemas.save(state, place(5), 2)
+    for stored in schemas.every(place(4)):
+        os.utime(tmp_path / "p" / stored.path, (1, 1))
+    gone = schemas.prune(path, place(99), time.time())
+    assert orphan in gone
+    assert len(gone) > MAX_DEPTH // 2
+    assert schemas.load(path).tables == state.tables
+    assert schemas.prune(path, place(99), time.time()) == []
