@@ -73,8 +73,7 @@ def test_damage_is_found(schemas: SchemaStore, tmp_path: Path) -> None:
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         try:
             assert schemas.load(path).tables == state.tables  # a bit of the frame that means nothing
-        except SegmentError as error:
-            assert "damaged" in str(error)
+        except SegmentError:
             found += 1
     assert found > len(whole) * 0.9
 
