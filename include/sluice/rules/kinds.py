@@ -14,7 +14,7 @@ from sluice.config.engine import OnError, RuleKind
 from sluice.config.masking import SHOWN
 from sluice.errors import RuleError, SluiceError
 from sluice.model.tables import TableId, stored_name
-from sluice.rules import images, sql, views
+from sluice.rules import images, views
 from sluice.rules.context import RuleContext, Sent
 from sluice.rules.lookups import Lookup
 from sluice.rules.script import Rule
@@ -255,6 +255,8 @@ def _pandas(work: Run, rows: pa.Table) -> Tables:
 
 def _sql(work: Run, rows: pa.Table) -> Tables:
     """One SELECT over the table ``rows``. ``_row`` has to stay."""
+    from sluice.rules import sql  # DuckDB is loaded by those who need it
+
     given = work.rule.params()
     try:
         result = sql.select(
