@@ -274,11 +274,11 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
                     {"dry_run": False, "dag_run_id": run["dag_run_id"], "only_failed": False},
                 )
         before = acknowledged(orders)
-        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 120)
+        wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 240)
     finally:
         done.set()
         writer.join()
-    wait_until(lambda: settled(orders), "delivery of everything", 120)
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
     moves = orders.target.execute(f"SELECT old, new FROM {schema}._history ORDER BY id")
     assert len(moves) > 5
     assert all(new == old + 1 for old, new in moves)
