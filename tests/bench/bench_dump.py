@@ -168,7 +168,7 @@ def main() -> None:
         source.execute(f"CREATE DATABASE {schema}")
         fill(source, schema, rows)
         with case(Path(folder) / "case", source, source, zookeeper, schema) as made:
-            with draining(made) as batches, writing(source, schema, rows):
+            with writing(source, schema, rows), draining(made) as batches:
                 time.sleep(3)
                 mark = time.time()
                 time.sleep(QUIET_S)

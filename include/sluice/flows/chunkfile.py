@@ -1,20 +1,40 @@
-"""The stored rows of a chunk: Parquet with the definition they were read by, checksummed as segments are."""
+"""The stored rows of a chunk: a segment file before it has a place, with the definition its rows were read by.
+
+The columns of ours hold nothing but the operation (``r``), the key bucket and the row's number. The drain gives the whole file its place in the
+log (:class:`sluice.segments.manifest.PlaceRecord`) without touching its rows, so that placing costs the log next to nothing.
+"""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
+from sluice.model.batches import Op
 from sluice.model.dumps import Chunk, schema_from_json, schema_to_json
-from sluice.model.tables import TableSchema
+from sluice.model.tables import META_FIELDS, TableSchema, stored_name
+from sluice.segments.buckets import key_bucket
 from sluice.segments.store import SegmentStore
-from sluice.segments.writer import parquet_options
+from sluice.segments.writer import ROW_GROUP_ROWS, parquet_options, row_groups
 
 _DEFINITION = b"sluice.definition"
+RUN_BYTES = 64 * 2**20
+"""Rows of so many bytes are sorted by key bucket together: bounds the memory of a chunk of wide rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What :func:`write_chunk` wrote."""
+
+    rows: int
+    size_bytes: int
+    crc32: str
+    buckets: tuple[int, int]
 
 
 def chunk_path(chunk: Chunk) -> str:
@@ -22,25 +42,64 @@ def chunk_path(chunk: Chunk) -> str:
     return f"dumps/{chunk.id.dump}/{chunk.id.name}-{chunk.attempt:04d}.parquet"
 
 
-def write_chunk(
-    store: SegmentStore, path: str, schema: TableSchema, pieces: Iterator[pa.Table]
-) -> tuple[int, int, str]:
-    """Write the rows as they come: (rows, bytes, CRC32)."""
-    fields = pa.schema([schema.field(c) for c in schema.columns], metadata={_DEFINITION: schema_to_json(schema)})
-    rows = 0
-    options = {**parquet_options(schema), "use_dictionary": [c.name for c in schema.columns if c.labels]}
-    options.pop("column_encoding")
-    options["write_statistics"] = False
-    with store.open_output(path) as sink, pq.ParquetWriter(pa.PythonFile(sink, mode="w"), fields, **options) as writer:
-        for piece in pieces:
-            table = pa.Table.from_arrays(piece.columns, schema=fields)
-            writer.write_table(table)
+def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Iterator[pa.Table]) -> Written:
+    """Write the rows as they come, in runs that are sorted by key bucket."""
+    layout = schema.arrow_schema.with_metadata({_DEFINITION: schema_to_json(schema)})
+    rows, low, high = 0, 63, 0
+    run: list[pa.Table] = []
+    with (
+        store.open_output(path) as sink,
+        pq.ParquetWriter(pa.PythonFile(sink, mode="w"), layout, **parquet_options(schema)) as writer,
+    ):
+
+        def flush() -> None:
+            nonlocal rows, low, high
+            table = _laid_out(pa.concat_tables(run), schema, layout, rows)
+            buckets = table.column("_bucket").to_numpy()
+            for start, stop in row_groups(buckets, ROW_GROUP_ROWS):
+                writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
             rows += table.num_rows
-    return rows, sink.size_bytes, f"{sink.crc32:08x}"
+            low, high = min(low, int(buckets[0])), max(high, int(buckets[-1]))
+            run.clear()
+
+        for piece in pieces:
+            if piece.num_rows:
+                run.append(piece)
+            if sum(table.nbytes for table in run) >= RUN_BYTES:
+                flush()
+        if run:
+            flush()
+    return Written(rows, sink.size_bytes, f"{sink.crc32:08x}", (low, high) if rows else (0, 0))
 
 
-def read_chunk(store: SegmentStore, chunk: Chunk) -> tuple[TableSchema, pa.Table]:
-    """The definition and all rows. Raises SegmentError if the file is damaged or gone."""
+def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row: int) -> pa.Table:
+    """Rows with the columns of ours, in order of their buckets."""
+    count = rows.num_rows
+    users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
+    keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]
+    buckets = np.asarray(key_bucket(schema.table.schema, schema.table.table, keys, count), np.uint8)
+    if keys:
+        order = np.argsort(buckets, kind="stable")
+        buckets = buckets[order]
+        users = [column.take(pa.array(order)) for column in users]
+    values = {
+        "_bucket": pa.array(buckets),
+        "_row": pa.array(np.arange(first_row, first_row + count, dtype=np.uint32)),
+    }
+    plain = {"_op": Op.READ.value, "_file": ""}
+    meta = [
+        values[f.name]
+        if f.name in values
+        else pa.nulls(count, f.type)
+        if f.nullable
+        else pa.repeat(pa.scalar(plain.get(f.name, 0), f.type), count)
+        for f in META_FIELDS
+    ]
+    return pa.Table.from_arrays([*users, *meta, pa.nulls(count, layout.field("_before").type)], schema=layout)
+
+
+def read_keys(store: SegmentStore, chunk: Chunk) -> tuple[TableSchema, pa.Table]:
+    """The definition, and the key columns of all rows with their ``_row``. Raises SegmentError if the file is damaged or gone."""
     data = store.read_bytes(chunk.path)
     if len(data) != chunk.size_bytes or f"{zlib.crc32(data):08x}" != chunk.crc32:
         raise SegmentError(
@@ -48,5 +107,7 @@ def read_chunk(store: SegmentStore, chunk: Chunk) -> tuple[TableSchema, pa.Table
             where=chunk.path,
             hint=f"`sluice dump cancel PIPELINE {chunk.id.dump}`, then start it again",
         )
-    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    return schema_from_json(table.schema.metadata[_DEFINITION]), table
+    file = pq.ParquetFile(pa.BufferReader(data))
+    schema = schema_from_json(file.schema_arrow.metadata[_DEFINITION])
+    wanted = [stored_name(name) for name in schema.primary_key]
+    return schema, file.read(columns=[*wanted, "_row"], use_threads=False)

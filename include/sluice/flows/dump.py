@@ -336,15 +336,16 @@ class _Worker:
             definition = self._definition(request.table)
             schema = definition.plan.schema
             path = chunk_path(chunk)
-            rows, size, crc = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
+            written = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
         self._tell("selected", chunk)
         stored = self.dumps.move(
             chunk,
             ChunkState.STORED,
             path=path,
-            rows=rows,
-            size_bytes=size,
-            crc32=crc,
+            rows=written.rows,
+            size_bytes=written.size_bytes,
+            crc32=written.crc32,
+            buckets=written.buckets,
             low=exact if exact is not None else low,
             position=position,
         )
@@ -355,7 +356,7 @@ class _Worker:
         self._tell("high", stored)
         marked = self.dumps.move(stored, ChunkState.MARKED, end=end_of_log(self.plain))
         self._tell("marked", marked or stored)
-        _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=rows, size_bytes=size)
+        _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=written.rows, size_bytes=written.size_bytes)
         return marked or stored
 
     def _rows(self, request: TableRequest, definition: Definition, chunk: Chunk) -> Iterator[pa.Table]:

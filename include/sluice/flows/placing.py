@@ -25,13 +25,13 @@ from sluice.coordination.state import PipelineState
 from sluice.coordination.znodes import Step
 from sluice.dump.window import survivors
 from sluice.errors import SegmentError, SluiceError
-from sluice.flows.chunkfile import read_chunk
+from sluice.flows.chunkfile import read_keys
 from sluice.merge.keys import group_codes
 from sluice.model.batches import Op
 from sluice.model.dumps import Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
 from sluice.model.positions import Position, split_file
-from sluice.model.tables import META_FIELDS, TableId, TableSchema, stored_name
-from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
+from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.segments.manifest import MarkRecord, PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
@@ -93,14 +93,34 @@ class PlacingWriter(SegmentWriter):
         else:
             super().add(schema, rows, in_order=in_order)
 
-    def add_placed(self, schema: TableSchema, rows: pa.Table) -> None:
-        """Take rows of a chunk."""
-        super().add(schema, rows)
+    def add_placed(self, schema: TableSchema, chunk: Chunk, place: PlaceRecord, rows: int) -> None:
+        """Take the file of a chunk as it is; ``rows`` of it count."""
+        folder = self.store.table_path(self.batch, schema.table.schema, schema.table.table)
+        path = (
+            f"{folder}/{schema.version}-e{self.epoch:06d}-{chunk.id.dump}-{chunk.id.name}-{chunk.attempt:04d}.parquet"
+        )
+        self.store.move(chunk.path, path)
+        file = SegmentFile(
+            path=path,
+            schema_=schema.table.schema,
+            table=schema.table.table,
+            schema_version=schema.version,
+            primary_key=schema.primary_key,
+            rows=chunk.rows,
+            reads=rows,
+            size_bytes=chunk.size_bytes,
+            crc32=chunk.crc32,
+            bucket_min=chunk.buckets[0],
+            bucket_max=chunk.buckets[1],
+            place=place,
+        )
+        with self._lock:
+            self._files.append(file)
 
     def finish(self, first: Position, last: Position, *, changes: int | None = None, **named: Any) -> SegmentManifest:
         """Place what there is to place, then as ever."""
         total = changes or 0
-        read = self._placer.place(self, first, total)
+        read = self._placer.place(self, first)
         left_out = self._let_go()
         return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
 
@@ -196,114 +216,86 @@ class Placer:
             with suppress(SluiceError):
                 self.store.delete(chunk.path)
 
-    def place(self, writer: PlacingWriter, first: Position, changes: int) -> int:
+    def place(self, writer: PlacingWriter, first: Position) -> int:
         """Add the rows of all chunks whose place is in this batch. Returns how many rows."""
-        highs = [(mark, record) for record in writer.marks if (mark := Mark.parse(record.mark)) and mark.high]
         todo: list[tuple[Chunk, MarkRecord | None]] = [(chunk, None) for chunk in self.late]
-        for mark, record in highs:
-            chunk = self.state.dumps.chunk(mark.chunk)
-            dump = self._dump(mark.chunk.dump)
-            if chunk is None or dump is None or chunk.attempt != mark.attempt:
-                continue
-            if (
-                dump.targets
-                or dump.state is DumpState.CANCELLED
-                or chunk.state not in {ChunkState.STORED, ChunkState.MARKED}
-            ):
-                continue
-            if (
-                chunk.state is ChunkState.STORED
-            ):  # its worker is about to say the same; whoever is first, the node is then at rest
-                place = f"{record.file}:{record.offset}"
-                moved = self.state.dumps.move(chunk, ChunkState.MARKED, end=place) or self.state.dumps.chunk(chunk.id)
-                if moved is None or moved.attempt != mark.attempt or moved.state is not ChunkState.MARKED:
-                    continue
-                chunk = moved
-            todo.append((chunk, record))
+        for record in writer.marks:
+            mark = Mark.parse(record.mark)
+            chunk = self._marked(mark, record) if mark and mark.high else None
+            if chunk is not None and all(chunk.id != known.id for known, _ in todo):
+                todo.append((chunk, record))
         if todo:
             writer.flush()
         return sum(self._place(writer, chunk, record, first) for chunk, record in todo)
 
+    def _marked(self, mark: Mark, record: MarkRecord) -> Chunk | None:
+        """The chunk that a high mark stands for, its node at rest; None if it is not to be placed here."""
+        dump, chunk = self._dump(mark.chunk.dump), self.state.dumps.chunk(mark.chunk)
+        if dump is None or dump.targets or dump.state is DumpState.CANCELLED or chunk is None:
+            return None
+        if chunk.state is ChunkState.STORED:  # its worker is about to say the same, and whoever is second fails
+            place = f"{record.file}:{record.offset}"
+            chunk = self.state.dumps.move(chunk, ChunkState.MARKED, end=place) or self.state.dumps.chunk(chunk.id)
+        if chunk is None or chunk.attempt != mark.attempt or chunk.state is not ChunkState.MARKED:
+            return None
+        return chunk
+
     def _place(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
         dump = self._dump(chunk.id.dump)
         assert dump is not None
-        table = dump.tables[chunk.id.table].table
-        window = self._window(writer, dump, chunk)
+        request = dump.tables[chunk.id.table]
+        table = request.table
+        window = self._window(writer, dump, chunk, first)
         if window is None:
-            _log.warning(
-                "chunk_again", dump=dump.id, chunk=chunk.id.name, table=str(table), why="its window is no longer stored"
-            )
-            self.state.dumps.redo(chunk)
-            return 0
+            return self._again(chunk, table, "its window is no longer stored")
         if self._redefined(writer, window, high, table):
-            _log.info(
-                "chunk_again",
-                dump=dump.id,
-                chunk=chunk.id.name,
-                table=str(table),
-                why="the table's definition changed meanwhile",
-            )
-            self.state.dumps.redo(chunk)
-            return 0
-        if dump.tables[chunk.id.table].keyless:
-            if self._written(writer, window, high, table):
-                _log.info(
-                    "chunk_again",
-                    dump=dump.id,
-                    chunk=chunk.id.name,
-                    table=str(table),
-                    why="the table has no key and was written",
-                )
-                self.state.dumps.redo(chunk)
-                return 0
+            return self._again(chunk, table, "the table's definition changed meanwhile")
+        if request.keyless and self._written(writer, window, high, table):
+            return self._again(chunk, table, "the table has no key and was written meanwhile")
+        if not self.store.exists(chunk.path):  # a drain that died had it in its batch already
+            return self._again(chunk, table, "its file is gone")
+        schema, rows = read_keys(self.store, chunk)
+        alive = np.ones(rows.num_rows, bool)
+        if request.keyless:
             self.released[table] = high.seq if high else -1
-        schema, rows = read_chunk(self.store, chunk)
-        key = [stored_name(name) for name in schema.primary_key]
-        changed = [t for _, t in self._changed(writer, window, high.seq if high else -1, table, key)] if key else []
-        alive = survivors(rows, changed, key, group_codes) if key else np.ones(rows.num_rows, bool)
-        partial = [t.filter(t[_PART]) for t in changed]
-        if not survivors(rows, partial, key, group_codes).all():  # what the log says of them is not the whole row
-            _log.info(
-                "chunk_again", dump=dump.id, chunk=chunk.id.name, table=str(table), why="rows changed in part meanwhile"
-            )
-            self.state.dumps.redo(chunk)
-            return 0
-        kept = rows.filter(pa.array(alive)) if not alive.all() else rows
-        if kept.num_rows:
-            writer.add_placed(schema, self._stamped(writer, schema, kept, high, first))
-        self._count(chunk, kept.num_rows, rows.num_rows - kept.num_rows)
+        else:
+            key = [stored_name(name) for name in schema.primary_key]
+            changed = list(self._changed(writer, window, high.seq if high else -1, table, key))
+            alive = survivors(rows, changed, key, group_codes)
+            if not survivors(rows, [t.filter(t[_PART]) for t in changed], key, group_codes).all():
+                return self._again(chunk, table, "the log holds only a part of rows that changed meanwhile")
+        kept = int(alive.sum())
+        if kept:
+            left_out = rows["_row"].to_numpy()[~alive]
+            writer.add_placed(schema, chunk, self._place_record(left_out, high, first), kept)
+        self._count(chunk, kept, rows.num_rows - kept)
         self._done.append(chunk)
-        return int(kept.num_rows)
+        return kept
+
+    def _again(self, chunk: Chunk, table: TableId, why: str) -> int:
+        """Have the chunk read again; no row of it is placed."""
+        _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
+        self.state.dumps.redo(chunk)
+        return 0
 
     # -- the window -----------------------------------------------------------------------------------------------------
-    def _window(self, writer: PlacingWriter, dump: Dump, chunk: Chunk) -> _Window | None:
+    def _window(self, writer: PlacingWriter, dump: Dump, chunk: Chunk, first: Position) -> _Window | None:
+        """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
         begin = _place_of(chunk.position)
-        batch = writer.batch
-        if dump.marking is Marking.TABLE:
-            low = Mark(chunk.id, chunk.attempt, high=False).text
-            here = [m.seq for m in writer.marks if m.mark == low]
-            if here:
-                return _Window(batch, here[0])
+        low = Mark(chunk.id, chunk.attempt, high=False).text
+        batch, marks = writer.batch, writer.marks
         while True:
-            batch -= 1
-            manifest = self._manifest(batch)
-            if manifest is None:
-                return (
-                    None
-                    if batch > 0 and not self._began_before(batch, begin, writer)
-                    else self._anchored(dump, chunk, batch + 1)
-                )
-            if dump.marking is Marking.TABLE:
-                there = [m.seq for m in manifest.marks if m.mark == low]
-                if there:
-                    return _Window(batch, there[0])
-            if manifest.last.position.order <= begin:
-                return self._anchored(dump, chunk, batch + 1)
-
-    def _began_before(self, batch: int, begin: tuple[int, int], writer: PlacingWriter) -> bool:
-        """Does what is stored behind ``batch`` begin before the window does?"""
-        following = self._manifest(batch + 1)
-        return following is not None and following.first.position.order <= begin
+            there = [m.seq for m in marks if m.mark == low]
+            if there:
+                return _Window(batch, there[0])
+            here = self._manifest(batch)
+            starts = here.first.position.order if here else first.order
+            if starts <= begin or batch == 1:
+                return self._anchored(dump, chunk, batch)
+            before = self._manifest(batch - 1)
+            if before is None:
+                return None
+            batch, marks = batch - 1, list(before.marks)
 
     @staticmethod
     def _anchored(dump: Dump, chunk: Chunk, batch: int) -> _Window | None:
@@ -353,7 +345,7 @@ class Placer:
 
     def _changed(
         self, writer: PlacingWriter, window: _Window, upto: int, table: TableId, key: Sequence[str]
-    ) -> Iterator[tuple[int, pa.Table]]:
+    ) -> Iterator[pa.Table]:
         """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
         columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
         for batch in range(window.batch, writer.batch + 1):
@@ -373,7 +365,7 @@ class Placer:
                     mask &= rows["_seq"].to_numpy().astype(np.int64) < upto
                 if mask.any():
                     found = rows.filter(pa.array(mask))
-                    yield batch, found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
+                    yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
 
     def _keys(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
         """Key columns of a file's changes, without rows that a dump placed there."""
@@ -386,39 +378,17 @@ class Placer:
         return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
 
     # -- rows -----------------------------------------------------------------------------------------------------------
-    def _stamped(
-        self, writer: PlacingWriter, schema: TableSchema, rows: pa.Table, high: MarkRecord | None, first: Position
-    ) -> pa.Table:
-        """Rows of a chunk with the columns of ours: all of them stand at one place."""
-        count = rows.num_rows
-        users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
-        keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]
-        buckets = writer.buckets(schema, keys, count)
+    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
+        """All rows of a chunk stand at one place: where its high mark is, or at the beginning of the batch."""
         file, offset = (high.file, high.offset) if high else (first.file, first.offset)
-        values = {
-            "_op": Op.READ.value,
-            "_seq": high.seq if high else 0,
-            "_file": file,
-            "_offset": offset,
-            "_commit_ts": time.time_ns() // 1000,
-            "_gtid": None,
-            "_txn": 0,
-            "_origin": self.server_id,
-            "_present": None,
-        }
-        meta = []
-        for field in META_FIELDS:
-            if field.name == "_row":
-                meta.append(pa.array(np.arange(count, dtype=np.uint32)))
-            elif field.name == "_bucket":
-                meta.append(pa.array(np.asarray(buckets, np.uint8)))
-            elif values[field.name] is None:
-                meta.append(pa.nulls(count, field.type))
-            else:
-                meta.append(pa.repeat(pa.scalar(values[field.name], field.type), count))
-        full = schema.arrow_schema
-        before = pa.nulls(count, full.field("_before").type)
-        return pa.Table.from_arrays([*users, *meta, before], schema=full)
+        return PlaceRecord(
+            seq=high.seq if high else 0,
+            file=file,
+            offset=offset,
+            commit_time_us=time.time_ns() // 1000,
+            origin=self.server_id,
+            left_out=tuple(int(row) for row in left_out),
+        )
 
     def _count(self, chunk: Chunk, rows: int, overtaken: int) -> None:
         where = chunk.id.dump, chunk.id.table

@@ -196,7 +196,7 @@ class Chunk:
     Attributes:
         after, upto: literals of the key before its first and of its last one; empty: open.
         attempt: which try this is; marks of another one don't count.
-        path, rows, crc32, size_bytes: the stored file.
+        path, rows, crc32, size_bytes, buckets: the stored file, and the least and greatest key bucket in it.
         low: where nothing is written: the GTID set before the select, or the ``file:offset`` its snapshot stands for.
         position: ``file:offset`` of the log's end before the low mark: a window never begins before it.
         end: ``file:offset`` of the log's end behind the high mark: all that the select saw stands before it.
@@ -211,6 +211,7 @@ class Chunk:
     rows: int = 0
     crc32: str = ""
     size_bytes: int = 0
+    buckets: tuple[int, int] = (0, 0)
     low: str = ""
     position: str = ""
     end: str = ""
@@ -229,6 +230,7 @@ class Chunk:
             "state": ChunkState(data["state"]),
             "after": tuple(data["after"]),
             "upto": tuple(data["upto"]),
+            "buckets": tuple(data.get("buckets", (0, 0))),
         }
         return cls(id=id_, **known, version=version)
 

@@ -38,6 +38,20 @@ class PositionRecord(_Stored):
         return Position(self.server_uuid, self.file, self.offset, self.gtid_set, self.commit_time_us, self.prepared)
 
 
+class PlaceRecord(_Stored):
+    """Where rows that were read beside the log stand in it: what the columns of ours of such a file count as.
+
+    ``left_out``: numbers (``_row``) of rows of the file that don't count, because the log has newer ones.
+    """
+
+    seq: int
+    file: str
+    offset: int
+    commit_time_us: int
+    origin: int = 0
+    left_out: tuple[int, ...] = ()
+
+
 class SegmentFile(_Stored):
     """One immutable Parquet file: rows of one definition of one table, sorted by (``_bucket``, ``_seq``).
 
@@ -61,6 +75,7 @@ class SegmentFile(_Stored):
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
     bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)
     bucket_max: int = Field(ge=0, lt=KEY_BUCKETS)
+    place: PlaceRecord | None = Field(None, description="For a file of rows that a dump read: its place in the log.")
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -16,7 +16,7 @@ from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
 from sluice.model.temporal import to_python
-from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 
 
@@ -85,6 +85,8 @@ def read_file(
             wanted = None if columns is None else list(columns)
             if wanted is not None and not whole and "_bucket" not in wanted:
                 wanted.append("_bucket")
+            if wanted is not None and file.place and file.place.left_out and "_row" not in wanted:
+                wanted.append("_row")
             groups = range(reader.num_row_groups) if whole else _groups(reader, lo, hi)
             table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
             if not whole:
@@ -95,9 +97,27 @@ def read_file(
                 table = table.filter(keep)
             elif columns is None and table.num_rows != file.rows:
                 raise _damaged(file, f"it holds {table.num_rows} rows, and the manifest says {file.rows}")
-            return table
+            return table if file.place is None else _placed(table, file.place, columns)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise _damaged(file, str(error).splitlines()[0]) from error
+
+
+def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) -> pa.Table:
+    """Rows that a dump read, with their place in the log."""
+    if place.left_out:
+        gone = pc.is_in(table.column("_row"), value_set=pa.array(place.left_out, pa.uint32()))
+        table = table.filter(pc.invert(gone))
+    values = {
+        "_seq": place.seq, "_file": place.file, "_offset": place.offset, "_commit_ts": place.commit_time_us, "_origin": place.origin,
+    }  # fmt: skip
+    for name, value in values.items():
+        index = table.schema.get_field_index(name)
+        if index >= 0:
+            field = table.schema.field(index)
+            table = table.set_column(index, field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
+    if columns is not None and "_row" not in columns and "_row" in table.schema.names:
+        table = table.drop_columns(["_row"])
+    return table.replace_schema_metadata(None)
 
 
 def iter_changes(store: SegmentStore, manifest: SegmentManifest) -> Iterator[Change]:

@@ -181,6 +181,12 @@ class SegmentStore:
             if self.exists(path):
                 self._fs.delete_file(self.full_path(path))
 
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path in the store. Raises SegmentError if it is not there."""
+        with self._errors(f"moving {path}"):
+            self._fs.create_dir(posixpath.dirname(self.full_path(to)), recursive=True)
+            self._fs.move(self.full_path(path), self.full_path(to))
+
     def folders(self, path: str) -> list[str]:
         """Paths of the folders in a folder, sorted; none if it is not there."""
         with self._errors(f"listing {path}"):
