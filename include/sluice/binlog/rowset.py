@@ -265,3 +265,21 @@ def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: An
             for j in range(limbs):
                 out[i, j] = number[j]
     return nulls
+
+
+def warm_up() -> None:
+    """Compile every kernel (or load it from Numba's cache) on one made-up row."""
+    buf = np.zeros(64, np.uint8)
+    buf[0] = 4
+    starts, ends, state = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64)
+    count = frame(buf, 0, 8, starts, ends, state)
+    offsets, sizes = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64)
+    walk(buf, starts, ends, int(count), np.array([2], np.int64), offsets, sizes)
+    column, size, valid = offsets[0], sizes[0], np.zeros(1, np.uint8)
+    column[0] = NULL
+    bounds, numbers = np.zeros(2, np.int64), np.zeros(1, np.int64)
+    counted_ends(column, size, bounds, valid)
+    counted_bytes(buf, column, bounds, np.zeros(1, np.uint8))
+    big_endian(buf, column, size, numbers, valid)
+    temporal(buf, column, size, 0, numbers, valid)
+    decimals(buf, column, size, 2, 4, np.zeros((1, 4), np.uint32), valid)

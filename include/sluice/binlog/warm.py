@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.binlog import fill, jsontext
+from sluice.binlog import fill, jsontext, rowset
 from sluice.binlog import scan as sc
 from sluice.binlog import tablemap as t
 from sluice.binlog.decode import ArenaRows, decode_arena
@@ -98,3 +98,4 @@ def compile_kernels() -> None:
     jsontext.json_texts(np.frombuffer(bytearray(b"\x0b" + bytes(8)), np.uint8), np.array([0, 9]), valid)
     assert parse_table_map(table).named
     assert pa.__version__
+    rowset.warm_up()

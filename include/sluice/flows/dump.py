@@ -5,6 +5,7 @@ Any number of processes may work on one dump: each takes the next range of keys 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ WAITING_CHUNKS = 4
 
 LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
+NICENESS = 10
 KEYLESS_TRIES = 50
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
@@ -172,6 +174,8 @@ def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bo
 
 def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:
     failed = 0
+    with suppress(OSError, AttributeError):  # the log comes first where processors are scarce
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
     while not shared.stop.is_set():
         worker = None
         try:
