@@ -75,6 +75,9 @@ def test_a_later_statement_makes_it_impossible_and_a_person_tells(made, deaf, tm
         (2, None, 20),
     ]
     assert "schema set" in made.cli("audit", "case").stdout
+    assert table in made.cli("schema", "show", "case").stdout
+    assert "varchar" not in made.cli("schema", "show", "case", table).stdout  # as of now, without v
+    assert '"position"' in made.cli("schema", "show", "case", "--json").stdout
 
 
 def test_a_definition_that_contradicts_the_log_stops(made) -> None:
