@@ -44,7 +44,6 @@ def test_rows_are_read_with_the_definition_of_their_time(bare) -> None:
         if definition:
             bare.source.execute(definition, database=bare.schema)
             bare.run_until_head()
-            bare.target.execute(definition, database=bare.schema)
         bare.source.execute(change, database=bare.schema)
         bare.run_until_head()
         assert_same_rows(bare)

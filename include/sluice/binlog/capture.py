@@ -30,6 +30,7 @@ from sluice.binlog.prepared import PreparedReader
 from sluice.binlog.readers import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, read_pieces
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
+from sluice.binlog.sessions import parse_status
 from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import LogStream
 from sluice.binlog.tablemap import TableMap
@@ -71,6 +72,7 @@ class BatchSink(Protocol[M_co]):
         seq: int,
         gtid: str | None,
         commit_time_us: int,
+        sql_mode: int = 0,
         changes: Sequence[TableChange] = (),
     ) -> None:
         """Note a statement; ``changes``: what it did to definitions."""
@@ -369,6 +371,7 @@ class _Session(Generic[M]):
                     seq=statement.seq,
                     gtid=statement.gtid,
                     commit_time_us=statement.commit_us,
+                    sql_mode=parse_status(query.status).sql_mode,
                     changes=known,
                 )
                 self.statements += 1

@@ -186,9 +186,22 @@ class CoordinationConfig(_Model):
 class ColumnMapping(_Model):
     """Which columns go over, and under which names."""
 
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
     include: tuple[str, ...] | None = Field(None, description="Only these columns (keys always go).")
+    as_: tuple[str, ...] = Field(
+        (), alias="as", description="Names at the target of the columns in include, by position."
+    )
     exclude: tuple[str, ...] = Field((), description="All but these columns.")
     rename: dict[str, str] = Field(default_factory=dict, description="Source column -> target column.")
+
+    @model_validator(mode="after")
+    def _by_position(self) -> ColumnMapping:
+        if self.as_ and len(self.as_) != len(self.include or ()):
+            raise ValueError(f"as has {len(self.as_)} names for the {len(self.include or ())} columns of include")
+        if self.as_ and self.rename:
+            raise ValueError("columns takes names by position (as) or by name (rename), not both")
+        return self
 
 
 class TableMapping(_Model):
@@ -196,12 +209,23 @@ class TableMapping(_Model):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    from_: str = Field(alias="from", description="schema.table at the source, or schema.* for all of its tables.")
-    to: str = Field(description="schema.table at the target, or schema.* to keep the table's name.")
+    from_: str = Field(
+        alias="from",
+        description="schema.table at the source, or schema.* for all of its tables; a regular expression with groups, too.",
+    )
+    to: str = Field(
+        description="schema.table at the target, or schema.* to keep the table's name; \\1 stands for the first group of from."
+    )
     weight: int = Field(0, description="Lighter tables are loaded first.")
     columns: ColumnMapping = Field(default_factory=ColumnMapping, description="Column selection and renaming.")
     column_groups: tuple[tuple[str, ...], ...] = Field(
         (), description="Groups of columns: if one changed, all are sent."
+    )
+
+    key: tuple[str, ...] = Field(
+        (),
+        description="For a table without a primary key: the columns of a unique key, all NOT NULL, that tell its rows apart. "
+        "Without it rows are told apart by all of their values, and counted.",
     )
 
     @field_validator("from_", "to")
@@ -216,6 +240,32 @@ class TableMapping(_Model):
         if self.from_.endswith(".*") != self.to.endswith(".*"):
             raise ValueError("from and to must both name a table, or both a whole schema (schema.*)")
         return self
+
+
+class DdlPolicy(StrEnum):
+    """What a target does with a change of definitions."""
+
+    APPLY = "apply"
+    IGNORE = "ignore"
+    STOP = "stop"
+    WIDEN_ONLY = "widen_only"
+
+
+class DdlKind(StrEnum):
+    """Kinds of definition change that may have a policy of their own."""
+
+    CREATE_TABLE = "create_table"
+    DROP_TABLE = "drop_table"
+    RENAME_TABLE = "rename_table"
+    TRUNCATE_TABLE = "truncate_table"
+    ADD_COLUMN = "add_column"
+    DROP_COLUMN = "drop_column"
+    RENAME_COLUMN = "rename_column"
+    CHANGE_COLUMN = "change_column"
+    PRIMARY_KEY = "primary_key"
+    INDEXES = "indexes"
+    PARTITIONS = "partitions"
+    TABLE_OPTIONS = "table_options"
 
 
 class TargetConfig(_Model):
@@ -233,7 +283,18 @@ class TargetConfig(_Model):
     )
     parallelism: int = Field(4, ge=1, le=256, description="Connections that load at the same time.")
     on_error: Literal["stop", "dead_letter"] = Field("stop", description="What a row that the target refuses does.")
+    ddl: DdlPolicy | dict[DdlKind | Literal["default"], DdlPolicy] = Field(
+        DdlPolicy.APPLY,
+        description="Changes of definitions, all alike or by kind (default: for the others): apply; ignore; stop until the target has the change; "
+        "widen_only: apply what loses no value (new tables, columns and keys, wider types), else stop.",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="Settings of this kind of target.")
+
+    def ddl_policy(self, kind: DdlKind) -> DdlPolicy:
+        """The policy of a kind of change."""
+        if isinstance(self.ddl, DdlPolicy):
+            return self.ddl
+        return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
 
 
 class RetryConfig(_Model):

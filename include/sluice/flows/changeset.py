@@ -210,14 +210,20 @@ def key_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
 
 
 def read_changeset_file(
-    store: SegmentStore, file: ChangesetFile, keys: tuple[int | None, int | None] | None = None
+    store: SegmentStore,
+    file: ChangesetFile,
+    keys: tuple[int | None, int | None] | None = None,
+    *,
+    lean: bool = False,
 ) -> pa.Table:
     """Read one file whole, or the rows with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
+
+    ``lean``: ``_seq`` and ``_commit_ts`` are left out, and of ``_before`` all but the first column: whether the row existed is left.
 
     Raises SegmentError if a page checksum is wrong, or, when it is read whole, its size or CRC32.
     """
     if keys is not None:
-        return _read_keys(store, file, *keys)
+        return _read_keys(store, file, *keys, lean=lean)
     data = store.read_bytes(file.path)
     damaged = SegmentError(
         "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
@@ -225,16 +231,25 @@ def read_changeset_file(
     if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
         raise damaged
     try:
-        return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True).read(use_threads=False)
+        reader = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        return reader.read(columns=_lean(reader) if lean else None, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged from error
 
 
-def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: int | None) -> pa.Table:
+def _lean(reader: pq.ParquetFile) -> list[str]:
+    schema = reader.schema_arrow
+    before = schema.field("_before").type
+    return [n for n in schema.names if n not in {"_seq", "_commit_ts", "_before"}] + [f"_before.{before.field(0).name}"]
+
+
+def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: int | None, *, lean: bool) -> pa.Table:
     try:
         with store.open_input(file.path) as source:
             reader = pq.ParquetFile(source, page_checksum_verification=True)
-            rows = reader.read_row_groups(file.groups(low, high), use_threads=False)
+            rows = reader.read_row_groups(
+                file.groups(low, high), columns=_lean(reader) if lean else None, use_threads=False
+            )
     except (pa.ArrowException, OSError) as error:
         raise SegmentError(
             "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"

@@ -105,8 +105,10 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             place = f"{names}, column {remark.column}" if remark.column else names
             lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement))
         if copy.key == "whole row":
+            fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
+            fix = fix if copy.unique else "add a primary key at the source"
             why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
-            lines.append(CheckFinding("warning", part, "table", names, why, "add a primary key at the source"))
+            lines.append(CheckFinding("warning", part, "table", names, why, fix))
         if not copy.remarks:
             words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
             if copy.left_out:

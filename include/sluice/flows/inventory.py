@@ -27,7 +27,8 @@ class PlannedCopy:
     Attributes:
         target: name of the target. plan: the table there and the columns that go.
         rows: the source's estimate; left_out: columns that do not go; renamed: (source, target) names.
-        key: how rows are told apart: primary key, unique key, or whole row.
+        key: how rows are told apart: "primary key", the columns of mapping.key, or "whole row".
+        unique: columns of a unique key that could be mapping.key.
         remarks: what the target said about it.
     """
 
@@ -38,6 +39,7 @@ class PlannedCopy:
     renamed: tuple[tuple[str, str], ...]
     key: str
     remarks: tuple[Remark, ...] = ()
+    unique: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,7 +89,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
 
 def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
     """What goes over of ``table``: target names, types as declared at the source."""
-    key = table.schema.primary_key
+    key = table.schema.primary_key or route.key
     columns = []
     for column in table.schema.columns:
         ordinal = key.index(column.name) + 1 if column.name in key else 0
@@ -130,5 +132,5 @@ def _copy(
     going = {column.name for column in plan.columns}
     renamed = tuple((a, b) for a, b in route.rename if a in names)
     left_out = tuple(n for n in names if dict(route.rename).get(n, n) not in going)
-    key = "primary key" if table.schema.primary_key else "whole row"
-    return PlannedCopy(target, plan, table.rows, left_out, renamed, key, tuple(remarks))
+    key = "primary key" if table.schema.primary_key else f"({', '.join(route.key)})" if route.key else "whole row"
+    return PlannedCopy(target, plan, table.rows, left_out, renamed, key, tuple(remarks), table.unique_not_null)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError
+from sluice.flows.changeset import Changeset
+from sluice.flows.ddl import BatchDdl, plan_ddl
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
 from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
@@ -18,7 +21,7 @@ from sluice.flows.watch import Watch
 from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
-from sluice.targets import Target, open_target
+from sluice.targets import DdlProgress, DdlStep, Fence, Target, open_target
 
 _log = structlog.get_logger()
 
@@ -100,6 +103,48 @@ def _deliver(
         return []
     config = runtime.pipeline.target(target)
     changeset = read_changeset(runtime.store, changeset_path)
+    ddl = BatchDdl()
+    if changeset.manifest.counts.get("ddl"):
+        ddl = plan_ddl(runtime.store.read_manifest(record.manifest), runtime.pipeline, config)
+    fence = Fence(lease.epoch, number - 1, number)
+    progress = loader.ddl_progress(number) if ddl else DdlProgress()
+    watch()
+    _follow(loader, fence, ddl.before, progress)
+    copying = _copied_since(state, record, target)
+    results = (
+        []
+        if progress.rows
+        else _load_rows(runtime, watch, lease, loader, target, record, changeset, copying, followed=bool(ddl))
+    )
+    if ddl and not progress.rows:
+        loader.rows_loaded(fence)
+    watch()
+    _follow(loader, fence, ddl.behind, progress)
+    loader.finish_load(lease.epoch, number, record.last)
+    return results
+
+
+def _follow(loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress) -> None:
+    """The barrier: definitions change when no row is on its way, and rows of the next batch come behind it."""
+    for step in steps:
+        if step.number >= progress.steps:
+            loader.apply_ddl(fence, step)
+
+
+def _load_rows(
+    runtime: Runtime,
+    watch: Watch,
+    lease: Lease,
+    loader: Target,
+    target: str,
+    record: Batch,
+    changeset: Changeset,
+    copying: frozenset[TableId],
+    *,
+    followed: bool,
+) -> list[LoadResult]:
+    """Write the rows of a batch. ``followed``: by DDL, so that the acknowledgement does not go with them."""
+    config, number = runtime.pipeline.target(target), record.number
     phases = plan_load(
         runtime.store,
         changeset,
@@ -108,8 +153,9 @@ def _deliver(
         runtime.name,
         lease.epoch,
         runtime.resolver,
+        acknowledge=not followed,
         segments=record.manifest,
-        copying=_copied_since(state, record, target),
+        copying=copying,
     )
     results: list[LoadResult] = []
     for phase in phases:
@@ -121,7 +167,6 @@ def _deliver(
             parallelism=config.parallelism,
             description=f"{runtime.name}: load batch {number} into {target}",
         )
-    loader.finish_load(lease.epoch, number, record.last)
     return results
 
 

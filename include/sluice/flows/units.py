@@ -46,8 +46,9 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import compact, user_columns
 from sluice.merge.presence import is_partial, remapped
+from sluice.merge.rekey import rekeyed
 from sluice.model.positions import Position
-from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.model.tables import KEY_BUCKETS, TableId, stored_name
 from sluice.rules import RuleCount, RuleSet
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
@@ -80,11 +81,12 @@ _READ = ("_op", "_seq", "_commit_ts", "_before")
 
 @dataclass(frozen=True, slots=True)
 class MergePart:
-    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded."""
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key."""
 
     source: TableId
     files: tuple[SegmentFile, ...]
     buckets: tuple[int, int]
+    key: tuple[str, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -169,8 +171,11 @@ def plan_merge(
         rules = RuleSet.load(rules_path) if rules_path else RuleSet()
     rules.validate()
     ruling = Ruling.of(rules, pipeline, rules_path, resolver)
-    Routes.compile(pipeline.mapping)
-    parts = [MergePart(source, tuple(files), (0, KEY_BUCKETS)) for source, files in _by_table(manifest).items()]
+    routes = Routes.compile(pipeline.mapping)
+    parts = [
+        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source).key)
+        for source, files in _by_table(manifest).items()
+    ]
     workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
     total = sum(part.cost for part in parts)
     size = min(max(UNIT_ROWS, total // (workers * 2) + 1), MAX_UNIT_ROWS)
@@ -208,7 +213,7 @@ def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
     for lo, hi in pairwise(borders):
         files = tuple(f for f in part.files if f.bucket_min < hi and f.bucket_max >= lo)
         if files:
-            yield MergePart(part.source, files, (lo, hi))
+            yield MergePart(part.source, files, (lo, hi), part.key)
 
 
 def pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
@@ -229,12 +234,22 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
-        changes, key = _read(store, part)
+        read = _read(store, part)
         buckets = (part.buckets[0], part.buckets[1] - 1)
         name = f"{unit.number:05d}-{number:04d}"
-        merged = compact(changes, key)
+        merged = compact(read.changes, read.key)
         result += finish_part(
-            store, unit.batch, unit.attempt, name, unit.ruling, routes, part.source, merged, buckets, part.files
+            store,
+            unit.batch,
+            unit.attempt,
+            name,
+            unit.ruling,
+            routes,
+            part.source,
+            merged,
+            buckets,
+            part.files,
+            added=read.added,
         )
     return replace(result, seconds=time.perf_counter() - started)
 
@@ -250,10 +265,13 @@ def finish_part(
     merged: pa.Table,
     buckets: tuple[int, int],
     segments: Sequence[SegmentFile],
+    *,
+    added: Sequence[tuple[int, str]] = (),
 ) -> MergeResult:
     """Merged rows of ``source`` through rules and mapping into files. ``routes`` None: another stage follows, names stay the source's.
 
-    ``name`` tells the files of an attempt apart; ``segments``: where the changes are, for the position of a dead letter.
+    ``name`` tells the files of an attempt apart; ``segments``: where the changes are, for the position of a dead letter;
+    ``added``: columns that older rows of the batch do not have (see :class:`_Read`).
     """
     if is_partial(merged) and ruling.concerning(source):
         raise _needs_whole_rows(source)
@@ -265,11 +283,13 @@ def finish_part(
         route = routes.route(table) if routes is not None else TableRoute(table, table)
         rows = tagged_as_made(rows) if hides else rows
         mapped = _known_columns(rows, route.apply(rows), route)
-        file = None
-        if mapped.num_rows:
-            path = changeset_file_path(store, batch, attempt, route.target, name)
-            file = write_changeset_file(store, path, mapped, buckets)
-        done.append(MergedPart(table, route, columns_of(mapped.schema), file))
+        for version, same in enumerate(_by_version(mapped, route, added if routes is not None else ())):
+            file = None
+            if same.num_rows:
+                own = f"{name}-v{version}" if version else name
+                path = changeset_file_path(store, batch, attempt, route.target, own)
+                file = write_changeset_file(store, path, same, buckets)
+            done.append(MergedPart(table, route, columns_of(same.schema), file))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
@@ -301,12 +321,23 @@ def column_name(field_: pa.Field) -> str:
 def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
     """All tables of a batch, each merged whole: for looking at, not for work."""
     for source, files in sorted(_by_table(manifest).items()):
-        changes, key = _read(store, MergePart(source, tuple(files), (0, KEY_BUCKETS)))
-        yield source, compact(changes, key)
+        read = _read(store, MergePart(source, tuple(files), (0, KEY_BUCKETS)))
+        yield source, compact(read.changes, read.key)
 
 
-def _read(store: SegmentStore, part: MergePart) -> tuple[pa.Table, list[str]]:
-    """All rows of a part in the newest definition of its table, and the key's stored names."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows of a part in the newest definition of its table, and the key's stored names.
+
+    ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+    """
+
+    changes: pa.Table
+    key: list[str]
+    added: tuple[tuple[int, str], ...] = ()
+
+
+def _read(store: SegmentStore, part: MergePart) -> _Read:
     tables = []
     for file in part.files:
         with store.open_input(file.path) as source:
@@ -319,11 +350,52 @@ def _read(store: SegmentStore, part: MergePart) -> tuple[pa.Table, list[str]]:
         if not is_partial(table) and "_present" in table.schema.names:
             table = table.drop_columns(["_present"])
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
-    newest = max(tables, key=lambda t: _last_seq(t)).schema
-    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in newest if f.metadata and b"sluice.key" in f.metadata]
+    newest = max(tables, key=_last_seq).schema
+    added = []
+    for name in user_columns(newest):
+        having = [table for table in tables if name in table.schema.names]
+        if len(having) < len(tables):
+            added.append((min(_first_seq(table) for table in having), name))
     if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
         newest = newest.append(pa.field("_present", pa.binary()))
-    return pa.concat_tables([_as(table, newest) for table in tables]), [name for _, name in sorted(key)]
+    changes = pa.concat_tables([_as(table, newest) for table in tables])
+    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in newest if f.metadata and b"sluice.key" in f.metadata]
+    if part.key and not key:
+        changes = rekeyed(changes, part.source, part.key)
+        return _Read(changes, [stored_name(name) for name in part.key], tuple(added))
+    return _Read(changes, [name for _, name in sorted(key)], tuple(added))
+
+
+def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, str]]) -> list[pa.Table]:
+    """``rows``, split where a column was added in the middle of the batch: the target's default stands in rows that never had it."""
+    borders = sorted({seq for seq, _ in added})
+    if (
+        not borders or not rows.num_rows or "_present" in rows.schema.names
+    ):  # partial images say themselves what they have
+        return [rows]
+    pieces = []
+    seq = rows["_seq"].to_numpy().astype(np.int64)
+    for low, high in pairwise([-1, *borders, 1 << 62]):
+        piece = rows.filter(pa.array((seq >= low) & (seq < high)))
+        missing = [route.target_name(name) for start, name in added if start >= high]
+        pieces.append(_without(piece, {stored_name(name) for name in missing if name}))
+    return pieces[::-1]  # the newest definition first: its columns are the table's
+
+
+def _without(rows: pa.Table, names: set[str]) -> pa.Table:
+    present = names & set(rows.schema.names)
+    if not present:
+        return rows
+    before = rows["_before"].combine_chunks()
+    kept = [field for field in before.type if field.name not in names]
+    children = [pc.struct_field(before, field.name) for field in kept]
+    struct = pa.StructArray.from_arrays(children, fields=kept, mask=pc.is_null(before))
+    index = rows.schema.get_field_index("_before")
+    return rows.set_column(index, pa.field("_before", struct.type), struct).drop_columns(sorted(present))
+
+
+def _first_seq(table: pa.Table) -> int:
+    return int(pc.min(table["_seq"]).as_py() or 0)
 
 
 def _last_seq(table: pa.Table) -> int:
@@ -399,6 +471,7 @@ def write_changeset_manifest(
         dead_letters=(*letters_before[0], *(letter.path for letter in letters)),
         counts={
             "changes": manifest.changes,
+            "ddl": len(manifest.ddl),
             "rows": sum(f.rows for f in every),
             "inserts": sum(f.inserts for f in every),
             "updates": sum(f.updates for f in every),
@@ -487,6 +560,7 @@ def plan_load(
     *,
     segments: str = "",
     copying: frozenset[TableId] = frozenset(),
+    acknowledge: bool = True,
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
@@ -495,7 +569,7 @@ def plan_load(
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes
       (and rows that leave a unique value), then upserts.
-    * table: a table is one transaction. batch: everything and the acknowledgement are one transaction.
+    * table: a table is one transaction. batch: everything and the acknowledgement are one transaction (``acknowledge`` False: it comes later).
 
     A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row must not have lost
     its old state in an earlier phase. ``segments``: path of the batch's segment manifest.
@@ -514,7 +588,7 @@ def plan_load(
     apart = config.on_error == "stop"
     if config.consistency == "batch":
         parts = tuple(LoadPart(info, files) for files, info in _per_target(_lighter_first(tables), known))
-        return [[unit(parts, True, changeset.manifest.last.position)]]
+        return [[unit(parts, True, changeset.manifest.last.position if acknowledge else None)]]
     phases: list[list[LoadUnit]] = []
     for weight in sorted({table.weight for table in tables}):
         first: list[LoadPart] = []
@@ -578,11 +652,12 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     started = time.perf_counter()
     store = SegmentStore(unit.store_uri, unit.pipeline)
     target = open_target(unit.target, unit.endpoints, unit.pipeline)
-    changes = [TableChanges(part.table, _rows(store, part), part.deletes, part.upserts) for part in unit.parts]
+    parts = [(part, rows) for part in unit.parts for rows in _groups(store, part)]
+    changes = [TableChanges(part.table, rows, part.deletes, part.upserts) for part, rows in parts]
     keep = None
     if unit.target.on_error == "dead_letter":
         keep = RefusedRows(
-            store, unit.target.name, unit.fence.batch, unit.segments, [part.identity for part in unit.parts], changes
+            store, unit.target.name, unit.fence.batch, unit.segments, [part.identity for part, _ in parts], changes
         )
     count = target.load(
         unit.fence, changes, one_transaction=unit.one_transaction, acknowledge=unit.acknowledge, on_refused=keep
@@ -591,8 +666,16 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     return LoadResult(count.upserted, count.deleted, count.statements, count.retries, seconds, count.refused)
 
 
-def _rows(store: SegmentStore, part: LoadPart) -> pa.Table:
-    tables = [read_changeset_file(store, file, part.keys) for file in part.files]
+def _groups(store: SegmentStore, part: LoadPart) -> list[pa.Table]:
+    """The part's rows, one table for each set of columns: what a row never had is not written."""
+    alike: dict[frozenset[str], list[pa.Table]] = {}
+    for file in part.files:
+        table = read_changeset_file(store, file, part.keys, lean=not part.table.unique_keys)
+        alike.setdefault(frozenset(table.schema.names), []).append(table)
+    return [_rows(tables, part) for tables in alike.values()]
+
+
+def _rows(tables: list[pa.Table], part: LoadPart) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
     rows = pa.concat_tables(tables, promote_options="permissive")

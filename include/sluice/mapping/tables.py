@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from sluice.config.pipeline import TableMapping
 from sluice.errors import MappingError
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
+
+_GROUP = re.compile(r"\\\d|\\g<")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class TableRoute:
         include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target) names.
         weight: lighter tables are loaded first.
         column_groups: columns that are sent together (whole rows are sent today, so that each group is).
+        key: source columns that tell rows apart where the table has no primary key.
+        shared: other source tables may go to the same target table.
     """
 
     source: TableId
@@ -32,6 +36,8 @@ class TableRoute:
     rename: tuple[tuple[str, str], ...] = ()
     weight: int = 0
     column_groups: tuple[tuple[str, ...], ...] = ()
+    shared: bool = False
+    key: tuple[str, ...] = ()
 
     @property
     def keeps_columns(self) -> bool:
@@ -123,18 +129,28 @@ class Mapping:
     def route(self, source: TableId) -> TableRoute:
         """Where ``source`` goes. The line that names the table wins, then ``schema.*``, then the first pattern that fits.
 
-        ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\\d+\\.(\\w+)`` -> ``all.\\1``.
+        ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\\d+\\.(\\w+)`` -> ``all.\\1``; or one on the
+        schema alone, followed by ``.*``: ``shop_(\\d+).*`` -> ``copy_\\1.*``.
         """
         for line in self._lines:
             if line.from_ == str(source):
-                return _route(line, source, _table_id(line.to))
+                shared = sum(other.to == line.to for other in self._lines) > 1
+                return replace(_route(line, source, _table_id(line.to)), shared=shared)
         for line in self._lines:
             if line.from_ == f"{source.schema}.*" and line.to.endswith(".*"):
                 return _route(line, source, TableId(line.to.removesuffix(".*"), source.table))
         for line in self._lines:
-            match = re.fullmatch(line.from_, str(source)) if not line.from_.endswith(".*") else None
+            if line.from_.endswith(".*") and line.to.endswith(".*"):
+                schema = line.to.removesuffix(".*")
+                match = re.fullmatch(line.from_.removesuffix(".*").removesuffix("\\."), source.schema)
+                if match is not None:
+                    target = TableId(match.expand(schema), source.table)
+                    return replace(_route(line, source, target), shared=not _GROUP.search(schema))
+                continue
+            match = re.fullmatch(line.from_, str(source))
             if match is not None:
-                return _route(line, source, _table_id(match.expand(line.to)))
+                shared = not _GROUP.search(line.to.partition(".")[2])
+                return replace(_route(line, source, _table_id(match.expand(line.to))), shared=shared)
         return TableRoute(source, source)
 
 
@@ -145,9 +161,12 @@ def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
         target=target,
         include=columns.include,
         exclude=columns.exclude,
-        rename=tuple(columns.rename.items()),
+        rename=tuple(zip(columns.include or (), columns.as_, strict=True))
+        if columns.as_
+        else tuple(columns.rename.items()),
         weight=line.weight,
         column_groups=line.column_groups,
+        key=line.key,
     )
 
 

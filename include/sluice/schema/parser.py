@@ -39,9 +39,12 @@ _OTHER_OBJECTS = {
 }  # fmt: skip
 
 
-def parse_statement(sql: str, schema: str, dialect: Dialect) -> Statement:
-    """One statement as logged, run with the default schema ``schema``. Raises DecodeError for what is not understood."""
-    r = Reader(sql, schema, dialect)
+def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | None = None) -> Statement:
+    """One statement as logged, run with the default schema ``schema``. ``reader``: one over the same text, that notes what it reads.
+
+    Raises DecodeError for what is not understood.
+    """
+    r = reader or Reader(sql, schema, dialect)
     if r.ended:
         return NoDefinition()
     word = r.peek().upper

@@ -96,6 +96,7 @@ class DdlRecord(_Stored):
     table: str | None = Field(None, description="schema.table it names, where one could be told.")
     sql: str
     seq: int
+    sql_mode: int = Field(0, description="Bits of the session's sql_mode.")
     changes: tuple[dict[str, Any], ...] = Field(
         (), description="What it did to captured tables: sluice.schema.changes.TableChange as JSON."
     )

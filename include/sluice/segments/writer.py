@@ -123,6 +123,7 @@ class SegmentWriter:
         seq: int,
         gtid: str | None,
         commit_time_us: int,
+        sql_mode: int = 0,
         changes: Sequence[TableChange] = (),
     ) -> None:
         """As :meth:`ddl`, from values."""
@@ -136,6 +137,7 @@ class SegmentWriter:
                 table=str(table) if table else None,
                 sql=sql,
                 seq=seq,
+                sql_mode=sql_mode,
                 changes=tuple(change.to_json() for change in changes),
             )
         )

@@ -9,6 +9,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.targets.base import (
     Capabilities,
+    DdlProgress,
+    DdlStep,
     Fence,
     LoadCount,
     OnRefused,
@@ -24,6 +26,8 @@ from sluice.targets.base import (
 __all__ = [
     "KINDS",
     "Capabilities",
+    "DdlProgress",
+    "DdlStep",
     "Fence",
     "LoadCount",
     "OnRefused",

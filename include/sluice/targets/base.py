@@ -15,8 +15,10 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from sluice.mapping import Mapping as TableMapping
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
+from sluice.schema.changes import ChangeKind, TableChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,45 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
+class DdlStep:
+    """A statement of the source's log that this target shall follow.
+
+    Attributes:
+        number: its place among the batch's steps, from 0. where: file:offset in the log.
+        sql: as recorded, run with the default schema ``schema`` and the bits ``sql_mode``.
+        changes: what it did to captured tables, at the source. mapping: where tables go. foreign: tables in it that are not captured.
+        columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that do not go.
+        check_only: the policy is stop: done already, or an error. kinds: only these kinds of change are wanted; None: the statement as it is.
+    """
+
+    number: int
+    where: str
+    sql: str
+    schema: str
+    sql_mode: int
+    changes: tuple[TableChange, ...]
+    mapping: TableMapping
+    foreign: frozenset[TableId] = frozenset()
+    columns: tuple[tuple[TableId, str, str], ...] = ()
+    excluded: tuple[tuple[TableId, str], ...] = ()
+    check_only: bool = False
+    kinds: frozenset[ChangeKind] | None = None
+    mariadb: bool = False
+
+    def target(self, table: TableId) -> TableId:
+        """The target's name of a source table."""
+        return self.mapping.route(table).target
+
+
+@dataclass(frozen=True, slots=True)
+class DdlProgress:
+    """How far a batch with DDL has come: ``rows``: all its rows are written; ``steps``: so many statements have run."""
+
+    rows: bool = False
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
@@ -181,6 +222,19 @@ class Target(Protocol):
 
     def apply_statement(self, statement: str) -> None:
         """Run a statement that a remark proposes."""
+
+    def ddl_progress(self, batch: int) -> DdlProgress:
+        """How far ``batch`` has come, for a repeat after a crash."""
+
+    def rows_loaded(self, fence: Fence) -> None:
+        """All rows of a batch with DDL are written; its statements follow. Raises Fenced."""
+
+    def apply_ddl(self, fence: Fence, step: DdlStep) -> tuple[str, ...]:
+        """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
+
+        Raises:
+            LoadError: the target refused it, or policy and state want a person. Fenced.
+        """
 
     def load(
         self,

@@ -6,12 +6,20 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, RuleError, SegmentError
-from sluice.flows.changeset import Changeset, ChangesetFile, ChangesetManifest, ChangesetTable, read_changeset
+from sluice.flows.changeset import (
+    Changeset,
+    ChangesetFile,
+    ChangesetManifest,
+    ChangesetTable,
+    read_changeset,
+    read_changeset_file,
+)
 from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS, Endpoints, plan_load, plan_merge
 from sluice.model.tables import TableId
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
@@ -176,3 +184,34 @@ def test_a_changeset_manifest_reads_back_and_a_damaged_one_is_said(store: Segmen
     store.write_bytes("m.json", b'{"format_version": 2}')
     with pytest.raises(SegmentError, match="changeset manifest cannot be read"):
         read_changeset(store, "m.json")
+
+
+def test_rows_that_never_had_a_column_do_not_bring_it(store: SegmentStore) -> None:
+    """A column added in the middle of a batch: older rows are in a file of their own, without it."""
+    from sluice.flows.units import run_merge_unit
+    from sluice.segments.writer import SegmentWriter
+    from tests.integration.batches import segment_rows
+    from tests.unit.merge.test_compact import SCHEMA
+
+    old = type(SCHEMA)(SCHEMA.table, SCHEMA.columns[:2], SCHEMA.primary_key)
+    writer = SegmentWriter(store, 1, 1)
+    first = segment_rows(old, [{"_op": "i", "a": n, "b": "x"} for n in (1, 2)])
+    later = segment_rows(
+        SCHEMA,
+        [
+            {"_op": "u", "a": 2, "b": "x", "v": 5, "_before": {"a": 2, "b": "x", "v": 4}},
+            {"_op": "i", "a": 3, "b": "x", "v": 7},
+        ],
+    )
+    index = later.schema.get_field_index("_seq")
+    later = later.set_column(index, later.schema.field(index), pa.array([10, 11], pa.uint64()))
+    writer.add(old, first)
+    writer.add(SCHEMA, later)
+    position = POSITION.position
+    made = writer.finish(first=position, last=position, changes=4, transactions=1, log_bytes=1)
+    [unit] = plan_merge(store, made, pipeline(), None, "a")
+    found = {}
+    for part in run_merge_unit(unit).parts:
+        rows = read_changeset_file(store, part.file).to_pylist()
+        found |= {row["a"]: row.get("v", "none") for row in rows}
+    assert {a: v if v == "none" else int(v) for a, v in found.items()} == {1: "none", 2: 5, 3: 7}

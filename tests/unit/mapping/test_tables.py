@@ -93,3 +93,37 @@ def test_two_columns_of_one_name_are_an_error() -> None:
 def test_one_table_twice_is_an_error() -> None:
     with pytest.raises(MappingError, match=r"shop\.orders twice"):
         mapping({"from": "shop.orders", "to": "a.b"}, {"from": "shop.orders", "to": "a.c"})
+
+
+@pytest.mark.parametrize("pattern", [r"shop_(\d+).*", r"shop_(\d+)\..*"])
+def test_whole_schemas_by_pattern(pattern: str) -> None:
+    mapping = Mapping.compile([
+        TableMapping(from_=pattern, to=r"copy_\1.*"),
+        TableMapping(from_=r"old_\w+.*", to="old.*"),
+    ])
+    route = mapping.route(TableId("shop_12", "orders"))
+    assert (route.target, route.shared) == (TableId("copy_12", "orders"), False)
+    route = mapping.route(TableId("old_a", "orders"))
+    assert (route.target, route.shared) == (TableId("old", "orders"), True)
+    assert mapping.route(TableId("shop_x", "orders")).target == TableId("shop_x", "orders")
+
+
+def test_shards_know_that_they_share_a_table() -> None:
+    mapping = Mapping.compile([
+        TableMapping(from_=r"shop\.orders_(\d+)", to="all.orders"),
+        TableMapping(from_=r"shop\.lines_(\d+)", to=r"all.lines_\1"),
+    ])
+    assert mapping.route(TableId("shop", "orders_1")).shared
+    assert not mapping.route(TableId("shop", "lines_1")).shared
+
+
+def test_names_by_position() -> None:
+    line = TableMapping.model_validate({
+        "from": "shop.orders",
+        "to": "x.y",
+        "columns": {"include": ["id", "ts"], "as": ["key", "at"]},
+    })
+    made = Mapping.compile([line]).route(ORDERS.table).apply(rows())
+    assert [name for name in made.schema.names if not name.startswith("_")] == ["key", "at"]
+    with pytest.raises(ValueError, match="1 names for the 2 columns"):
+        TableMapping.model_validate({"from": "a.b", "to": "x.y", "columns": {"include": ["id", "ts"], "as": ["key"]}})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,8 +42,10 @@ def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
     ).encode()
     for piece in slices(rows):
         columns = [_text(field, piece[field.name].combine_chunks()) for field, _ in fields]
-        lines = pc.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
-        yield Statement(sql, piece.num_rows, data=("\n".join(lines.to_pylist()) + "\n").encode())
+        ends = ["\t"] * (len(columns) - 1) + ["\n"]
+        parts = [part for pair in zip(columns, ends, strict=True) for part in pair]
+        lines = pc.binary_join_element_wise(*parts, "", null_handling="replace", null_replacement="\\N")
+        yield Statement(sql, piece.num_rows, data=_bytes_of(lines))
 
 
 def _conversion(field: pa.Field) -> str:
@@ -58,8 +61,16 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return literals.hexadecimal(values)
     if pa.types.is_string(kind):
+        stored = bytes(_bytes_of(values))
         for raw, safe in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\x00", "\\0")):
-            if pc.any(pc.match_substring(values, raw)).as_py():
+            if stored.find(raw.encode()) >= 0:
                 values = pc.replace_substring(values, raw, safe)
         return values
     return pc.utf8_trim(literals.literals(field, values), "'")
+
+
+def _bytes_of(texts: pa.StringArray) -> memoryview:
+    """The bytes of all strings, one behind the other, without a copy."""
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
+    return memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")

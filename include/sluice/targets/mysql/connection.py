@@ -50,7 +50,7 @@ class TargetConnection(_Base):
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
 
-    def load(self, sql: bytes, data: bytes) -> int:
+    def load(self, sql: bytes, data: bytes | memoryview) -> int:
         """Run a LOAD DATA LOCAL and send ``data``, whatever file the server asks for. Returns the number of warnings.
 
         ``local_infile`` stays off: a server that asks for a file at any other time gets none.

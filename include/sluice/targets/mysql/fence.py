@@ -17,6 +17,9 @@ from sluice.targets.base import Fence
 from sluice.targets.mysql.statements import quoted
 
 TABLE = "_sluice_ack"
+DDL = "#ddl"
+"""Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+
 WHOLE = ""
 """Scope of the row that speaks for the whole target; other rows speak for one table without a key."""
 
@@ -98,6 +101,7 @@ class AckTable:
             f"UPDATE {self.name} SET batch = %s, position = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
             (batch, json.dumps(position.to_json()), *self._who),
         )
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL))
 
     def acknowledge(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
         """The target holds ``batch``. In a transaction. Raises Fenced."""
@@ -125,6 +129,22 @@ class AckTable:
             f"INSERT INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE epoch = VALUES(epoch), batch = VALUES(batch)",
             (*self._who, scope, fence.epoch, fence.batch),
+        )
+
+    def ddl_state(self, cursor: Any) -> tuple[int, dict[str, Any]]:
+        """(batch, what was noted of its DDL), (0, {}) if nothing was."""
+        cursor.execute(
+            f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
+        )
+        row = cursor.fetchone()
+        return (int(row[0]), json.loads(row[1] or "{}")) if row else (0, {})
+
+    def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
+        """Remember how far the DDL of the batch has come. In a transaction, behind :meth:`guard`."""
+        cursor.execute(
+            f"INSERT INTO {self.name} (pipeline, target, scope, epoch, batch, position) VALUES (%s, %s, %s, %s, %s, %s) "
+            "ON DUPLICATE KEY UPDATE epoch = VALUES(epoch), batch = VALUES(batch), position = VALUES(position)",
+            (*self._who, DDL, fence.epoch, fence.batch, json.dumps(state)),
         )
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class Statement:
     sql: bytes
     rows: int
     lax: bool = False
-    data: bytes | None = None
+    data: bytes | memoryview | None = None
 
 
 def quoted(name: str) -> str:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,22 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
         place = key(table.schema, table.table)
         if place in columns:
             found[table] = TableInfo(tuple(columns[place]), tuple(tuple(c) for c in uniques[place].values()))
+    return found
+
+
+def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
+    """SHOW CREATE TABLE of each, without its counter; "" for a table that is not there."""
+    found = []
+    for table in tables:
+        cursor.execute(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (table.schema, table.table),
+        )
+        if not cursor.fetchone()[0]:
+            found.append("")
+            continue
+        cursor.execute(f"SHOW CREATE TABLE {quoted_table(table)}")
+        found.append(re.sub(r" AUTO_INCREMENT=\d+", "", cursor.fetchone()[1]))
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pymysql
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -22,6 +23,8 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import (
     Capabilities,
+    DdlProgress,
+    DdlStep,
     Fence,
     LoadCount,
     OnRefused,
@@ -30,11 +33,20 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, incomplete, literals, refusals, statements
-from sluice.targets.mysql.connection import LAX, STRICT, Contention, TargetConnection, connect, errors
+from sluice.targets.mysql import bulk, ddl, incomplete, literals, refusals, statements
+from sluice.targets.mysql.connection import (
+    CONTENTION,
+    LAX,
+    STRICT,
+    Contention,
+    TargetConnection,
+    code_of,
+    connect,
+    errors,
+)
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.review import read_triggers, review
-from sluice.targets.mysql.tables import compare_all, read_tables
+from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -117,6 +129,98 @@ class MySQLTarget:
             if created:
                 session.cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
             session.cursor.execute(statement)
+
+    def ddl_progress(self, batch: int) -> DdlProgress:
+        """How far the batch has come."""
+        with self._session("reading how far the batch has come") as session:
+            held, state = self.acks.ddl_state(session.cursor)
+        return DdlProgress(bool(state.get("rows")), int(state.get("done", 0))) if held == batch else DdlProgress()
+
+    def rows_loaded(self, fence: Fence) -> None:
+        """The batch's rows are there. Raises Fenced."""
+        with self._session("noting that the rows are written") as session:
+            held, state = self.acks.ddl_state(session.cursor)
+            self._note(session, fence, {"rows": True, "done": state.get("done", 0) if held == fence.batch else 0})
+
+    def apply_ddl(self, fence: Fence, step: DdlStep) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.base.Target.apply_ddl`.
+
+        What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
+        second connection holds the acknowledgement row shared, so that nobody can take the target over in between.
+        """
+        doing = f"following {step.where}: {step.sql[:200]}"
+        with self._session(doing) as session, self._session(doing) as holder:
+            held, state = self.acks.ddl_state(session.cursor)
+            state = state if held == fence.batch else {}
+            lines, kept = self._ddl_lines(session, state, step), {"rows": bool(state.get("rows"))}
+            for number, statement in enumerate(lines["statements"]):
+                if number < lines["ran"]:
+                    continue
+                tables = [TableId(*pair) for pair in lines["tables"]]
+                now = definitions_of(session.cursor, tables)
+                if lines["before"] is None or lines["before"] == now:
+                    lines = {**lines, "before": now}
+                    self._note(session, fence, {**kept, "done": step.number, "running": lines})
+                    self._run_ddl(session, holder, fence, step, statement)
+                lines = {**lines, "ran": number + 1, "before": None}
+                self._note(session, fence, {**kept, "done": step.number, "running": lines})
+            self._note(session, fence, {**kept, "done": step.number + 1})
+            return tuple(lines["statements"])
+
+    def _ddl_lines(self, session: _Session, state: dict[str, Any], step: DdlStep) -> dict[str, Any]:
+        """The statements of a step: those that were begun, or made now from what the target has."""
+        running = state.get("running") if state.get("done") == step.number else None
+        if running:
+            return dict(running)
+        tables = sorted({step.target(t) for change in step.changes for t in change.tables if t.table})
+        infos = read_tables(session.cursor, tables)
+
+        def columns(table: TableId) -> set[str] | None:
+            info = infos.get(table)
+            return {c.name.lower() for c in info.columns} if info else None
+
+        if step.check_only:
+            if not ddl.holds(step, columns):
+                raise LoadError(
+                    f"the source changed a definition, and the policy of target {self.config.name} is to stop: {step.sql[:500]}",
+                    where=step.where,
+                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
+                )
+            return {"statements": [], "tables": [], "ran": 0, "before": None}
+        statements_ = ddl.statements_for(step, columns)
+        return {
+            "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
+        }  # fmt: skip
+
+    def _run_ddl(self, session: _Session, holder: _Session, fence: Fence, step: DdlStep, statement: str) -> None:
+        holder.begin()
+        try:
+            self.acks.guard(holder.cursor, fence)
+            session.cursor.execute("SET SESSION sql_mode = %s", (ddl.sql_mode_names(step.sql_mode),))
+            created = _CREATED_IN.match(statement)
+            if created:
+                session.cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+            _log.info("target_ddl", consumer=self.config.name, statement=statement[:500], source=step.where)
+            session.cursor.execute(statement)
+        except pymysql.err.Error as error:
+            if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
+                raise
+            raise LoadError(
+                f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
+                where=step.where,
+                hint="mend the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
+                "the target has the change",
+            ) from error
+        finally:
+            holder.rollback()
+            session.cursor.execute("SET SESSION sql_mode = %s", (STRICT,))
+
+    def _note(self, session: _Session, fence: Fence, state: dict[str, Any]) -> None:
+        def work() -> None:
+            self.acks.guard(session.cursor, fence)
+            self.acks.note_ddl(session.cursor, fence, state)
+
+        self._transaction(session, work, "noting how far the DDL has come")
 
     def load(
         self,

@@ -1,0 +1,117 @@
+"""The DDL of a batch, for a target: which statements it follows, by the target's policy and the pipeline's mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.binlog.selection import Selection
+from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
+from sluice.errors import LoadError
+from sluice.mapping import Mapping, TableRoute
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.segments.manifest import DdlRecord, SegmentManifest
+from sluice.targets import DdlStep
+
+_K, _D = ChangeKind, DdlKind
+KIND_OF = {
+    _K.CREATE_TABLE: _D.CREATE_TABLE, _K.DROP_TABLE: _D.DROP_TABLE, _K.RENAME_TABLE: _D.RENAME_TABLE, _K.TRUNCATE_TABLE: _D.TRUNCATE_TABLE,
+    _K.ADD_COLUMN: _D.ADD_COLUMN, _K.DROP_COLUMN: _D.DROP_COLUMN, _K.RENAME_COLUMN: _D.RENAME_COLUMN, _K.WIDEN_COLUMN: _D.CHANGE_COLUMN,
+    _K.CHANGE_COLUMN: _D.CHANGE_COLUMN, _K.MOVE_COLUMN: _D.CHANGE_COLUMN, _K.ALLOW_NULL: _D.CHANGE_COLUMN, _K.REQUIRE_VALUE: _D.CHANGE_COLUMN,
+    _K.COLUMN_ATTRIBUTES: _D.CHANGE_COLUMN, _K.PRIMARY_KEY: _D.PRIMARY_KEY, _K.INDEXES: _D.INDEXES, _K.TABLE_OPTIONS: _D.TABLE_OPTIONS,
+    _K.PARTITIONS: _D.PARTITIONS, _K.ROWS_REMOVED: _D.TRUNCATE_TABLE, _K.ROWS_REPLACED: _D.PARTITIONS, _K.NOTHING: _D.TABLE_OPTIONS,
+    _K.UNKNOWN: _D.CHANGE_COLUMN,
+}  # fmt: skip
+"""The policy that speaks for each kind of change."""
+
+_WIDENS = {
+    _K.CREATE_TABLE, _K.ADD_COLUMN, _K.WIDEN_COLUMN, _K.ALLOW_NULL, _K.COLUMN_ATTRIBUTES, _K.MOVE_COLUMN, _K.INDEXES, _K.TABLE_OPTIONS,
+    _K.PARTITIONS, _K.NOTHING,
+}  # fmt: skip
+_NEVER = {_K.ROWS_REPLACED, _K.UNKNOWN}
+"""Applied by nobody: rows changed without a row event, or the statement is not understood."""
+
+_DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDdl:
+    """Steps to follow before the batch's rows (CREATE TABLE … SELECT) and behind them."""
+
+    before: tuple[DdlStep, ...] = ()
+    behind: tuple[DdlStep, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.behind)
+
+
+def plan_ddl(manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig) -> BatchDdl:
+    """The steps of a batch. Raises LoadError where the policy, or the mapping, wants a person."""
+    routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
+    before: list[DdlStep] = []
+    behind: list[DdlStep] = []
+    mariadb = manifest.last.server_uuid.startswith("mariadb:")
+    for record in manifest.ddl:
+        step = _step(len(before) + len(behind), record, routes, selection, target, mariadb)
+        if step is None:
+            continue
+        early = record.seq < manifest.changes
+        if early and behind:
+            raise LoadError(
+                "a batch holds rows behind a statement", where=step.where, hint="this is a fault of the program"
+            )
+        (before if early else behind).append(step)
+    return BatchDdl(tuple(before), tuple(behind))
+
+
+def _step(
+    number: int, record: DdlRecord, routes: Mapping, selection: Selection, target: TargetConfig, mariadb: bool
+) -> DdlStep | None:
+    where = f"{record.file}:{record.offset}"
+    changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
+    if not changes:
+        return None
+    kinds = tuple(dict.fromkeys(kind for change in changes for kind in change.kinds))
+    policies = {kind: _policy(kind, target) for kind in kinds}
+    if set(policies.values()) == {DdlPolicy.IGNORE}:
+        return None
+    found = [routes.route(table) for change in changes for table in change.tables]
+    shared = next((r for r in found if r.shared and set(kinds) - _WIDENS), None)
+    if shared is not None:
+        raise LoadError(
+            f"{record.sql[:300]} concerns {shared.source}, one of several tables that go to {shared.target}: it is not run there",
+            where=where,
+            hint=f"do by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the ddl of target "
+            f"{target.name} until the batch is delivered",
+        )
+    partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
+    return DdlStep(
+        number=number,
+        where=where,
+        sql=record.sql,
+        schema=record.schema_,
+        sql_mode=record.sql_mode,
+        changes=changes,
+        mapping=routes,
+        foreign=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
+        columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
+        excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
+        check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
+        kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
+        mariadb=mariadb,
+    )
+
+
+def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:
+    """apply, ignore or stop."""
+    policy = target.ddl_policy(KIND_OF[kind])
+    if policy is DdlPolicy.WIDEN_ONLY:
+        return DdlPolicy.APPLY if kind in _WIDENS else DdlPolicy.STOP
+    return policy
+
+
+def _left_out(route: TableRoute, changes: Sequence[TableChange]) -> list[str]:
+    tables = [d for c in changes for d in (c.before, c.after) if d is not None and d.table == route.source]
+    keys = {name for table in tables for name in table.primary_key}
+    names = dict.fromkeys(column.name for table in tables for column in table.columns)
+    return [name for name in names if route.target_name(name) is None and name not in keys]

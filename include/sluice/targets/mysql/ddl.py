@@ -1,0 +1,207 @@
+"""A statement of the source's log as statements for this target: the recorded text with the target's names, or what the definitions tell.
+
+The recorded text is best: the server does what the source's did. Definitions are used where it cannot be: a gh-ost or pt-online-schema-change
+cut-over (the new table's definition arrives under the old name), columns that have other names here, CREATE TABLE … SELECT, and policies that
+want a part of a statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from sluice.errors import DecodeError, LoadError
+from sluice.model.tables import TableId
+from sluice.schema import statements as s
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.schema.lexer import Dialect
+from sluice.schema.parser import parse_statement
+from sluice.schema.reader import Reader
+from sluice.targets.base import DdlStep
+from sluice.targets.mysql import definitions
+from sluice.targets.mysql.statements import quoted_table
+
+Columns = Callable[[TableId], Collection[str] | None]
+"""The target's columns of one of its tables in lower case, None if there is no such table."""
+
+_MODES = {
+    1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 1 << 20: "NO_BACKSLASH_ESCAPES", 1 << 25: "ALLOW_INVALID_DATES",
+    1 << 29: "HIGH_NOT_PRECEDENCE",
+}  # fmt: skip
+
+
+_IN_TRANSACTION = re.compile(r"\s+START\s+TRANSACTION\s*$", re.I)
+"""How MySQL logs a CREATE TABLE … SELECT; only its own applier may say so."""
+
+
+def sql_mode_names(bits: int) -> str:
+    """The modes that change what a statement means, without those that only refuse values: the source accepted it."""
+    return ",".join(dict.fromkeys([*(name for bit, name in _MODES.items() if bits & bit), "ALLOW_INVALID_DATES"]))
+
+
+class _Names(Reader):
+    """Remembers where the statement names tables."""
+
+    def __init__(self, sql: str, schema: str, dialect: Dialect) -> None:
+        super().__init__(sql, schema, dialect)
+        self.places: dict[int, tuple[int, TableId]] = {}
+
+    def table(self) -> TableId:
+        start = self.peek().start
+        found = super().table()
+        self.places[start] = (self.peek(-1).end, found)
+        return found
+
+
+def statements_for(step: DdlStep, columns: Columns) -> list[str]:
+    """What to run, in order; empty if the target has it already. Raises LoadError."""
+    cut_over = _cut_over(step)
+    if cut_over is not None:
+        return _altered(step, [cut_over], columns)
+    names = _Names(step.sql, step.schema, Dialect(step.mariadb, 0, step.sql_mode))
+    try:
+        statement = parse_statement(step.sql, step.schema, names.dialect, names)
+    except DecodeError as error:
+        raise LoadError(
+            f"a statement of the source is not understood: {error.message}",
+            where=step.where,
+            hint=f"run it at the target by hand ({step.sql[:200]}), then set its kind to ignore in the target's ddl until it is delivered",
+        ) from error
+    match statement:
+        case s.CreateTable():
+            return _created(step, statement, names, columns)
+        case s.DropTables():
+            targets = [step.target(c.table) for c in step.changes if ChangeKind.DROP_TABLE in c.kinds]
+            return [f"DROP TABLE IF EXISTS {quoted_table(t)}" for t in targets if columns(t) is not None]
+        case s.RenameTables():
+            return _renamed(step, columns)
+        case s.TruncateTable():
+            target = step.target(statement.table)
+            return [f"TRUNCATE TABLE {quoted_table(target)}"] if columns(target) is not None else []
+        case s.AlterTable():
+            changed = next((c for c in step.changes if c.table == statement.table), None)
+            if changed is not None and changed.after is not None and columns(step.target(statement.table)) is None:
+                target = step.target(changed.renamed_to or statement.table)
+                made = columns(target) is None
+                return [definitions.create_sql(target, changed.after, _naming(step, statement.table))] if made else []
+            named = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
+            if changed is not None and named & set(changed.kinds) and _named_as_after(step, changed, columns):
+                return []  # somebody was here before
+            partly = step.kinds is not None or any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
+            if partly:
+                return _altered(step, [c for c in step.changes if c.table == statement.table], columns)
+            return [_rewritten(step, names)]
+        case _:
+            return []
+
+
+def _rewritten(step: DdlStep, names: _Names) -> str:
+    """The recorded text, its tables by the target's names."""
+    text, at = [], 0
+    for start, (end, table) in sorted(names.places.items()):
+        text += [step.sql[at:start], quoted_table(step.target(table))]
+        at = end
+    return "".join([*text, step.sql[at:]]).strip().rstrip(";")
+
+
+def _naming(step: DdlStep, table: TableId) -> definitions.Naming:
+    renamed = {column.lower(): name for t, column, name in step.columns if t == table}
+    excluded = {column.lower() for t, column in step.excluded if t == table}
+    return lambda column: None if column.lower() in excluded else renamed.get(column.lower(), column)
+
+
+def _created(step: DdlStep, statement: s.CreateTable, names: _Names, columns: Columns) -> list[str]:
+    target = step.target(statement.table)
+    if statement.replace and columns(target) is not None:
+        return [f"DROP TABLE {quoted_table(target)}", *_created_anew(step, statement, names, target)]
+    if columns(target) is not None:
+        return []
+    return _created_anew(step, statement, names, target)
+
+
+def _created_anew(step: DdlStep, statement: s.CreateTable, names: _Names, target: TableId) -> list[str]:
+    change = next((c for c in step.changes if c.table == statement.table), None)
+    special = any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
+    if (special or statement.select) and change is not None and change.after:
+        return [definitions.create_sql(target, change.after, _naming(step, statement.table))]
+    return [_IN_TRANSACTION.sub("", _rewritten(step, names))]
+
+
+def _renamed(step: DdlStep, columns: Columns) -> list[str]:
+    """The renames, one after the other, of tables that are there by then. Raises LoadError for rows that come from nowhere."""
+    targets = {step.target(table) for change in step.changes for table in change.tables}
+    present = {table for table in targets if columns(table) is not None}
+    pairs = []
+    for change in step.changes:
+        if change.renamed_to is None:
+            continue
+        old, new = step.target(change.table), step.target(change.renamed_to)
+        if change.table in step.foreign and change.renamed_to not in step.foreign and new not in present:
+            raise LoadError(
+                f"{change.table}, which is not captured, became {change.renamed_to}, which is: its rows were never seen: {step.sql[:300]}",
+                where=step.where,
+                hint=f"copy the table to the target by hand as {new}; the load goes on once it is there",
+            )
+        if old != new and old in present and new not in present:
+            pairs.append(f"{quoted_table(old)} TO {quoted_table(new)}")
+            present = (present - {old}) | {new}
+    return [f"RENAME TABLE {', '.join(pairs)}"] if pairs else []
+
+
+def _cut_over(step: DdlStep) -> TableChange | None:
+    """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
+    left = {c.table: c for c in step.changes if c.renamed_to is not None}
+    arrived = {c.renamed_to: c for c in step.changes if c.renamed_to is not None}
+    for table, old in left.items():
+        new = arrived.get(table)
+        replaced = new is not None and new.table in step.foreign and table not in step.foreign
+        if replaced and new is not None and old.before is not None and new.after is not None:
+            return TableChange(table, (), old.before, new.after)
+    return None
+
+
+def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> list[str]:
+    found = []
+    for change in changes:
+        target = step.target(change.table)
+        there = columns(target)
+        if there is None:
+            continue
+        sql = definitions.alter_sql(target, change, _naming(step, change.table), there, step.kinds)
+        if sql:
+            found.append(sql)
+    return found
+
+
+def holds(step: DdlStep, columns: Columns) -> bool:
+    """True if the target's tables and columns are named as after the statement."""
+    if not all(_named_as_after(step, change, columns) for change in step.changes):
+        return False
+    return not any(
+        kind
+        in {
+            ChangeKind.TRUNCATE_TABLE,
+            ChangeKind.ROWS_REMOVED,
+            ChangeKind.ROWS_REPLACED,
+            ChangeKind.UNKNOWN,
+            ChangeKind.CHANGE_COLUMN,
+        }
+        for change in step.changes
+        for kind in change.kinds
+    )
+
+
+def _named_as_after(step: DdlStep, change: TableChange, columns: Columns) -> bool:
+    there = columns(step.target(change.renamed_to or change.table))
+    if ChangeKind.DROP_TABLE in change.kinds:
+        return there is None
+    if change.after is None:
+        return True
+    if there is None:
+        return False
+    naming = _naming(step, change.table)
+    wanted = {n.lower() for c in change.after.columns if (n := naming(c.name)) is not None}
+    before = change.before.columns if change.before else ()
+    kept = {c.name.lower() for c in change.after.columns}
+    gone = {n.lower() for c in before if c.name.lower() not in kept and (n := naming(c.name)) is not None}
+    return wanted <= set(there) and not gone & set(there)

@@ -1,0 +1,148 @@
+"""Definitions as SQL of this server: columns, keys, and the ALTER TABLE that makes one definition out of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from sluice.errors import LoadError
+from sluice.model.tables import TableId
+from sluice.schema.changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.targets.mysql.statements import quoted, quoted_table
+
+Naming = Callable[[str], str | None]
+"""Source column -> target column, None for one that does not go over."""
+
+_CHANGES = {
+    ChangeKind.WIDEN_COLUMN, ChangeKind.CHANGE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE, ChangeKind.COLUMN_ATTRIBUTES,
+    ChangeKind.MOVE_COLUMN,
+}  # fmt: skip
+
+
+def column_sql(column: ColumnDefinition, name: str, table: TableDefinition) -> str:
+    """``name`` and everything behind it in a column definition; the charset only if it is not the default of ``table``."""
+    parts = [quoted(name), column.type]
+    if column.charset and column.collation and column.collation != table.collation:
+        parts.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
+    if column.generated is not None:
+        parts.append(f"GENERATED ALWAYS AS ({column.generated}) {'STORED' if column.stored else 'VIRTUAL'}")
+    parts.append("NULL" if column.nullable else "NOT NULL")
+    if column.default is not None and column.generated is None:
+        parts.append(f"DEFAULT {column.default}")
+    if column.on_update:
+        parts.append(f"ON UPDATE {column.on_update}")
+    if column.auto_increment:
+        parts.append("AUTO_INCREMENT")
+    if column.invisible:
+        parts.append("INVISIBLE")
+    if column.comment:
+        escaped = column.comment.replace("\\", "\\\\").replace("'", "''")
+        parts.append(f"COMMENT '{escaped}'")
+    return " ".join(parts)
+
+
+def index_sql(index: IndexDefinition, naming: Naming) -> str | None:
+    """A key's definition, None if it has an expression or a column that does not go over."""
+    names = []
+    for name, prefix in index.columns:
+        there = naming(name) if name else None
+        if there is None:
+            return None
+        names.append(quoted(there) + (f"({prefix})" if prefix else ""))
+    columns = f"({', '.join(names)})"
+    if index.primary:
+        return f"PRIMARY KEY {columns}"
+    words = {"fulltext": "FULLTEXT KEY", "spatial": "SPATIAL KEY"}
+    word = words.get(index.kind, "UNIQUE KEY" if index.unique else "KEY")
+    return f"{word} {quoted(index.name)} {columns}"
+
+
+def create_sql(table: TableId, definition: TableDefinition, naming: Naming) -> str:
+    """CREATE TABLE of a definition, without foreign keys, checks and partitions."""
+    lines = [column_sql(c, name, definition) for c in definition.columns if (name := naming(c.name)) is not None]
+    lines += [line for index in definition.indexes if (line := index_sql(index, naming)) is not None]
+    options = f" ENGINE={definition.engine}" if definition.engine else ""
+    if definition.charset and definition.collation:
+        options += f" DEFAULT CHARACTER SET {definition.charset} COLLATE {definition.collation}"
+    return f"CREATE TABLE {quoted_table(table)} ({', '.join(lines)}){options}"
+
+
+def alter_sql(
+    table: TableId,
+    change: TableChange,
+    naming: Naming,
+    there: Collection[str],
+    kinds: Collection[ChangeKind] | None = None,
+) -> str:
+    """The ALTER TABLE that makes ``change`` at the target, ``""`` if there is nothing left to do.
+
+    Args:
+        there: the target's columns now, in lower case: a column that is there is not added again, one that is gone not dropped.
+        kinds: only these; None: all that can be told from the definitions.
+
+    Raises:
+        LoadError: what happened cannot be told from the two definitions (a renamed column).
+    """
+    before, after = change.before, change.after
+    if before is None or after is None:
+        raise LoadError(f"the definition of {change.table} is not known", where=str(table), hint=change.reason or None)
+    wanted = set(ChangeKind) if kinds is None else set(kinds)
+    columns = change.columns or column_changes(before, after)
+    _refuse_renames(table, change, columns)
+    clauses: list[str] = []
+    for one in columns:
+        name = naming((one.new or one.old).name)  # type: ignore[union-attr]
+        if name is None or one.kind not in wanted:
+            continue
+        if one.kind is ChangeKind.DROP_COLUMN and name.lower() in there:
+            clauses.append(f"DROP COLUMN {quoted(name)}")
+        elif one.kind is ChangeKind.ADD_COLUMN and one.new is not None and name.lower() not in there:
+            clauses.append(f"ADD COLUMN {column_sql(one.new, name, after)}{_place(after, one.new.name, naming, there)}")
+        elif one.kind in _CHANGES and one.new is not None and name.lower() in there:
+            place = _place(after, one.new.name, naming, there) if one.kind is ChangeKind.MOVE_COLUMN else ""
+            clauses.append(f"MODIFY COLUMN {column_sql(one.new, name, after)}{place}")
+    clauses += _keys(before, after, naming, wanted)
+    merged = list(dict.fromkeys(clauses))
+    return f"ALTER TABLE {quoted_table(table)} {', '.join(merged)}" if merged else ""
+
+
+def _refuse_renames(table: TableId, change: TableChange, columns: tuple[ColumnChange, ...]) -> None:
+    gone = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
+    new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
+    pairs = [(old, one) for old in gone for one in new if old.type == one.type]
+    if ChangeKind.RENAME_COLUMN in change.kinds or pairs:
+        names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
+        raise LoadError(
+            f"{names} of {change.table} may have been renamed, or dropped and added: the two definitions do not tell",
+            where=str(table),
+            hint=f"ALTER TABLE {quoted_table(table)} … by hand (RENAME COLUMN, or DROP and ADD); the load goes on once the target has the columns",
+        )
+
+
+def _place(after: TableDefinition, name: str, naming: Naming, there: Collection[str]) -> str:
+    number = after.index_of(name)
+    if number == len(after.columns) - 1:
+        return ""
+    for earlier in reversed(after.columns[:number]):
+        target = naming(earlier.name)
+        if target is not None and target.lower() in there:
+            return f" AFTER {quoted(target)}"
+    return " FIRST" if number == 0 else ""
+
+
+def _keys(before: TableDefinition, after: TableDefinition, naming: Naming, wanted: set[ChangeKind]) -> list[str]:
+    old, new = {i.name: i for i in before.indexes}, {i.name: i for i in after.indexes}
+    clauses = []
+    for name, index in old.items():
+        kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
+        if kind in wanted and new.get(name) != index and index_sql(index, naming) is not None:
+            gone = {c.lower() for c, _ in index.columns} - {c.name.lower() for c in after.columns}
+            if gone and name not in new:
+                continue  # the server drops a key with the last of its columns
+            clauses.append("DROP PRIMARY KEY" if index.primary else f"DROP KEY {quoted(name)}")
+    for name, index in new.items():
+        kind = ChangeKind.PRIMARY_KEY if index.primary else ChangeKind.INDEXES
+        line = index_sql(index, naming)
+        if kind in wanted and old.get(name) != index and line is not None:
+            clauses.append(f"ADD {line}")
+    return clauses

@@ -1,0 +1,157 @@
+"""What a MySQL target runs for a statement of the source's log: names, policies, cut-overs, repeats; without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import LoadError
+from sluice.flows.ddl import plan_ddl
+from sluice.model.tables import TableId
+from sluice.schema.collations import Collations
+from sluice.schema.state import SchemaState, Session
+from sluice.schema.types import Flavour
+from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
+from sluice.targets import DdlStep
+from sluice.targets.mysql import ddl
+
+COLLATIONS = Collations(
+    {"utf8mb4_bin": "utf8mb4", "utf8mb4_0900_ai_ci": "utf8mb4"}, {"utf8mb4": "utf8mb4_0900_ai_ci"}, {"utf8mb4": 4}
+)
+T = "CREATE TABLE t (id INT PRIMARY KEY, a INT, gone INT)"
+
+
+def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: tuple[str, ...] = ()) -> list[DdlStep]:
+    """The steps of the last statement, the others having made the definitions before it."""
+    state = SchemaState(Flavour(False, 90700, COLLATIONS), server_collation="utf8mb4_0900_ai_ci")
+    changes: list[Any] = []
+    for sql in statements:
+        changes = state.fold(sql, "shop", Session())
+    record = DdlRecord(
+        file="binlog.000001",
+        offset=9,
+        schema="shop",
+        sql=statements[-1],
+        seq=0,
+        changes=tuple(c.to_json() for c in changes),
+    )
+    position = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
+    manifest = SegmentManifest(
+        pipeline="p",
+        batch=1,
+        epoch=1,
+        first=position,
+        last=position,
+        changes=0,
+        transactions=0,
+        log_bytes=0,
+        files=(),
+        ddl=(record,),
+    )
+    config = PipelineConfig.model_validate({
+        "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
+        "targets": [{"name": "t", "type": "mysql", "connection": "c", "ddl": policy}],
+    })  # fmt: skip
+    planned = plan_ddl(manifest, config, config.targets[0])
+    assert not planned.before
+    return list(planned.behind)
+
+
+def run(found: list[DdlStep], **there: set[str]) -> list[str]:
+    """Statements for a target that has these tables (``schema__table``) with these columns."""
+    tables = {TableId(*name.split("__")): columns for name, columns in there.items()}
+    return [sql for step in found for sql in ddl.statements_for(step, tables.get)]
+
+
+OLD = {"id", "a", "gone"}
+
+
+def test_the_text_is_kept_and_its_tables_are_named_as_at_the_target() -> None:
+    line = {"from": "shop.*", "to": "copy.*"}
+    found = steps(T, "ALTER /* why */ TABLE t ADD b INT DEFAULT 5, ADD KEY (a)", mapping=[line])
+    assert run(found, copy__t=OLD) == ["ALTER /* why */ TABLE `copy`.`t` ADD b INT DEFAULT 5, ADD KEY (a)"]
+    assert run(found, copy__t={*OLD, "b"}) == []  # somebody was here before
+    [made] = run(found)  # a table that was never made
+    assert made.startswith("CREATE TABLE `copy`.`t` (`id` int NOT NULL")
+    found = steps(
+        "CREATE TABLE u LIKE shop.t",
+        T,
+        "CREATE TABLE v (id INT, FOREIGN KEY (id) REFERENCES shop.t (id))",
+        mapping=[line],
+    )
+    assert run(found) == ["CREATE TABLE `copy`.`v` (id INT, FOREIGN KEY (id) REFERENCES `copy`.`t` (id))"]
+
+
+def test_tables_that_are_there_or_gone_already() -> None:
+    assert run(steps(T), shop__t=OLD) == []
+    assert run(steps(T, "DROP TABLE t")) == []
+    assert run(steps(T, "DROP TABLE t"), shop__t=OLD) == ["DROP TABLE IF EXISTS `shop`.`t`"]
+    assert run(steps(T, "TRUNCATE t"), shop__t=OLD) == ["TRUNCATE TABLE `shop`.`t`"]
+
+
+def test_renames_in_a_chain_and_in_a_ring() -> None:
+    found = steps(T, "RENAME TABLE t TO old, old TO other")
+    assert run(found, shop__t=OLD) == ["RENAME TABLE `shop`.`t` TO `shop`.`old`, `shop`.`old` TO `shop`.`other`"]
+    assert run(found, shop__other=OLD) == []
+    found = steps(T, "CREATE TABLE o (id INT)", "RENAME TABLE t TO x, o TO t, x TO o")
+    assert run(found, shop__t=OLD, shop__o={"id"}) == [
+        "RENAME TABLE `shop`.`t` TO `shop`.`x`, `shop`.`o` TO `shop`.`t`, `shop`.`x` TO `shop`.`o`"
+    ]
+
+
+GHOST = (
+    "CREATE TABLE _t_gho LIKE t",
+    "ALTER TABLE _t_gho ADD b VARCHAR(9) NOT NULL DEFAULT 'f' AFTER id, DROP COLUMN gone, MODIFY a BIGINT",
+)
+
+
+def test_a_cut_over_is_an_alter() -> None:
+    found = steps(T, *GHOST, "RENAME TABLE t TO _t_del, _t_gho TO t")
+    [sql] = run(found, shop__t=OLD)
+    assert sql.startswith("ALTER TABLE `shop`.`t` ")
+    assert {
+        "DROP COLUMN `gone`",
+        "ADD COLUMN `b` varchar(9) NOT NULL DEFAULT 'f' AFTER `id`",
+        "MODIFY COLUMN `a` bigint NULL",
+    } == set(sql.removeprefix("ALTER TABLE `shop`.`t` ").split(", "))
+
+
+def test_a_table_from_outside_has_rows_that_nobody_saw() -> None:
+    found = steps(T, "RENAME TABLE t TO fresh", exclude=("shop\\.t",))
+    with pytest.raises(LoadError, match="never seen"):
+        run(found)
+    assert run(found, shop__fresh=OLD) == []
+
+
+def test_columns_by_other_names_and_left_out() -> None:
+    line = {"from": "shop.t", "to": "shop.t", "columns": {"exclude": ["gone"], "rename": {"a": "amount"}}}
+    found = steps(T, "ALTER TABLE t MODIFY a BIGINT, MODIFY gone BIGINT, ADD b INT", mapping=[line])
+    [sql] = run(found, shop__t={"id", "amount"})
+    assert "MODIFY COLUMN `amount` bigint NULL" in sql
+    assert "ADD COLUMN `b` int NULL" in sql
+    assert "gone" not in sql
+
+
+def test_policies() -> None:
+    assert steps(T, "DROP TABLE t", policy={"drop_table": "ignore"}) == []
+    [step] = steps(T, "ALTER TABLE t MODIFY a TINYINT", policy="widen_only")
+    assert step.check_only
+    [step] = steps(T, "ALTER TABLE t MODIFY a BIGINT, ADD b INT", policy="widen_only")
+    assert not step.check_only
+    [step] = found = steps(T, "ALTER TABLE t ADD b INT, ADD KEY (a)", policy={"indexes": "ignore"})
+    assert run(found, shop__t=OLD) == ["ALTER TABLE `shop`.`t` ADD COLUMN `b` int NULL"]
+    [step] = steps(T, "ALTER TABLE t DROP COLUMN gone", policy="stop")
+    assert step.check_only
+    assert not ddl.holds(step, lambda _: OLD)
+    assert ddl.holds(step, lambda _: OLD - {"gone"})
+
+
+def test_shards_are_altered_once_and_never_dropped() -> None:
+    line = {"from": "shop\\.t\\d*", "to": "shop.all"}
+    found = steps(T, "ALTER TABLE t ADD b INT", mapping=[line])
+    assert run(found, shop__all=OLD) == ["ALTER TABLE `shop`.`all` ADD COLUMN `b` int NULL"]
+    assert run(found, shop__all={*OLD, "b"}) == []
+    with pytest.raises(LoadError, match="several tables"):
+        steps(T, "DROP TABLE t", mapping=[line])
