@@ -652,7 +652,11 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     started = time.perf_counter()
     store = SegmentStore(unit.store_uri, unit.pipeline)
     target = open_target(unit.target, unit.endpoints, unit.pipeline)
-    parts = [(part, rows) for part in unit.parts for rows in _groups(store, part)]
+    parts = [
+        (part, rows)
+        for part in unit.parts
+        for rows in _groups(store, part, whole=unit.target.on_error == "dead_letter")
+    ]
     changes = [TableChanges(part.table, rows, part.deletes, part.upserts) for part, rows in parts]
     keep = None
     if unit.target.on_error == "dead_letter":
@@ -666,11 +670,11 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     return LoadResult(count.upserted, count.deleted, count.statements, count.retries, seconds, count.refused)
 
 
-def _groups(store: SegmentStore, part: LoadPart) -> list[pa.Table]:
-    """The part's rows, one table for each set of columns: what a row never had is not written."""
+def _groups(store: SegmentStore, part: LoadPart, *, whole: bool) -> list[pa.Table]:
+    """The part's rows, one table for each set of columns: what a row never had is not written. ``whole``: with all that is known of a row."""
     alike: dict[frozenset[str], list[pa.Table]] = {}
     for file in part.files:
-        table = read_changeset_file(store, file, part.keys, lean=not part.table.unique_keys)
+        table = read_changeset_file(store, file, part.keys, lean=not (whole or part.table.unique_keys))
         alike.setdefault(frozenset(table.schema.names), []).append(table)
     return [_rows(tables, part) for tables in alike.values()]
 
