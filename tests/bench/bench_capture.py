@@ -227,6 +227,7 @@ def main() -> None:
             else None
         )
         ratio = round(better, 2) if better else None
+        workload = f"{workload}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         line = {
             "measure": measure, "workload": workload, "value": round(value, 3), "unit": unit, "baseline": baseline or None,
             "baseline_value": round(baseline_value, 3) or None, "ratio": ratio,
