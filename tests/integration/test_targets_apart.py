@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sluice.binlog.capture import warm_up
 from sluice.coordination.holds import Hold
 from sluice.errors import LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.ack import ack
@@ -75,6 +76,7 @@ def two(
     zookeeper: Any,
     fresh_schema: Callable[..., str],
 ) -> Iterator[Two]:
+    warm_up()  # compiling the kernels takes longer than this pipeline's ZooKeeper session
     schema = fresh_schema(mysql_source, mysql_target, archive)
     for server in (mysql_source, mysql_target, archive):
         server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
