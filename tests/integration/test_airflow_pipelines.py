@@ -34,7 +34,10 @@ class World:
         text = text.replace(f"/test/{self.made.schema}", f"/test/{name}").replace(
             f'"{self.made.schema}\\\\..*"', f'"{self.made.schema}\\\\.{name}"'
         )
-        text = text.replace("spark: {mode: submit}", "spark: {mode: submit, connection: spark_default}")
+        text = text.replace("spark: {mode: submit}", "window: 1\nspark: {mode: submit, connection: spark_default}")
+        text = text.replace(
+            "session_timeout: 2s", "session_timeout: 20s"
+        )  # a JVM that starts leaves others little time
         if second:
             text = text.rstrip() + "\n  - {name: archive, type: mysql, connection: case_archive}"
         path = self.made.folder / f"{name}.yaml"
