@@ -219,6 +219,7 @@ def read_changeset_file(
     """Read one file whole, or the rows with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
 
     ``lean``: ``_seq`` and ``_commit_ts`` are left out, and of ``_before`` all but the first column: whether the row existed is left.
+    Partial rows are read whole.
 
     Raises SegmentError if a page checksum is wrong, or, when it is read whole, its size or CRC32.
     """
@@ -239,6 +240,8 @@ def read_changeset_file(
 
 def _lean(reader: pq.ParquetFile) -> list[str]:
     schema = reader.schema_arrow
+    if "_present" in schema.names:  # the whole before image: it says where a row that moves is, and completes it
+        return list(schema.names)
     before = schema.field("_before").type
     return [n for n in schema.names if n not in {"_seq", "_commit_ts", "_before"}] + [f"_before.{before.field(0).name}"]
 
