@@ -120,6 +120,8 @@ def _mapped(
         made.type, made.meta = t.BIT, int(precision)
     elif kind in {"char", "varchar", "binary", "varbinary"}:
         made.type, made.meta = (t.VARCHAR if kind.startswith("var") else t.STRING), int(octets or 0)
+        if "compressed" in full.lower():  # MariaDB's log counts the byte in which a value says how it is packed
+            made.type, made.meta = t.VARCHAR_COMPRESSED, made.meta + 1
         made.collation = _collation(collation, numbers, where)
     elif kind in _BLOBS:
         made.type, made.meta = t.BLOB, _BLOBS[kind]
@@ -138,7 +140,7 @@ def _mapped(
         made.type, made.meta = t.VECTOR, 4
         made.dimension = int(full.partition("(")[2].partition(")")[0] or 0)
     elif kind in _FIXED_BYTES:
-        made.type, made.meta, made.collation = t.STRING, _FIXED_BYTES[kind], BINARY_COLLATION
+        made.type, made.meta, made.collation, made.family = t.STRING, _FIXED_BYTES[kind], BINARY_COLLATION, kind
     else:
         raise UnsupportedType(f"column type {kind!r} is not understood by this version", where=where)
     return made
