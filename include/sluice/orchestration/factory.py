@@ -25,6 +25,9 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 OWNER = "sluice"
 
+_FOR_EVER = 1_000_000
+"""Retries of a task that waits for months: each killed worker uses one up, and so does a wake-up that Airflow loses track of."""
+
 
 def dag_id_of(pipeline: str) -> str:
     """``sync__{pipeline}``."""
@@ -145,7 +148,7 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         doc_md=catchup.DOC,
         tags={"sluice", "catchup"},
         owner_links=_owner_links(),
-        default_args={**_default_args(pipeline), "on_failure_callback": None},
+        default_args={**_default_args(pipeline), "on_failure_callback": None, "retries": _FOR_EVER},
     ) as dag:
         for target in pipeline.targets:
             catchup.CatchUpOperator(
