@@ -67,11 +67,13 @@ def metrics() -> Iterator[tuple[int, dict[str, float]]]:
                     if kind.startswith("g"):
                         seen[name] = float(value)
 
-        thread = threading.Thread(target=listen)
+        thread = threading.Thread(target=listen, daemon=True)
         thread.start()
-        yield server.getsockname()[1], seen
-        done.set()
-        thread.join()
+        try:
+            yield server.getsockname()[1], seen
+        finally:
+            done.set()
+            thread.join()
 
 
 @pytest.fixture(scope="module")
