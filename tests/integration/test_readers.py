@@ -20,7 +20,8 @@ from sluice.segments.reader import iter_changes
 from tests.integration.capturing import draining, head
 
 EXAMPLES = int(os.environ.get("SLUICE_READER_EXAMPLES", "5"))
-BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
+# Not MariaDB: 10.11.19 crashed under several dump threads, so a drain takes one reader there.
+BOTH = pytest.mark.parametrize("kind", ["mysql_source"])
 
 
 def write_files(cursor, files: int, seed: int) -> None:

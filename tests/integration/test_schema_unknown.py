@@ -20,7 +20,7 @@ def made(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema):
         schema = fresh_schema(mysql_source, mysql_target)
         for server in (mysql_source, mysql_target):
             server.execute(CREATE, database=schema)
-        with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as built:
+        with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra="    ddl: ignore") as built:
             built.run_until_head()
             yield built
 

@@ -189,7 +189,7 @@ def _capture(
         ),
         writer_factory=writer,
         progress=Watch(state, f"draining batch {number}"),
-        readers=1 if held else readers_of(pipeline),
+        readers=1 if held or info.is_mariadb else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
         logs=info.binary_logs,
         marks=marks,
         history=lambda: schemas.load(cursor.schema),
