@@ -58,7 +58,8 @@ def test_merge_and_load(
         (made.folder / "rules/engine.yaml").write_text("rules: [{name: frame, path: frame.py, type: spark}]\n")
         made.path.write_text(made.yaml + "rules: engine.yaml\n")
         second = drain(made.runtime(), claim="test:2", idle_wait_s=5).batch
-        assert submit(made, "merge", "--batch", str(second)).returncode == 0
+        again = submit(made, "merge", "--batch", str(second))
+        assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-1500:]
         ruled = submit(made, "rule", "--batch", str(second), "--rule", "frame")
         assert ruled.returncode == 0, ruled.stdout + ruled.stderr
         assert json.loads(ruled.stdout.splitlines()[-1])["rows_out"] == 1
