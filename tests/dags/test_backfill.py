@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import pendulum
 from airflow.timetables.base import TimeRestriction
 
 from sluice.flows.dumpview import DumpView, TableView
@@ -25,17 +26,17 @@ def test_one_dag_a_pipeline_with_a_form(write_pipeline) -> None:
     assert build_all(path.parent, only="backfill__shop").keys() == {"backfill__shop"}
 
 
-def test_the_scheduler_opens_no_run_and_backfill_opens_one_a_day() -> None:
+def test_the_scheduler_opens_no_run_and_backfill_opens_one_an_hour() -> None:
     timetable = BackfillTimetable()
-    since, until = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
+    since, until = pendulum.datetime(2026, 3, 1, 9), pendulum.datetime(2026, 3, 1, 11)
     by_itself = TimeRestriction(earliest=since, latest=None, catchup=False)
     assert timetable.next_dagrun_info(last_automated_data_interval=None, restriction=by_itself) is None
     asked = TimeRestriction(earliest=since, latest=until, catchup=True)
-    days, last = [], None
+    hours, last = [], None
     while info := timetable.next_dagrun_info(last_automated_data_interval=last, restriction=asked):
         last = info.data_interval
-        days.append((last.start.day, last.end.day))
-    assert days == [(1, 2), (2, 3), (3, 4)]
+        hours.append((last.start.hour, last.end.hour))
+    assert hours == [(9, 10), (10, 11), (11, 12)]
     assert isinstance(BackfillTimetable.deserialize(timetable.serialize()), BackfillTimetable)
     assert timetable.periodic
 

@@ -1,4 +1,4 @@
-"""The ``backfill__{pipeline}`` DAG: a form for copying tables again, and Airflow's own Backfill over days."""
+"""The ``backfill__{pipeline}`` DAG: a form for copying tables again, and Airflow's own Backfill over a range of time."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ A row that the log changes meanwhile keeps what the log says.
 
 - **Trigger** opens a form: which tables, which keys, rows that meet a condition, or every key that was touched in a span of time. With *dry run* it
   only says how many rows that would be.
-- **Backfill** (beside Trigger) on a range of days: the current row of every key that was touched on each day goes to the targets again. The keys
-  come from the retained segments.
+- **Backfill** (beside Trigger) on a range of time: the current row of every key that was touched in each whole hour of it goes to the targets again.
+  The keys come from the retained segments.
 - `read` has one task a table. Their progress is in the note of the run, and in `sluice dump show {pipeline}`.
 - While it runs: `sluice dump pause|resume|tune|cancel {pipeline}`. A run that was killed goes on behind the last finished chunk: press *Clear*.
 

@@ -61,15 +61,15 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
 
 
 class BackfillTimetable(CronDataIntervalTimetable):  # type: ignore[misc]
-    """A day is an interval, and none comes by itself: runs are asked for, by *Trigger* or by Airflow's own *Backfill*.
+    """An hour is an interval, and none comes by itself: runs are asked for, by *Trigger* or by Airflow's own *Backfill*.
 
     Backfill needs a timetable with data intervals, and asks for all of a range, past runs or not (``catchup``); the scheduler of a DAG
     without catch-up doesn't.
     """
 
-    description = "When somebody asks for it; Backfill takes a day a run."
+    description = "When somebody asks for it; Backfill takes an hour a run."
 
-    def __init__(self, cron: str = "0 0 * * *", timezone: Any = "UTC") -> None:
+    def __init__(self, cron: str = "0 * * * *", timezone: Any = "UTC") -> None:
         super().__init__(cron, timezone)
 
     @property
