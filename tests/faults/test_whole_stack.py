@@ -192,7 +192,7 @@ def test_every_kind_of_process_is_killed_once(stack: Stack) -> None:
     settled(stack)
     current = Stack.load(stack.folder)  # once more at rest, when the drain waits in the triggerer
     current.servers["airflow-triggerer"].kill()
-    seed(stack.source.connect, SOURCE_SCHEMA, customers=5, products=5, orders=5, number=99)
+    Workload(stack.source.connect, SOURCE_SCHEMA, connections=1, changes=50, number=99).run()
     settled(stack)
     print(json.dumps({"killed": killed, "changes": workload.tally.changes}))
 
