@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice.cli.console import AsJson, Pipeline, err, out, print_json
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline
 from sluice.flows.runtime import Runtime, pipelines_folder
@@ -24,9 +22,7 @@ dump_app = typer.Typer(
     no_args_is_help=True, help="Copy tables again, beside the log: initial copies, repairs, backfills. No lock, no pause of the log."
 )  # fmt: skip
 
-Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
 DumpId = Annotated[str, typer.Argument(help="Id of a dump; none: the newest that has not ended.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 ChunkRows = Annotated[int | None, typer.Option("--chunk-rows", help="Rows a chunk, at most.")]
 DelayMs = Annotated[int | None, typer.Option("--delay-ms", help="Pause between two chunks of a worker.")]
 Parallelism = Annotated[int | None, typer.Option("--parallelism", help="Chunks read at the same time.")]
@@ -37,9 +33,6 @@ MaxThreads = Annotated[
 MaxLag = Annotated[
     float | None, typer.Option("--max-replica-lag-s", help="Wait while a replica is further behind; 0: don't look.")
 ]
-
-out = Console() if sys.stdout.isatty() else Console(width=200)
-err = Console(stderr=True)
 
 
 def _runtime(pipeline: str) -> Runtime:
@@ -102,7 +95,7 @@ def start(
     )
     if dry_run:
         if as_json:
-            _json(dump.to_json())
+            print_json(dump.to_json())
         else:
             for request in dump.tables:
                 out.print(f"would read {escape(str(request.table))}: about {request.estimate} rows", highlight=False)
@@ -151,7 +144,7 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     if failed:
         raise failed[0]
     if as_json:
-        _json(one_view(runtime, dump).to_json())
+        print_json(one_view(runtime, dump).to_json())
     else:
         out.print(_table([one_view(runtime, dump)]))
 
@@ -185,7 +178,7 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
 
     found = views(_runtime(pipeline))
     if as_json:
-        _json([v.to_json() for v in found])
+        print_json([v.to_json() for v in found])
     else:
         out.print(_table(found))
 
@@ -278,7 +271,7 @@ def _show(runtime: Runtime, dump: str, as_json: bool) -> None:
 
 def _print(found: DumpView, as_json: bool) -> None:
     if as_json:
-        _json(found.to_json())
+        print_json(found.to_json())
     else:
         out.print(_table([found]))
 
@@ -306,7 +299,3 @@ def _table(dumps: list[DumpView]) -> Table:
         if not d.tables:
             table.add_row(d.id, d.state, escape(d.reason), "", "", "", "", "", "", "")
     return table
-
-
-def _json(data: Any) -> None:
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, default=str) + "\n")

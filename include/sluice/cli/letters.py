@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.config.loading import find_pipeline
-from sluice.flows.runtime import Runtime, pipelines_folder
+from sluice.cli.console import AsJson, Pipeline, Yes, open_pipeline, out, print_json
 
 if TYPE_CHECKING:
     from sluice.flows.letters import Letter
@@ -20,23 +17,7 @@ letters_app = typer.Typer(
     no_args_is_help=True, help="Rows that a rule or a target did not take: list, show, replay, discard."
 )
 
-Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids, or their first digits; none: all that wait.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-
-
-def _runtime(pipeline: str) -> Runtime:
-    return Runtime.build(find_pipeline(pipeline, pipelines_folder()))
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=200)
-
-
-def _json(data: Any) -> None:
-    print(json.dumps(data, ensure_ascii=False, default=str))
 
 
 @letters_app.command(name="list")
@@ -50,13 +31,12 @@ def list_letters(
     """Dead letters that wait, oldest first."""
     from sluice.flows.letters import letters
 
-    found = letters(_runtime(pipeline), everything=everything)
+    found = letters(open_pipeline(pipeline), everything=everything)
     if as_json:
-        _json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
         return
-    console = _console()
     if not found:
-        console.print("[green]no dead letters[/]" + ("" if everything else " wait"))
+        out.print("[green]no dead letters[/]" + ("" if everything else " wait"))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("id", "state", "batch", "from", "op", "table", "key", "reason"):
@@ -74,7 +54,7 @@ def list_letters(
             escape(_key(one)),
             escape(one.reason),
         )
-    console.print(table)
+    out.print(table)
 
 
 @letters_app.command()
@@ -86,13 +66,12 @@ def show(
     """One dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
     from sluice.flows.letters import contents, letter
 
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline)
     one = letter(runtime, wanted)
     row = contents(runtime, one) if one.stage != "skip" else {"row": {}, "before": None}
     if as_json:
-        _json(one.to_json() | row)
+        print_json(one.to_json() | row)
         return
-    console = _console()
     lines = {
         "id": one.id,
         "reason": one.reason,
@@ -106,7 +85,7 @@ def show(
     }
     for name, value in lines.items():
         if value:
-            console.print(f"[dim]{name:>9}[/]  {escape(value)}", highlight=False)
+            out.print(f"[dim]{name:>9}[/]  {escape(value)}", highlight=False)
     if row["row"]:
         table = Table(box=None, pad_edge=False)
         for heading in ("column", "row", *(["before"] if row["before"] else [])):
@@ -114,12 +93,10 @@ def show(
         for name, value in row["row"].items():
             cells = [_cell(value), *([_cell(row["before"].get(name))] if row["before"] else [])]
             table.add_row(escape(name), *map(escape, cells))
-        console.print()
-        console.print(table)
+        out.print()
+        out.print(table)
     if one.waiting:
-        console.print(
-            f"\nwhen the cause is mended: sluice dead-letters replay {runtime.name} {one.id}", highlight=False
-        )
+        out.print(f"\nwhen the cause is mended: sluice dead-letters replay {runtime.name} {one.id}", highlight=False)
 
 
 @letters_app.command()
@@ -135,20 +112,19 @@ def replay(
     from sluice.flows.admin import who
     from sluice.flows.replay import replay as run_replay
 
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline)
     if not yes and not dry_run:
         planned = run_replay(runtime, ids or [], target=target, by=who(), dry_run=True)
         fresh = sum(p.outcome == "replayed" for p in planned)
-        _console().print(
+        out.print(
             f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date",
             highlight=False,
         )
         typer.confirm("Do it?", abort=True, err=True)
     done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
     if as_json:
-        _json([outcome.to_json() for outcome in done])
+        print_json([outcome.to_json() for outcome in done])
     else:
-        console = _console()
         colours = {"replayed": "green", "superseded": "dim", "failed": "bold red", "unproven": "yellow"}
         for outcome in done:
             word = (
@@ -156,12 +132,12 @@ def replay(
                 if dry_run and outcome.outcome in {"replayed", "superseded"}
                 else outcome.outcome
             )
-            console.print(
+            out.print(
                 f"{outcome.id}  {escape(outcome.target)}  [{colours[outcome.outcome]}]{word}[/]  {escape(outcome.why)}",
                 highlight=False,
             )
         if not done:
-            console.print("[green]no dead letters wait[/]")
+            out.print("[green]no dead letters wait[/]")
     if any(outcome.outcome in {"failed", "unproven"} for outcome in done):
         raise typer.Exit(1)
 
@@ -179,17 +155,17 @@ def discard(
     from sluice.flows.letters import letters
     from sluice.flows.replay import discard as run_discard
 
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline)
     found = [one for one in letters(runtime) if any(one.id.startswith(wanted) for wanted in ids)]
     if not yes:
         for one in found:
-            _console().print(f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False)
+            out.print(f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False)
         typer.confirm(f"Give {len(found)} dead letters up?", abort=True, err=True)
     done = run_discard(runtime, ids, by=who(), reason=reason)
     if as_json:
-        _json([one.to_json() for one in done])
+        print_json([one.to_json() for one in done])
     else:
-        _console().print(f"discarded {len(done)} dead letters", highlight=False)
+        out.print(f"discarded {len(done)} dead letters", highlight=False)
 
 
 def _key(one: Letter) -> str:

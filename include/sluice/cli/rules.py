@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluice.cli.console import AsJson, print_json
 from sluice.config.loading import find_pipeline
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 rules_app = typer.Typer(no_args_is_help=True, help="Write, list and try rules (include/rules/engine.yaml).")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 _NOTHING = "nothing goes to the target"
 
 
@@ -53,7 +53,7 @@ def list_rules(
         for rule in rules
     ]
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, default=str))
+        print_json(rows)
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "kind", "order", "tables", "on_error", "task", "params"):
@@ -121,7 +121,7 @@ def try_out(
         samples = _written_down(rule, changes)
     tried = list(ruletest.try_rule(found, samples, masking=masking))
     if as_json:
-        print(json.dumps([t.to_json() for t in tried], ensure_ascii=False, default=str))
+        print_json([t.to_json() for t in tried])
     else:
         _show(tried)
     if not all(t.right for t in tried):

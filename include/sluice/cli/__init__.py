@@ -1,0 +1,58 @@
+"""The ``sluice`` command: the flows, for people and for scripts (``--json``)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from sluice.cli.check import check
+from sluice.cli.console import err, log_to_stderr, print_error
+from sluice.cli.control import audit, pause, redeliver, restart, resume, rollback, seek, skip
+from sluice.cli.dump import dump_app
+from sluice.cli.letters import letters_app
+from sluice.cli.rules import rules_app
+from sluice.cli.run import run
+from sluice.cli.schema import schema_app
+from sluice.cli.stack import stack_app
+from sluice.cli.status import status
+from sluice.cli.stored import segments, tail
+from sluice.errors import SluiceError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+for command in (check, run, status, segments, tail, pause, resume, restart, rollback, skip, redeliver, seek, audit):
+    app.command()(command)
+for name, group in {
+    "stack": stack_app, "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
+}.items():  # fmt: skip
+    app.add_typer(group, name=name)
+
+
+def main() -> None:
+    """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75)."""
+    if "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
+        _adopt_stack_environment()
+    log_to_stderr(False)
+    try:
+        app()
+    except SluiceError as error:
+        print_error(error)
+        sys.exit(75 if error.retryable else 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        err.print("stopped")
+        sys.exit(130)
+
+
+def _adopt_stack_environment() -> None:
+    """With a development stack running, its connections are at hand in any shell of the repository."""
+    from sluice.stack.commands import stack_environment
+
+    for name, value in stack_environment().items():
+        os.environ.setdefault(name, value)
+
+
+__all__ = ["app", "main"]

@@ -1,0 +1,116 @@
+"""``sluice schema``: the schema history, and the JSON Schema of the pipeline file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
+from sluice.config.loading import pipeline_json_schema
+from sluice.flows.runtime import pipelines_folder
+
+schema_app = typer.Typer(
+    help="The schema history: definitions as of the captured position. Without a command: the JSON Schema of the pipeline file."
+)
+
+
+@schema_app.callback(invoke_without_command=True)
+def schema_command(
+    context: typer.Context,
+    write: Annotated[bool, typer.Option("--write", help="Write include/pipelines/schema.json.")] = False,
+) -> None:
+    """Print the JSON Schema of the pipeline file, or work with a pipeline's schema history."""
+    if context.invoked_subcommand is not None:
+        return
+    text = pipeline_json_schema()
+    if write:
+        (pipelines_folder() / "schema.json").write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+
+
+@schema_app.command(name="show")
+def schema_show(
+    pipeline: Pipeline,
+    table: Annotated[str | None, typer.Argument(help="schema.table; none: all tables.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The definitions with which the log is read, as of the captured position."""
+    from sluice.flows import schema_admin
+
+    log_to_stderr(False)
+    found = schema_admin.show(open_pipeline(pipeline), table)
+    if as_json:
+        print_json(found)
+        return
+    out.print(f"as of {found['position']}", highlight=False)
+    rows = Table(box=None, pad_edge=False)
+    if table is not None and found["table"]:
+        for heading in ("column", "type", "null", "charset", "default"):
+            rows.add_column(heading, overflow="fold")
+        for column in found["table"]["columns"]:
+            null = "" if column.get("nullable", True) else "not null"
+            rows.add_row(
+                escape(column["name"]),
+                escape(column["type"]),
+                null,
+                column.get("collation") or "",
+                escape(column.get("default") or ""),
+            )
+    elif table is not None:
+        rows.add_row(f"[red]not known[/]: {escape(found['unknown']['reason'])} {found['unknown']['where']}")
+    else:
+        for heading in ("table", "columns", "key"):
+            rows.add_column(heading, overflow="fold")
+        for line in found["tables"]:
+            rows.add_row(escape(line["table"]), str(line["columns"]), escape(", ".join(line["key"])))
+        for line in found["unknown"]:
+            rows.add_row(escape(line["table"]), "[red]not known[/]", escape(f"{line['reason']} {line['where']}"))
+    out.print(rows)
+
+
+@schema_app.command(name="set")
+def schema_set(
+    pipeline: Pipeline,
+    table: Annotated[str, typer.Argument(help="schema.table")],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--file", exists=True, dir_okay=False, help="A file with its CREATE TABLE as of the captured position."
+        ),
+    ],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell the history what a table was, where the log does not say and the server cannot any more."""
+    from sluice.flows import admin, schema_admin
+
+    sql = file.read_text(encoding="utf-8")
+    runtime = open_pipeline(pipeline)
+    planned(lambda dry: schema_admin.set_table(runtime, table, sql, by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+
+
+@schema_app.command(name="reload")
+def schema_reload(
+    pipeline: Pipeline,
+    tables: Annotated[list[str] | None, typer.Argument(help="schema.table …; none: all.")] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read definitions from the server again, where they provably are those of the captured position."""
+    from sluice.flows import admin, schema_admin
+
+    runtime = open_pipeline(pipeline)
+    planned(
+        lambda dry: schema_admin.reload_tables(runtime, tables or [], by=admin.who(), dry_run=dry),
+        dry_run,
+        yes,
+        as_json,
+    )

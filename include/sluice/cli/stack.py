@@ -1,0 +1,56 @@
+"""``sluice stack``: the local development stack."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sluice.cli.console import AsJson
+
+stack_app = typer.Typer(
+    no_args_is_help=True, help="The local development stack: MySQL x2, ZooKeeper, Spark Connect, Airflow."
+)
+
+
+@stack_app.command()
+def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30) -> None:
+    """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
+    from sluice.stack import commands
+
+    raise typer.Exit(commands.demo(seconds=seconds))
+
+
+@stack_app.command()
+def up() -> None:
+    """Start the stack and leave it running."""
+    from sluice.stack import commands
+
+    raise typer.Exit(commands.up())
+
+
+@stack_app.command()
+def down() -> None:
+    """Stop everything the stack started."""
+    from sluice.stack import commands
+
+    raise typer.Exit(commands.down())
+
+
+@stack_app.command(name="status")
+def stack_status(as_json: AsJson = False) -> None:
+    """What runs, where."""
+    from sluice.stack import commands
+
+    raise typer.Exit(commands.status(as_json=as_json))
+
+
+@stack_app.command()
+def env() -> None:
+    """Print `export` lines with the stack's connections, for a shell: eval "$(sluice stack env)"."""
+    import shlex
+
+    from sluice.stack.commands import stack_environment
+
+    for name, value in sorted(stack_environment().items()):
+        print(f"export {name}={shlex.quote(value)}")

@@ -1,0 +1,124 @@
+"""``sluice status``: positions, batches in flight, lag."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime, pipelines_folder
+
+if TYPE_CHECKING:
+    from sluice.flows.status import Status
+
+
+def status(
+    pipeline: Annotated[str | None, typer.Argument(help="Name of a pipeline; none: all.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Positions, batches in flight and lag, of one pipeline or all."""
+    from sluice.flows.status import status as read_status
+
+    log_to_stderr(False)
+    runtimes = [open_pipeline(pipeline)] if pipeline else _all_runtimes()
+    if as_json:
+        results = [read_status(r).to_json() for r in runtimes]
+        print_json(results[0] if pipeline else results)
+        return
+    if not watch:
+        out.print(_status_table([read_status(r) for r in runtimes]))
+        return
+    from rich.live import Live
+
+    with Live(console=out, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(_status_table([read_status(r) for r in runtimes]), refresh=True)
+            time.sleep(1)
+
+
+def _all_runtimes() -> list[Runtime]:
+    found = []
+    for path in sorted(pipelines_folder().glob("*.y*ml")):
+        try:
+            found.append(open_pipeline(str(path)))
+        except ConfigError as error:
+            print_error(error)
+    return found
+
+
+def _status_table(statuses: list[Status]) -> Table:
+    from sluice.flows.rulestatus import in_words
+
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "pipeline",
+        "state",
+        "target",
+        "captured",
+        "enqueued",
+        "delivered",
+        "batch",
+        "in flight",
+        "lag",
+        "behind",
+    ):
+        table.add_column(heading, overflow="fold")
+    colour = {
+        "idle": "green",
+        "running": "cyan",
+        "behind": "yellow",
+        "paused": "yellow",
+        "new": "dim",
+        "unreachable": "bold red",
+    }
+    for s in statuses:
+        state = f"[{colour[s.state]}]{s.state}[/]"
+        if not s.targets:
+            table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "", "")
+        for t in s.targets:
+            waiting = (t.enqueued_batch or 0) - (t.batch or 0)
+            lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
+            behind = "?" if t.lag_bytes is None else _bytes(t.lag_bytes)
+            table.add_row(
+                s.pipeline,
+                state,
+                t.name,
+                str(s.captured or ""),
+                str(t.enqueued or ""),
+                str(t.position or ""),
+                str(t.batch or 0),
+                str(waiting),
+                lag,
+                behind,
+            )
+            if t.alert_since:
+                table.add_row("", "", "", f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
+        if s.paused:
+            table.add_row("", "", "", f"[yellow]paused {escape(s.paused)}[/]")
+        if s.rules and in_words(s.rules):
+            table.add_row("", "", "", f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
+        if s.dead_letters:
+            table.add_row(
+                "", "", "", f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]"
+            )
+        if s.reread_from and s.reread_from != s.captured:
+            table.add_row("", "", "", f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
+        for message in s.warnings:
+            table.add_row("", "", "", f"[yellow]{escape(message)}[/]")
+        for message in s.errors:
+            table.add_row("", "", "", f"[red]{escape(message)}[/]")
+    return table
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
