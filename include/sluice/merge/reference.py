@@ -1,9 +1,11 @@
-"""What :func:`sluice.merge.compact.compact` must give, said a row at a time: slow and obviously right. The kernel is tested against it."""
+"""What :func:`sluice.merge.compact.compact` must give, said a row at a time: slow and obviously right. The kernels are tested against it,
+those for whole rows and those for rows of which the log brought a part."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 Row = dict[str, Any]
@@ -16,11 +18,17 @@ _MERGED = {
 
 
 def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str]) -> list[Row]:
-    """One dict a key (user columns, ``_op``, ``_seq``, ``_before``), unordered. ``changes`` are segment rows as dicts."""
+    """One dict a key (user columns, ``_op``, ``_seq``, ``_before``), unordered. ``changes`` are segment rows as dicts.
+
+    Where some change holds a part of its columns, each row also says which are known (``_known``, a set of names); the others are None.
+    """
     if not key:
         return _count_rows(changes, users)
+    changes = sorted(changes, key=lambda c: (c["_seq"], "rk".find(c["_op"]) % 3))
+    if any(change["_present"] is not None for change in changes):
+        return _follow_rows(changes, users, key)
     merged: dict[tuple[Any, ...], Row] = {}
-    for change in sorted(changes, key=lambda c: (c["_seq"], "rk".find(c["_op"]) % 3)):
+    for change in changes:
         image = {name: change[name] for name in users}
         op, before = change["_op"], change["_before"]
         if op in {"d", "k"}:
@@ -35,6 +43,62 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
             op, before = _MERGED[earlier["_op"], op], earlier["_before"]
         merged[identity] = {**image, "_op": op, "_seq": change["_seq"], "_before": before}
     return list(merged.values())
+
+
+@dataclass
+class _Followed:
+    """A row on its way through the batch. ``origin``: its key before the batch, and ``before`` what was told of it then; None: inserted in it."""
+
+    origin: tuple[Any, ...] | None
+    before: Row | None
+    seq: int = 0
+    values: Row = field(default_factory=dict)
+
+
+def _follow_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str]) -> list[Row]:
+    """A row keeps what is known of it while its key changes, so rows are followed, not keys."""
+    here: dict[tuple[Any, ...], _Followed] = {}
+    last: dict[tuple[Any, ...], Row] = {}
+    existed: set[tuple[Any, ...]] = set()
+    leaving: dict[int, _Followed] = {}
+    for change in changes:
+        place = tuple(change[name] for name in key)
+        op, last[place] = change["_op"], change
+        known = {name: change[name] for name in _known(change, users)}
+        if op in {"i", "r"}:
+            row = _Followed(None, None)
+        elif op == "u" and any(change["_before"][name] != change[name] for name in key):
+            row = leaving.pop(change["_seq"], _Followed(None, None))
+        elif place in here:
+            row = here[place]
+        else:
+            row = _Followed(place, change["_before"] if op == "u" else {name: change[name] for name in users})
+            existed.add(place)
+        row.seq = change["_seq"]
+        if op in {"d", "k"}:
+            here.pop(place, None)
+            if op == "k":
+                leaving[row.seq] = row
+        else:
+            row.values |= known
+            here[place] = row
+    found = []
+    for place, change in last.items():
+        if place in here:
+            row = here[place]
+            op, seq, values, before = "u" if row.origin == place else "i", row.seq, row.values, row.before
+        else:
+            op, seq, values = "d", change["_seq"], {name: change[name] for name in _known(change, users)}
+            before = {name: change[name] for name in users} if place in existed else None
+        image = {name: values.get(name) for name in users}
+        found.append({**image, "_op": op, "_seq": seq, "_before": before, "_known": set(values)})
+    return found
+
+
+def _known(change: Row, users: Sequence[str]) -> list[str]:
+    """Names of the columns that a change's image holds: bits of the first half of ``_present``, least significant first."""
+    present = change["_present"]
+    return [name for i, name in enumerate(users) if present is None or present[i >> 3] >> (i & 7) & 1]
 
 
 def _count_rows(changes: Sequence[Row], users: Sequence[str]) -> list[Row]:
