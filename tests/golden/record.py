@@ -16,7 +16,9 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
 
-from sluice.binlog.connection import collations  # noqa: E402
+from sluice.binlog.connection import collations, open_connection, server_info  # noqa: E402
+from sluice.binlog.dictionary import read_state  # noqa: E402
+from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.stack.mariadb import MariaDBServer  # noqa: E402
 from sluice.stack.mysql import MySQLServer  # noqa: E402
 
@@ -72,6 +74,19 @@ MINIMAL_STEPS: tuple[str | tuple[str, ...], ...] = (
 """With ``binlog_row_image=MINIMAL``: the key, and what changed; no key changes, so that a row is known by its first column."""
 
 
+BARE_STEPS: tuple[str | tuple[str, ...], ...] = (
+    STEPS[0],
+    "ALTER TABLE t ADD COLUMN front SET('x','y') FIRST, MODIFY COLUMN l VARCHAR(300) CHARACTER SET latin1 AFTER x,"
+    " ADD COLUMN more INT UNSIGNED AFTER n",
+    "INSERT INTO t (id, l, n, more, front) VALUES (2, REPEAT('ü', 290), 18446744073709551615, 4294967295, 'y'), (3, '', 0, 0, '')",
+    *STEPS[2:4],
+    "ALTER TABLE t DROP COLUMN front, CHANGE COLUMN more extra VARCHAR(20)",
+    ("RENAME TABLE t TO moved", "RENAME TABLE moved TO t"),
+    "DELETE FROM t WHERE id = 1",
+)
+"""With ``binlog_row_metadata=MINIMAL``: names, signs and charsets come from a definition and the statements in the log."""
+
+
 def minimal(change: list[Any]) -> list[Any]:
     """What a log with minimal row images holds of a change."""
     op, before, after = change
@@ -91,7 +106,9 @@ def record(
     columns: dict[str, str] = COLUMNS,
     steps: tuple[str | tuple[str, ...], ...] = STEPS,
     keep: Callable[[list[Any]], list[Any]] = list,
+    bare: bool = False,
 ) -> None:
+    """``bare``: the log does not name columns; the definitions as of its beginning are written beside the rows."""
     rows: list[Any] = []
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', NAMES utf8mb4")
@@ -100,6 +117,7 @@ def record(
         cursor.execute("USE g")
         cursor.execute("FLUSH BINARY LOGS")
         file = server.execute("SHOW BINARY LOGS")[-1][0]
+        known_before = definitions(server) if bare else None
 
         def state() -> dict[int, list[Any]]:
             cursor.execute(f"SELECT {', '.join(columns.values())} FROM t ORDER BY id")
@@ -127,9 +145,10 @@ def record(
         data = Path(str(cursor.fetchone()[0])).parent
     (_HERE / f"{flavour}.binlog").write_bytes((data / file).read_bytes())
     used = {number: names for number, names in known.items() if names[1] in {"utf8mb4", "latin1", "binary"}}
-    transactions = sum(not isinstance(step, tuple) or step[-1].endswith("PHASE") for step in steps) - sum(
-        "XA ROLLBACK" in s for s in steps
-    )
+    changing = [
+        step for step in steps if isinstance(step, tuple) or not step.startswith(("ALTER", "RENAME", "XA ROLLBACK"))
+    ]
+    transactions = sum(not isinstance(step, tuple) or step[-1].endswith("PHASE") for step in changing)
     document = {
         "transactions": transactions,
         "file": file,
@@ -137,7 +156,21 @@ def record(
         "collations": used,
         "rows": [keep(row) for row in rows],
     }
+    if known_before is not None:
+        document["definitions"] = known_before
     (_HERE / f"{flavour}.json").write_text(json.dumps(document, ensure_ascii=False, indent=0), encoding="utf-8")
+
+
+def definitions(server: Any) -> dict[str, Any]:
+    """All there is, with the charsets that these logs use."""
+    with open_connection(parse_connection("source", server.connection_json())) as connection:
+        state = read_state(connection, server_info(connection)).to_json()
+    names = state["flavour"]["collations"]
+    used = {"utf8mb4", "latin1", "binary"}
+    names["charset_of"] = {name: charset for name, charset in names["charset_of"].items() if charset in used}
+    for part in ("default_of", "bytes_of"):
+        names[part] = {charset: value for charset, value in names[part].items() if charset in used}
+    return state
 
 
 if __name__ == "__main__":
@@ -152,6 +185,10 @@ if __name__ == "__main__":
         record(mysql, "mysql-9.7-json", JSON_TABLE, JSON_COLUMNS, JSON_STEPS)
     with MySQLServer(folder / "minimal", server_id=1, options={"binlog_row_image": "MINIMAL"}) as mysql:
         record(mysql, "mysql-9.7-minimal", steps=MINIMAL_STEPS, keep=minimal)
+    with MySQLServer(folder / "bare", server_id=1, options={"binlog_row_metadata": "MINIMAL"}) as mysql:
+        record(mysql, "mysql-9.7-bare", steps=BARE_STEPS, bare=True)
+    with MariaDBServer(folder / "mariadb-bare", server_id=1, options={"binlog_row_metadata": "NO_LOG"}) as mariadb:
+        record(mariadb, "mariadb-10.11-bare", steps=BARE_STEPS, bare=True)
     with MariaDBServer(folder / "mariadb", server_id=1) as mariadb:
         record(mariadb, "mariadb-10.11")
     packed = {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}

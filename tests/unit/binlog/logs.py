@@ -11,11 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.binlog.decode import ArenaRows, decode_arena
-from sluice.binlog.plan import plan_table
-from sluice.binlog.scanner import Scanner
+from sluice.binlog.plan import TablePlan, plan_table
+from sluice.binlog.scanner import Scanner, Statement
+from sluice.binlog.tablemap import TableMap
+from sluice.binlog.tracker import SchemaTracker
 from sluice.errors import UnsupportedType
 from sluice.model.positions import Position
+from sluice.model.tables import META_COLUMNS
 from sluice.model.temporal import to_text
+from sluice.schema.state import SchemaState
 from sluice.segments.buckets import key_bucket
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -32,6 +36,7 @@ class Golden:
         self.transactions: int = about.get("transactions", 5)
         self.columns: list[str] = about["columns"]
         self.collations = {int(k): tuple(v) for k, v in about["collations"].items()}
+        self.definitions: dict[str, Any] | None = about.get("definitions")
         self.mariadb = flavour.startswith("mariadb")
         self.data = (GOLDEN / f"{flavour}.binlog").read_bytes()
 
@@ -53,14 +58,25 @@ class Golden:
 
     def scanner(self, sealed: list[ArenaRows], arena_bytes: int = 1 << 20) -> Scanner:
         start = Position("mariadb:1" if self.mariadb else "uuid", self.file, 4)
-        return Scanner(
-            start,
-            tables=lambda table_map, where: plan_table(table_map, self.collation, where=where),
-            statement=lambda _: False,
-            seal=sealed.append,
-            mariadb=self.mariadb,
-            arena_bytes=arena_bytes,
+        tracker: SchemaTracker | None = None
+        if self.definitions is not None:
+            state = SchemaState.from_json(self.definitions)
+            tracker = SchemaTracker(lambda: state, lambda: self.collations)
+
+        def plan(table_map: TableMap, where: str) -> TablePlan:
+            if tracker is not None:
+                table_map = tracker.complete(table_map, start, where)
+            return plan_table(table_map, self.collation, where=where)
+
+        def statement(found: Statement) -> bool:
+            if tracker is not None and tracker.statement(found):
+                scanner.definitions_changed()
+            return False
+
+        scanner = Scanner(
+            start, tables=plan, statement=statement, seal=sealed.append, mariadb=self.mariadb, arena_bytes=arena_bytes
         )
+        return scanner
 
 
 def packets(events: list[bytes]) -> bytes:
@@ -79,13 +95,26 @@ def run(scanner: Scanner, wire: bytes, cuts: list[int]) -> None:
     scanner.finish()
 
 
-def table_of(sealed: list[ArenaRows]) -> pa.Table:
+def table_of(sealed: list[ArenaRows], columns: list[str] | None = None) -> pa.Table:
+    """All rows in log order; ``columns``: those that every definition met has."""
     tables = []
     for rows in sealed:
         for _, table in decode_arena(rows, lambda s, keys, n: key_bucket(s.table.schema, s.table.table, keys, n)):
-            tables.append(table)
+            tables.append(table if columns is None else _narrowed(table, columns))
     whole = pa.concat_tables(tables)
     return whole.filter(pa.compute.not_equal(whole["_op"], "k")).sort_by("_seq").combine_chunks()
+
+
+def _narrowed(table: pa.Table, columns: list[str]) -> pa.Table:
+    old = table["_before"].combine_chunks()
+    children = [pa.compute.struct_field(old, name) for name in columns]
+    before = pa.StructArray.from_arrays(children, names=columns, mask=pa.compute.is_null(old))
+    kept = [name for name in META_COLUMNS if name in table.schema.names and name != "_before"]
+    fields = [table.schema.field(name) for name in columns]
+    return pa.table(
+        [*(table[name] for name in columns), *(table[name] for name in kept), before],
+        schema=pa.schema([*fields, *(table.schema.field(name) for name in kept), pa.field("_before", before.type)]),
+    )
 
 
 def printed(column: pa.Array, field: pa.Field) -> list[str | None]:

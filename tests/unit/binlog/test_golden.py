@@ -25,7 +25,7 @@ def test_rows_are_those_the_server_printed(flavour):
     sealed = []
     scanner = golden.scanner(sealed)
     run(scanner, golden.wire(), [])
-    assert rows_of(table_of(sealed), golden.columns) == golden.rows
+    assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
     assert scanner.between_transactions
     assert scanner.transactions == golden.transactions
 
@@ -40,7 +40,7 @@ def test_any_split_of_the_stream_and_any_arena_give_the_same_rows(flavour, data)
     sealed = []
     scanner = golden.scanner(sealed, arena_bytes=data.draw(st.sampled_from([1, 300, 1000, 1 << 16])))
     run(scanner, wire, cuts)
-    assert rows_of(table_of(sealed), golden.columns) == golden.rows
+    assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
 
 
 @every_flavour
@@ -48,7 +48,7 @@ def test_one_byte_at_a_time(flavour):
     golden = Golden(flavour)
     sealed = []
     run(golden.scanner(sealed), golden.wire(), list(range(1, len(golden.wire()))))
-    assert rows_of(table_of(sealed), golden.columns) == golden.rows
+    assert rows_of(table_of(sealed, golden.columns), golden.columns) == golden.rows
 
 
 @every_flavour
@@ -89,6 +89,6 @@ def test_fuzzed_bodies_never_crash_nor_loop(flavour, data):
     sealed = []
     try:
         run(golden.scanner(sealed), packets(events), [])
-        table_of(sealed)
+        table_of(sealed, golden.columns)
     except (CaptureError, ValueError):
         pass  # a clear error, or no rows were left to concatenate
