@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import numba as nb
@@ -11,10 +14,24 @@ _F = TypeVar("_F")
 
 
 def kernel(function: _F) -> _F:
-    """Compile for this processor, without the interpreter lock, and keep the result on disk (per source, processor and version of Numba)."""
-    compiled = nb.njit(nogil=True, cache=True)(function)
+    """Compile for this processor, without the interpreter lock, and keep the result on disk (per source, processor and version of Numba).
+
+    The function must not make arrays. So none of those it gets is counted, which takes four locked instructions for each call of a kernel
+    by another: for what runs once an event or a row, more than its work.
+    """
+    return _compiled(function, makes_arrays=False)  # type: ignore[no-any-return]
+
+
+def kernel_with_arrays(function: _F) -> _F:
+    """A :func:`kernel` that makes arrays of its own."""
+    return _compiled(function, makes_arrays=True)  # type: ignore[no-any-return]
+
+
+def _compiled(function: Any, *, makes_arrays: bool) -> Any:
+    compiled = nb.njit(nogil=True, cache=True, _nrt=makes_arrays)(function)
     _load_quickly(compiled)
-    return compiled  # type: ignore[no-any-return]
+    _follow_callees(compiled)
+    return compiled
 
 
 def _load_quickly(compiled: Any) -> None:
@@ -34,3 +51,50 @@ def _load_quickly(compiled: Any) -> None:
             return load(signature, target)
 
     cache.load_overload = load_overload  # type: ignore[union-attr]
+
+
+def _follow_callees(compiled: Any) -> None:
+    """What is on disk holds the code of the kernels that were called, and the constants that were read: compile anew when those change, too.
+
+    Numba itself looks at the file of the function alone.
+    """
+    file: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if hasattr(file, "_source_stamp"):
+        file._source_stamp = (file._source_stamp, *sorted(_parts(compiled.py_func)))
+
+
+def _parts(function: FunctionType) -> set[str]:
+    """Files and constants that a function is compiled from."""
+    found: set[str] = set()
+    waiting, met = [function], set()
+    while waiting:
+        one = waiting.pop()
+        if one in met:
+            continue
+        met.add(one)
+        found.add(_stamp(one.__code__.co_filename))
+        for name in _names(one.__code__):
+            value = one.__globals__.get(name)
+            callee = getattr(value, "py_func", None) or getattr(value, "_defn", None)  # a kernel, an intrinsic
+            if isinstance(callee, FunctionType):
+                waiting.append(callee)
+            elif isinstance(value, int | float | str | bytes | tuple):
+                found.add(f"{name}={value!r}")
+    return found
+
+
+def _names(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
+
+
+@cache
+def _stamp(file: str) -> str:
+    try:
+        stat = os.stat(file)
+    except OSError:
+        return file
+    return f"{os.path.basename(file)}:{stat.st_mtime_ns}:{stat.st_size}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from sluice.binlog.raw import copy_bytes, kernel, load_u16, load_u32, load_u64
 from sluice.binlog.scan import walk_image
+from sluice.kernels import kernel_with_arrays
 from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
 
 ABSENT_NULL = -1
@@ -274,7 +275,7 @@ def _digits_bytes(digits: Any) -> Any:
     return (digits + 1) >> 1
 
 
-@kernel
+@kernel_with_arrays
 def fill_decimal(
     arena: Any, offsets: Any, select: Any, precision: Any, scale: Any, limbs: Any, out: Any, valid: Any
 ) -> Any:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from sluice.binlog import arrow, jsonb
 from sluice.binlog.raw import copy_bytes, kernel, load_u16, load_u32, load_u64
 from sluice.errors import DecodeError
+from sluice.kernels import kernel_with_arrays
 
 _DEPTH = 128
 _BROKEN = -1
@@ -293,7 +294,7 @@ def write(d: Any, ends: Any, valid: Any, texts: Any, text_ends: Any, out: Any, o
         out_ends[row + 1] = q
 
 
-@kernel
+@kernel_with_arrays
 def double_texts(shortest: Any, ends: Any, out: Any, out_ends: Any) -> None:
     """Shortest digits in any notation to the server's (``my_gcvt``): ``.0`` kept, an exponent only for large and small numbers, without plus.
 

@@ -110,6 +110,8 @@ def _crc32_by_tables(buf: Any, start: Any, end: Any, tables: Any) -> Any:
 # polynomial, bits reversed, as they stand there: x^(4*128+32), x^(4*128-32) and x^(128+32), x^(128-32).
 _FOLD_64 = (0x154442BD4, 0x1C6E41596)
 _FOLD_16 = (0x1751997D0, 0x0CCAA009E)
+_FOLD_4 = 0x163CD6124  # x^64
+_QUOTIENT, _POLYNOMIAL = 0x1F7011641, 0x1DB710641  # x^64 divided by the polynomial; the polynomial
 _LANES = ir.VectorType(ir.IntType(64), 2)
 
 
@@ -186,11 +188,40 @@ def _fold(typing_context: Any, buf: Any, at: Any, end: Any, low: Any, high: Any)
     return pair(buf, at, end, types.uint64, types.uint64), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _reduce(typing_context: Any, low: Any, high: Any) -> Any:
+    """The folded 128 bits modulo the polynomial: to 96 and 64 bits by two more products, to 32 by Barrett's (constants: same paper)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, byte, index = ir.IntType(64), ir.IntType(8), ir.IntType(32)
+        multiply = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_LANES, [_LANES, _LANES, byte]), "llvm.x86.pclmulqdq"
+        )
+
+        def product(value: Any, by: int) -> tuple[Any, Any]:
+            lanes = builder.insert_element(ir.Constant(_LANES, [0, 0]), value, index(0))
+            made = builder.call(multiply, [lanes, ir.Constant(_LANES, [by, 0]), byte(0)])
+            return builder.extract_element(made, index(0)), builder.extract_element(made, index(1))
+
+        def lower(value: Any) -> Any:
+            return builder.and_(value, word(0xFFFFFFFF))
+
+        first, second = product(args[0], _FOLD_16[1])
+        first = builder.xor(first, args[1])
+        above = builder.or_(builder.lshr(first, word(32)), builder.shl(second, word(32)))
+        rest = builder.xor(product(lower(first), _FOLD_4)[0], above)
+        quotient = product(lower(rest), _QUOTIENT)[0]
+        return builder.lshr(builder.xor(rest, product(lower(quotient), _POLYNOMIAL)[0]), word(32))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
 @kernel
 def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
-    """About 8 bytes a nanosecond. The odd bytes come first, behind zero bytes, which a sum with nothing in it does not see."""
+    """Some 15 bytes a nanosecond in long events, 7 ns for one of 27 bytes. The odd bytes come first, behind zero bytes, which a sum with nothing
+    in it does not see."""
     size = np.int64(end) - np.int64(start)
-    if size < 32:
+    if size < 16:
         return _crc32_by_tables(buf, start, end, tables)
     at = np.int64(start)
     odd = size & 15
@@ -214,25 +245,7 @@ def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
             low ^= rest
             at += 16
     low, high = _fold(buf, at, end, low, high)
-    m = np.uint64(0xFF)
-    return np.uint64(
-        tables[15, low & m]
-        ^ tables[14, (low >> np.uint64(8)) & m]
-        ^ tables[13, (low >> np.uint64(16)) & m]
-        ^ tables[12, (low >> np.uint64(24)) & m]
-        ^ tables[11, (low >> np.uint64(32)) & m]
-        ^ tables[10, (low >> np.uint64(40)) & m]
-        ^ tables[9, (low >> np.uint64(48)) & m]
-        ^ tables[8, low >> np.uint64(56)]
-        ^ tables[7, high & m]
-        ^ tables[6, (high >> np.uint64(8)) & m]
-        ^ tables[5, (high >> np.uint64(16)) & m]
-        ^ tables[4, (high >> np.uint64(24)) & m]
-        ^ tables[3, (high >> np.uint64(32)) & m]
-        ^ tables[2, (high >> np.uint64(40)) & m]
-        ^ tables[1, (high >> np.uint64(48)) & m]
-        ^ tables[0, high >> np.uint64(56)]
-    ) ^ np.uint64(0xFFFFFFFF)
+    return _reduce(low, high) ^ np.uint64(0xFFFFFFFF)
 
 
 def _can_fold() -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sluice.binlog.fill import _calendar, _days, _moment
 from sluice.binlog.raw import copy_bytes, kernel, load_u16, load_u32, load_u64
+from sluice.kernels import kernel_with_arrays
 from sluice.model.temporal import DATE_BASE, TIMESTAMP_BASE
 
 MORE, FULL, END, BIG, BAD = range(5)
@@ -206,7 +207,7 @@ def temporal(buf: Any, offsets: Any, sizes: Any, kind: Any, out: Any, valid: Any
     return nulls
 
 
-@kernel
+@kernel_with_arrays
 def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: Any, valid: Any) -> Any:
     """DECIMAL text to little-endian two's complement, ``out``: uint32[rows, limbs]. Returns the number of nulls, -1 for a broken value."""
     nulls = 0

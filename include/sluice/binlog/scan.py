@@ -413,14 +413,14 @@ def scan(
             if s[S_TXNS] >= len(txn_gno):
                 s[S_BYTES] -= full
                 return CODE_GROW_TXNS
-            key = np.zeros(16, np.uint8)
-            for i in range(4):
-                key[i] = buf[at + 8 + i]
-                key[4 + i] = buf[start + 5 + i]
-            found = _find_sid(key, 0, sids, s)
-            if found < 0:
+            if s[S_SIDS] >= len(sids):
                 s[S_BYTES] -= full
                 return CODE_GROW_SIDS
+            source = sids[s[S_SIDS]]  # the next free place, which it keeps if it is new
+            for i in range(4):
+                source[i] = buf[at + 8 + i]
+                source[4 + i] = buf[start + 5 + i]
+            found = _find_sid(source, 0, sids, s)
             if buf[at + 12] & 0xC0:  # FL_PREPARED_XA, FL_COMPLETED_XA
                 s[S_POS] = behind
                 s[S_FILE_POS] = file_pos
