@@ -132,7 +132,13 @@ class PreflightError(TerminalError):
 
 
 class CaptureError(TerminalError):
-    """The log cannot be read on."""
+    """The log cannot be read on.
+
+    Attributes:
+        whole_until: a position in front of what cannot be read, up to which a batch can be made; None where there is nothing to make it of.
+    """
+
+    whole_until: Any = None
 
 
 class LostPosition(CaptureError):

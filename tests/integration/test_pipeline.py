@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import ConfigError, LostPosition, MappingError, Paused, PreflightError, RuleError, SluiceError
+from sluice.errors import (
+    ConfigError,
+    LostPosition,
+    MappingError,
+    Paused,
+    PreflightError,
+    RuleError,
+    SluiceError,
+    UnknownEvent,
+)
 from sluice.flows.admin import pause, resume
 from sluice.flows.capture import drain
 from sluice.stack.mysql import MySQLServer
@@ -369,3 +378,23 @@ def test_a_drain_at_work_notices_a_pause(shop: Case) -> None:
     shop.path.write_text(shop.yaml, encoding="utf-8")
     shop.run_until_head()
     shop.assert_equal()
+
+
+def test_what_cannot_be_read_ends_the_batch_in_front_of_it(shop: Case) -> None:
+    """So that going round it leaves out nothing else."""
+    begin(shop)
+    insert = "INSERT INTO customers (id, email, name) VALUES ({0}, '{0}@example.org', 'x')"
+    for number in (1, 2):
+        shop.source.execute(insert.format(number), database=shop.schema)
+    shop.source.execute("SET SESSION binlog_format = 'STATEMENT'", insert.format(3), database=shop.schema)
+    behind = shop.source.execute("SHOW BINARY LOG STATUS")[0]
+    shop.source.execute(insert.format(4), database=shop.schema)
+    for _ in range(2):
+        with pytest.raises(UnknownEvent, match="without its rows"):
+            shop.run_until_head()
+        assert [row[0] for row in shop.target.execute("SELECT id FROM customers", database=shop.schema)] == [1, 2]
+    done = shop.cli("seek", "case", f"{behind[0]}:{behind[1]}", "--yes")
+    assert done.returncode == 0, done.stderr
+    shop.run_until_head()
+    found = shop.target.execute("SELECT id FROM customers ORDER BY id", database=shop.schema)
+    assert [row[0] for row in found] == [1, 2, 4]

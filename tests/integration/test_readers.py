@@ -8,12 +8,14 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pymysql.err import IntegrityError
 
 from sluice.binlog.readers import closed_pieces
+from sluice.binlog.stream import LogStream
 from sluice.errors import UnknownEvent
 from sluice.model.positions import Position
 from sluice.segments.reader import iter_changes
@@ -166,6 +168,31 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
                     writer_factory=lambda: SegmentWriter(drain.store, 1, 1), readers=3, logs=log_files(drain.endpoint), piece_bytes=1,
                 )  # fmt: skip
             assert drain.store.files(1) == []
+
+
+def test_readers_leave_replicas_of_neighbouring_ids_alone(mysql_source, tmp_path, fresh_schema):
+    db = fresh_schema(mysql_source)
+    with mysql_source.connect(db) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(2000))")
+        with draining(mysql_source, tmp_path, db) as drain:
+            drain.server_id, drain.readers, drain.piece_bytes = 77_100, 4, 1
+            write_files_of_one_table(cursor)
+            neighbours = [
+                LogStream(drain.endpoint, server_id=77_100 + n, start=head(drain.endpoint)) for n in (1, 2, 3)
+            ]
+            try:
+                assert sum(manifest.changes for manifest in drain.all()) == 2500
+                cursor.execute("INSERT INTO a (id) VALUES (90000)")
+                buffer = np.zeros(1 << 20, np.uint8)
+                for neighbour in neighbours:
+                    received = b""
+                    end = time.monotonic() + 30
+                    while db.encode() not in received:  # the table map of the row just inserted
+                        assert time.monotonic() < end
+                        received += buffer[: neighbour.receive(buffer, 0, 1.0)].tobytes()
+            finally:
+                for neighbour in neighbours:
+                    neighbour.close()
 
 
 def write_files_of_one_table(cursor) -> None:

@@ -18,6 +18,7 @@ from sluice.binlog import stream
 from sluice.binlog.capture import CaptureLimits, Selection, capture
 from sluice.binlog.connection import open_connection, rows_of, server_info
 from sluice.binlog.preflight import preflight
+from sluice.binlog.replica_ids import reader_id
 from sluice.binlog.stream import LogStream
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
@@ -321,9 +322,15 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
                 assert [(f.severity, f.setting) for f in found] == [("warning", "server_id")]
                 assert "elsewhere" in found[0].why
                 assert preflight(connection, server_info(connection), PIPELINE, None, 88_007) == []
+                monkeypatch.setattr(stream.socket, "gethostname", lambda: "elsewhere")
+                others.append(LogStream(drain.endpoint, server_id=reader_id(88_007, 1), start=drain.position))
+                monkeypatch.undo()
+                found = preflight(connection, server_info(connection), PIPELINE, None, 88_007)
+                assert [(f.setting, f.value) for f in found] == [("server_id", str(reader_id(88_007, 1)))]
+                assert "of reader 2" in found[0].why
 
             def take_over(**_):
-                if len(others) == 1:
+                if len(others) == 2:
                     others.append(LogStream(drain.endpoint, server_id=88_006, start=drain.position))
 
             with pytest.raises(SourceUnavailable, match="same server id took over") as caught:

@@ -28,6 +28,7 @@ from sluice.binlog.marks import mark_plan
 from sluice.binlog.piece import PieceReading
 from sluice.binlog.prepared import PreparedReader
 from sluice.binlog.readers import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, read_pieces
+from sluice.binlog.replica_ids import reader_id
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.sessions import parse_status
@@ -37,7 +38,7 @@ from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
 from sluice.binlog.tracker import Rereader, once
 from sluice.config.connections import Endpoint
-from sluice.errors import SourceUnavailable, UnknownEvent
+from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
@@ -173,6 +174,8 @@ def capture(
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
+        If whole transactions were captured in front of what cannot be read, ``whole_until`` of the CaptureError is the end of the last of
+        them: with it as ``stop_at`` the same call gives a batch.
         Whatever the writer raises.
     """
     if limits.stop_at is not None and not limits.stop_at.follows(start):
@@ -192,7 +195,7 @@ def capture(
                 return PieceReading(
                     piece,
                     endpoint=endpoint,
-                    server_id=1 + (server_id - 1 + thread) % (2**32 - 1),
+                    server_id=reader_id(server_id, thread),
                     selection=selection,
                     max_changes=limits.max_changes,
                     max_bytes=limits.max_bytes,
@@ -407,7 +410,7 @@ class _Session(Generic[M]):
                 if captured:
                     scanner.stop_at_end()
             pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
-            if intake.step(pause):
+            if self._step(intake, pause):
                 reason = self._reason()
         log_bytes = self._log_bytes + intake.log_bytes
         last = scanner.position()
@@ -430,6 +433,14 @@ class _Session(Generic[M]):
         return CaptureResult(
             last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
         )
+
+    def _step(self, intake: Intake, pause_s: float) -> bool:
+        try:
+            return intake.step(pause_s)
+        except CaptureError as error:
+            if self.scanner.transactions:
+                error.whole_until = self.scanner.position()
+            raise
 
     def _schema(self) -> SchemaState | None:
         tracker = self.catalog.tracker

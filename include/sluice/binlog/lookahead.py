@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 
 from sluice.binlog import scan as sc
 from sluice.binlog.intake import Intake
+from sluice.binlog.replica_ids import lookahead_id
 from sluice.binlog.scanner import Scanner, Statement
 from sluice.binlog.stream import LogStream
 from sluice.config.connections import Endpoint
 from sluice.model.positions import Position
 
 _STEP_S = 0.25
-
-
-def lookahead_server_id(server_id: int) -> int:
-    """Another id than the drain's own, which goes on reading meanwhile: the server ends one of two readers of one id."""
-    return 2**31 + zlib.crc32(f"{server_id}:lookahead".encode()) % 2**31
 
 
 def statements_between(
@@ -44,7 +39,7 @@ def statements_between(
     scanner = Scanner(
         start, tables=lambda *_: None, statement=see, seal=lambda _: None, reread=lambda *_: (), mariadb=mariadb
     )
-    stream = LogStream(endpoint, server_id=lookahead_server_id(server_id), start=start, mariadb=mariadb)
+    stream = LogStream(endpoint, server_id=lookahead_id(server_id), start=start, mariadb=mariadb)
     try:
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=2**62, max_bytes=2**62, stop=stop)

@@ -14,6 +14,7 @@ import structlog
 
 from sluice.binlog.connection import ServerInfo, first_that_works, rows_of
 from sluice.binlog.findings import Finding
+from sluice.binlog.replica_ids import AUTO_READERS, ids_of
 from sluice.binlog.selection import Selection
 from sluice.binlog.standing import position_findings
 from sluice.config.pipeline import PipelineConfig
@@ -37,7 +38,11 @@ def preflight(
     found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
     if any(finding.setting == "privileges" for finding in found):
         return sorted(found, key=lambda f: f.severity != "error")
-    found += _filters(connection, info, selection) + _replicates(connection, info) + _same_id(connection, server_id)
+    found += (
+        _filters(connection, info, selection)
+        + _replicates(connection, info)
+        + _same_id(connection, server_id, _readers(pipeline))
+    )
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
     if cursor is not None:
@@ -215,8 +220,8 @@ def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
     ]
 
 
-def _same_id(connection: Any, server_id: int) -> list[Finding]:
-    """Replicas of the same id throw each other out. One of this machine may be this pipeline's own, not yet gone."""
+def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
+    """Replicas of the same id throw each other out. Those of this machine may be this pipeline's own, not yet gone."""
     if not server_id:
         return []
     here = socket.gethostname()[:60]
@@ -226,18 +231,24 @@ def _same_id(connection: Any, server_id: int) -> list[Finding]:
         if error.args and error.args[0] == 1227:  # MariaDB lists them to administrators only
             return []
         raise
+    mine = ids_of(server_id, readers)
     for row in replicas:
-        if int(row[0]) == server_id and str(row[1]) != here:
+        if int(row[0]) in mine and str(row[1]) != here:
             return [
                 Finding(
                     "warning",
                     "server_id",
-                    str(server_id),
-                    f"a replica at {row[1] or 'an unknown host'} uses the same id: two of them throw each other out",
+                    str(row[0]),
+                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({mine[int(row[0])]}): two of them throw each other out",
                     "give this pipeline another number: source.server_id",
                 )
             ]
     return []
+
+
+def _readers(pipeline: PipelineConfig) -> int:
+    """As many as there may be."""
+    return AUTO_READERS if pipeline.capture.readers == "auto" else pipeline.capture.readers
 
 
 def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:

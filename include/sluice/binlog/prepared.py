@@ -15,6 +15,7 @@ from sluice.binlog import events as ev
 from sluice.binlog import scan as sc
 from sluice.binlog import xa
 from sluice.binlog.connection import open_connection, rows_of, translated
+from sluice.binlog.replica_ids import prepared_id
 from sluice.binlog.scanner import ROW_KINDS, Scanner
 from sluice.binlog.stream import LogStream
 from sluice.config.connections import Endpoint
@@ -43,7 +44,7 @@ class PreparedReader:
 
     def __init__(self, endpoint: Endpoint, *, server_id: int, mariadb: bool) -> None:
         self._endpoint = endpoint
-        self._server_id = 2**31 + zlib.crc32(f"{server_id} prepared".encode()) % 2**31
+        self._server_id = prepared_id(server_id)
         self._mariadb = mariadb
 
     def __call__(self, xid: str, place: xa.Prepared | None, before: Position) -> Iterator[bytes]:

@@ -364,12 +364,17 @@ class Scanner:
         return self._stop is not None and self.between_transactions and self.reached(self._stop)
 
     def _torn(self, following: str) -> None:
-        """A file ends inside a transaction: the server was killed while it wrote (MariaDB leaves that in its log). Nobody committed it."""
+        """A file ends inside a transaction: the server was killed while it wrote (MariaDB leaves that in its log; MySQL cuts it off).
+
+        One without captured rows is left out. So is an XA transaction that was not prepared: if an XA COMMIT of it comes all the same, it
+        finds no rows and stops. Captured rows outside XA stop: whether they stayed depends on their engine, which the log does not tell.
+        """
         s = self.s
         if s[sc.S_TXN_MARK]:
             raise DecodeError(
                 f"the log goes on in {following} inside a transaction that changed captured rows: its server was killed while it wrote",
-                hint=f"the rows were not committed: deliver what was drained, then `sluice seek PIPELINE {following}:4`, and compare both sides",
+                hint=f"InnoDB took these rows back when it started again, MyISAM and Aria kept theirs, and the log does not tell which they are: "
+                f"`sluice seek PIPELINE {following}:4`, then compare the transaction's tables on both sides",
             )
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_TXNS] = s[sc.S_DONE_TXNS]

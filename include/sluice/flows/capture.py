@@ -13,9 +13,11 @@ import structlog
 from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
 from sluice.binlog.connection import ServerInfo, log_end, open_connection, server_info
 from sluice.binlog.positions import dump_start, resolve_start
+from sluice.binlog.replica_ids import AUTO_READERS
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
+from sluice.errors import CaptureError
 from sluice.flows.duedumps import due_dumps, ready_or_moved
 from sluice.flows.placing import Placer, PlacingWriter, held_tables, late_chunks
 from sluice.flows.runtime import Runtime, server_id_of
@@ -38,10 +40,6 @@ _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
 
 LEASE_WAIT_S = 0.5
 """How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
-
-
-MOST_READERS = 4
-"""Readers that ``capture.readers: auto`` takes at most; each is a dump thread on the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +72,9 @@ class DrainOutcome:
 
 
 def readers_of(pipeline: PipelineConfig) -> int:
-    """How many connections read closed log files side by side: as configured, else one a core, at most ``MOST_READERS``."""
+    """How many connections read closed log files side by side: as configured, else one a core, at most ``AUTO_READERS``."""
     configured = pipeline.capture.readers
-    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), MOST_READERS)
+    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), AUTO_READERS)
 
 
 def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
@@ -84,7 +82,8 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
 
     A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
     whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
-    pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position.
+    pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position. Something in the log that cannot be
+    read ends the batch in front of it, and is raised by the drain that finds it first.
 
     Raises:
         LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
@@ -125,7 +124,15 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 cursor = ensured(
                     runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
                 )
-            outcome = replace(_capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info), due=due)
+            try:
+                outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info)
+            except CaptureError as error:
+                if error.whole_until is None:
+                    raise
+                # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
+                _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+                outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, info)
+            outcome = replace(outcome, due=due)
             if outcome.batch is None:
                 orphan = _orphan(state, claim)
                 if orphan:

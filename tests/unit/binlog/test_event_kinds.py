@@ -151,6 +151,13 @@ def test_a_transaction_that_its_server_never_finished_is_left_out(begun):
     assert made.scanner.position().prepared == ""
 
 
+def test_the_commit_of_an_xa_transaction_whose_prepare_was_torn_stops():
+    torn = [gtid(1), event(2, query(b"XA START X'61',X'',1")), *INSERT]
+    rotate = event(4, struct.pack("<Q", 4) + b"b.000002", flags=0x20, stamp=0)
+    with pytest.raises(LostPosition, match="XA transaction"):
+        Run(*torn, rotate, gtid(2), event(2, query(b"XA COMMIT X'61',X'',1")))
+
+
 def test_an_artificial_rotate_names_the_file_that_follows():
     made = Run(event(4, struct.pack("<Q", 4) + b"b.000042", flags=0x20, stamp=0), *transaction(1, *INSERT))
     assert made.scanner.position().file == "b.000042"

@@ -1,0 +1,48 @@
+"""The replica ids of one drain: its own, and those of the dumps that it has open beside it.
+
+A server throws out the older of two replicas with one id. So each dump of a drain has an id of its own, and those beside the pipeline's
+(``source.server_id``) are not its neighbours, which other pipelines or replicas may have, but far away, derived from it.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+AUTO_READERS = 4
+"""Readers that ``capture.readers: auto`` takes at most; each is a dump thread on the source."""
+MOST_READERS = 64
+"""Readers that ``capture.readers`` may ask for."""
+_LOOKAHEAD, _PREPARED, _READERS = 0, 1, 2
+_FIRST, _COUNT = 2**31, 2**31 - 1
+
+
+def lookahead_id(server_id: int) -> int:
+    """Of the dump that looks for statements further on."""
+    return _beside(server_id, _LOOKAHEAD)
+
+
+def prepared_id(server_id: int) -> int:
+    """Of the dump that reads prepared XA transactions again."""
+    return _beside(server_id, _PREPARED)
+
+
+def reader_id(server_id: int, number: int) -> int:
+    """Of reader ``number`` (from 0) of closed files; the first has the pipeline's own."""
+    return server_id if number == 0 else _beside(server_id, _READERS + number)
+
+
+def ids_of(server_id: int, readers: int) -> dict[int, str]:
+    """All of them, with what each is for."""
+    return {
+        server_id: "the pipeline's own",
+        lookahead_id(server_id): "for looking ahead",
+        prepared_id(server_id): "for prepared XA transactions",
+        **{reader_id(server_id, n): f"of reader {n + 1}" for n in range(1, readers)},
+    }
+
+
+def _beside(server_id: int, number: int) -> int:
+    """One of a run of ids in 2^31..2^32-2 that does not hold ``server_id``."""
+    begin = zlib.crc32(f"{server_id}".encode())
+    ids = (_FIRST + (begin + place) % _COUNT for place in range(_READERS + MOST_READERS + 2))
+    return [found for found in ids if found != server_id][number]
