@@ -52,7 +52,7 @@ format: venv ## rewrite the code in the house's format
 	@$(BIN)/ruff check --fix --quiet . || true
 
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
-	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
+	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
 
 bench: bench-capture bench-apply bench-freshness bench-distance bench-dump ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
 
