@@ -112,6 +112,34 @@ function table(heads, rows, numeric = []) {
   return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...cells("th", heads))), el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells("td", row))))));
 }
 
+// Dumps that run, are paused or ended lately: a line a table, those that are not done first.
+const MOST_TABLES = 20;
+const DUMPS = { running: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
+function dumpsOf(status) {
+  return (status.dumps || []).slice().reverse().map((dump) => {
+    const order = { reading: 0, paused: 0, waiting: 1 };
+    const tables = [...dump.tables].sort((a, b) => (order[a.state] ?? 2) - (order[b.state] ?? 2));
+    const bar = (share) => {
+      const box = el("progress", { max: 1, value: share, "aria-label": "share of the rows" });
+      return el("span", { class: "share" }, box, ` ${Math.floor(share * 100)} %`);
+    };
+    const left = (t) => (t.state === "reading" ? (t.remaining_s === null ? "?" : seconds(t.remaining_s * 1000)) : "");
+    const what = [dump.reason, dump.by ? `by ${dump.by}` : "", dump.targets.length ? `for ${dump.targets.join(", ")}` : ""].filter(Boolean).join(" ");
+    const pace = dump.state === "running" ? ` · ${dump.workers} of ${dump.tuning.parallelism} readers at work` : "";
+    return el("section", { class: "dump", "data-dump": dump.state },
+      el("h3", {}, `Dump ${dump.id} `, el("span", { class: `pill ${DUMPS[dump.state] || "quiet"}` }, dump.state)),
+      el("p", { class: "route" }, `${what}${pace}`),
+      dump.note ? el("p", { class: "route warned" }, dump.note) : "",
+      table(
+        ["Table", "State", "Placed", "Rows", "Of about", "Overtaken", "Rows/s", "Left"],
+        tables.slice(0, MOST_TABLES).map((t) => [el("b", {}, t.table), t.state, bar(t.share), number.format(t.rows), number.format(t.estimate), number.format(t.overtaken), number.format(Math.round(t.rate)), left(t)]),
+        [3, 4, 5, 6, 7],
+      ),
+      tables.length > MOST_TABLES ? el("p", { class: "route" }, `and ${tables.length - MOST_TABLES} more tables: sluice dump show ${status.pipeline} ${dump.id}`) : "",
+    );
+  });
+}
+
 function newCard(name) {
   const card = { name, lag: samples(name), stored: 0, pointer: null };
   card.top = el("div");
@@ -163,6 +191,7 @@ function render(card, status) {
       targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : number.format(t.batch), el("code", {}, place(t.position)), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
       [2, 4, 5],
     )] : []),
+    ...dumpsOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
       ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
       status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), seconds(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),

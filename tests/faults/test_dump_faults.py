@@ -14,7 +14,7 @@ import pytest
 
 from sluice.flows.dumprequest import start
 from sluice.model.dumps import DumpState
-from tests.integration.test_dump import Watcher, Writers, begin, both, fill
+from tests.dumping import Watcher, Writers, begin, both, fill
 from tests.pipelines import Case, case
 
 pytestmark = pytest.mark.faults

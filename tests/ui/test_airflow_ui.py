@@ -47,7 +47,7 @@ def test_the_sluice_page_shows_state_lag_positions_and_batches(
     page.goto(f"{stack.url}/plugin/sluice")
     frame = page.frame_locator("iframe")
     card = frame.locator(f"article[data-pipeline={stack.pipeline}]")
-    expect(card.locator(".pill")).to_have_attribute("data-state", re.compile("idle|running|behind"))
+    expect(card.locator(".title .pill")).to_have_attribute("data-state", re.compile("idle|running|behind"))
     expect(card.locator(".lag dd")).to_contain_text(" s")
     expect(card.get_by_role("cell", name="reporting")).to_be_visible()
     expect(card.get_by_role("cell", name="delivered").first).to_be_visible()
@@ -114,9 +114,9 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
             {"new_state": "failed"},
         )
     wait_until(lambda: stack.api.call("GET", failed + "&state=failed")["total_entries"] >= 1)
-    expect(page.frame_locator("iframe").locator(f"article[data-pipeline={stack.pipeline}] .pill")).to_have_attribute(
-        "data-state", "holds"
-    )
+    expect(
+        page.frame_locator("iframe").locator(f"article[data-pipeline={stack.pipeline}] .title .pill")
+    ).to_have_attribute("data-state", "holds")
     settings()
     for task in stack.api.call("GET", failed)["task_instances"]:
         stack.api.call(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from sluice.cli.console import AsJson, Pipeline, err, out, print_json
+from sluice.cli.dumptable import listed, shown
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline
 from sluice.flows.runtime import Runtime, pipelines_folder
@@ -56,6 +56,8 @@ def start(
     since: Annotated[str, typer.Option("--since", help="Keys the log touched since this moment (ISO 8601).")] = "",
     until: Annotated[str, typer.Option("--until", help="… and before this one.")] = "",
     target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
+    index: Annotated[str, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Also remove rows from the targets that the source does not have (any more).")] = False,
     chunk_rows: ChunkRows = None,
     delay_ms: DelayMs = None,
     parallelism: Parallelism = None,
@@ -89,6 +91,8 @@ def start(
         since=since,
         until=until,
         targets=target or (),
+        index=index,
+        replace=replace,
         tuning=tuning,
         dry_run=dry_run,
         by=_who(),
@@ -98,7 +102,10 @@ def start(
             print_json(dump.to_json())
         else:
             for request in dump.tables:
-                out.print(f"would read {escape(str(request.table))}: about {request.estimate} rows", highlight=False)
+                words = "would replace" if request.replace else "would read"
+                out.print(f"{words} {escape(str(request.table))}: about {request.estimate:,} rows", highlight=False)
+            if dump.note:
+                out.print(f"[yellow]{escape(dump.note)}[/]", highlight=False)
         return
     if wait:
         _work(runtime, dump.id, as_json)
@@ -146,28 +153,18 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     if as_json:
         print_json(one_view(runtime, dump).to_json())
     else:
-        out.print(_table([one_view(runtime, dump)]))
+        out.print(shown(one_view(runtime, dump), out))
 
 
 def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
     """One bar a table, until the thread ends."""
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.live import Live
 
     from sluice.flows.dumpview import one_view
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rows]:>12} rows {task.fields[rate]:>9}/s  {task.fields[left]}"),
-    )
-    with Progress(*columns, console=err) as progress, runtime.state():
-        tasks: dict[str, Any] = {}
+    with Live(console=err, auto_refresh=False, transient=True) as live, runtime.state():
         while thread.is_alive():
-            for t in one_view(runtime, dump).tables:
-                if t.table not in tasks:
-                    tasks[t.table] = progress.add_task(t.table, total=1.0, rows="", rate="", left="")
-                left = "" if t.remaining_s is None else "done" if t.state == "done" else f"{t.remaining_s:.0f} s left"
-                progress.update(tasks[t.table], completed=t.share, rows=f"{t.rows:,}", rate=f"{t.rate:,.0f}", left=left)
+            live.update(shown(one_view(runtime, dump), err, most=max(err.height - 6, 3)), refresh=True)
             thread.join(0.5)
 
 
@@ -180,7 +177,7 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     if as_json:
         print_json([v.to_json() for v in found])
     else:
-        out.print(_table(found))
+        out.print(listed(found))
 
 
 @dump_app.command()
@@ -202,7 +199,7 @@ def show(
     with Live(console=out, auto_refresh=False) as live, runtime.state():
         while True:
             now = one_view(runtime, dump)
-            live.update(_table([now]), refresh=True)
+            live.update(shown(now, out, most=max(out.height - 6, 3)), refresh=True)
             if now.state in {"done", "cancelled"}:
                 return
             time.sleep(1)
@@ -273,29 +270,4 @@ def _print(found: DumpView, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
     else:
-        out.print(_table([found]))
-
-
-def _table(dumps: list[DumpView]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("dump", "state", "why", "table", "", "rows", "of about", "overtaken", "rows/s", "left"):
-        table.add_column(heading, overflow="fold")
-    colour = {"running": "cyan", "paused": "yellow", "done": "green", "cancelled": "dim"}
-    for d in dumps:
-        for i, t in enumerate(d.tables):
-            left = "?" if t.remaining_s is None else f"{t.remaining_s:.0f} s"
-            table.add_row(
-                d.id if i == 0 else "",
-                f"[{colour[d.state]}]{d.state}[/]" if i == 0 else "",
-                escape(d.reason) if i == 0 else "",
-                escape(t.table),
-                t.state,
-                f"{t.rows:,}",
-                f"{t.estimate:,}",
-                f"{t.overtaken:,}",
-                f"{t.rate:,.0f}",
-                left,
-            )
-        if not d.tables:
-            table.add_row(d.id, d.state, escape(d.reason), "", "", "", "", "", "", "")
-    return table
+        out.print(shown(found, out))

@@ -53,6 +53,7 @@ def _all_runtimes() -> list[Runtime]:
 
 
 def _status_table(statuses: list[Status]) -> Table:
+    from sluice.cli.dumptable import in_a_line
     from sluice.flows.rulestatus import in_words
 
     table = Table(box=None, pad_edge=False)
@@ -107,6 +108,9 @@ def _status_table(statuses: list[Status]) -> Table:
             table.add_row(
                 "", "", "", f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]"
             )
+        for dump in s.dumps:
+            if not dump.ended_ms:
+                table.add_row("", "", "", f"[cyan]dump {escape(in_a_line(dump))}[/]")
         if s.reread_from and s.reread_from != s.captured:
             table.add_row("", "", "", f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
         for message in s.warnings:

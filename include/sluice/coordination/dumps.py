@@ -80,6 +80,15 @@ class DumpStates:
             return None
         return replace(dump, version=dump.version + 1)
 
+    def add_note(self, dump: str, note: str) -> None:
+        """Add a line to what people read of a dump, once."""
+        while (now := self.get(dump)) is not None and note not in now.note:
+            changed = replace(now, note=f"{now.note}; {note}" if now.note else note)
+            try:
+                self._z.transact([Put(f"{self._root}/{dump}", _encode(changed.to_json()), now.version)])
+            except Conflict:
+                continue
+
     def active(self) -> list[Dump]:
         """Dumps that are running or paused, oldest first."""
         found = (self.get(name) for name in self._z.children(f"{self._home}/dumping"))

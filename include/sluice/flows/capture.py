@@ -170,11 +170,11 @@ def _capture(
     late = dict(late_chunks(state, cursor.position))
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has batches of its own
-            placer = Placer(state, runtime.store, None, info.server_id, chunks)
+            placer = Placer(state, runtime.store, None, info.server_id, chunks, *held_tables(state), info.flavour)
             return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
     marks = mark_table_of(pipeline, runtime.source)
-    held = held_tables(state)
-    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []), held)
+    held, watched = held_tables(state)
+    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []), held, watched, info.flavour)
 
     def writer() -> SegmentWriter:
         return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
@@ -196,7 +196,9 @@ def _capture(
         ),
         writer_factory=writer,
         progress=Watch(state, f"draining batch {number}"),
-        readers=1 if held or info.is_mariadb else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
+        readers=1
+        if held or watched or info.is_mariadb
+        else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
         logs=info.binary_logs,
         marks=marks,
         history=lambda: schemas.load(cursor.schema),

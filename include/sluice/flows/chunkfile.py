@@ -98,8 +98,11 @@ def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row:
     return pa.Table.from_arrays([*users, *meta, pa.nulls(count, layout.field("_before").type)], schema=layout)
 
 
-def read_keys(store: SegmentStore, chunk: Chunk) -> tuple[TableSchema, pa.Table]:
-    """The definition, and the key columns of all rows with their ``_row``. Raises SegmentError if the file is damaged or gone."""
+def read_keys(store: SegmentStore, chunk: Chunk, identity: tuple[str, ...] = ()) -> tuple[TableSchema, pa.Table]:
+    """The definition, and the key columns (``identity``, else the primary key) of all rows with their ``_row``.
+
+    Raises SegmentError if the file is damaged or gone.
+    """
     data = store.read_bytes(chunk.path)
     if len(data) != chunk.size_bytes or f"{zlib.crc32(data):08x}" != chunk.crc32:
         raise SegmentError(
@@ -109,5 +112,5 @@ def read_keys(store: SegmentStore, chunk: Chunk) -> tuple[TableSchema, pa.Table]
         )
     file = pq.ParquetFile(pa.BufferReader(data))
     schema = schema_from_json(file.schema_arrow.metadata[_DEFINITION])
-    wanted = [stored_name(name) for name in schema.primary_key]
+    wanted = [stored_name(name) for name in identity or schema.primary_key]
     return schema, file.read(columns=[*wanted, "_row"], use_threads=False)

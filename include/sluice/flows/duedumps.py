@@ -20,7 +20,7 @@ from sluice.errors import LostPosition
 from sluice.flows.capturedlist import remember_captured
 from sluice.flows.dumprequest import captured_tables, new_dump
 from sluice.flows.runtime import Runtime, server_id_of
-from sluice.model.dumps import DumpState
+from sluice.model.dumps import POSITION_LOST, DumpState
 
 _log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ def due_dumps(
     return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
 
-REASONS = ("initial", "newly captured", "new target", "position lost")
+REASONS = ("initial", "newly captured", "new target", POSITION_LOST)
 """Why there are dumps that nobody asked for."""
 
 
@@ -96,7 +96,7 @@ def ready_or_moved(
             raise
         tables = captured_tables(runtime, connection)
         id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
-        new_dump(runtime, state, connection, info, tables, id_=id_, reason="position lost")
+        new_dump(runtime, state, connection, info, tables, id_=id_, reason=POSITION_LOST, replace_rows=True)
         _log.warning(
             "position_lost",
             pipeline=runtime.name,

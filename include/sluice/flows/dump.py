@@ -40,24 +40,48 @@ LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
+NULLS = ("NULL",)
+"""Upper bound of the chunk of rows that have no place in an index's order."""
+
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
 
 
 def key_of(definition: Definition, request: TableRequest) -> Key:
-    """The key a table is cut by. Raises ConfigError if it has none that tells its rows apart."""
+    """What a table is cut by: its primary key, the index asked for, or nothing (one piece).
+
+    Raises ConfigError if nothing tells its rows apart, or the index cannot cut it.
+    """
     schema = definition.plan.schema
     if request.keyless:
         return Key((), "")
-    name = request.index or "PRIMARY"
-    index = definition.indexes.get(name)
-    if index is None:
+    if "PRIMARY" not in definition.indexes and not request.identity:
         raise ConfigError(
-            f"{request.table} has no {'primary key' if name == 'PRIMARY' else f'index {name!r}'}: its rows cannot be told apart",
-            hint="add a primary key (an invisible one will do: ALTER TABLE … ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE)",
+            f"{request.table} has no primary key: its rows cannot be told apart",
+            hint="add a primary key (an invisible one will do: ALTER TABLE … ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE), say in the "
+            "mapping what tells them apart (`key`), or replace the whole table in one piece (`--replace`)",
+        )
+    name = request.index or ("PRIMARY" if "PRIMARY" in definition.indexes else _index_of(definition, request.identity))
+    if not name:
+        return Key((), "")
+    index = definition.indexes.get(name)
+    if index is None or (index.prefix and name != "PRIMARY"):
+        raise ConfigError(
+            f"{request.table} has no index {name!r}"
+            if index is None
+            else f"index {name!r} of {request.table} is not one of whole columns",
+            hint=f"its indexes are: {', '.join(n for n, i in sorted(definition.indexes.items()) if not i.prefix) or 'none'}",
         )
     by_name = {c.name: c for c in schema.columns}
     return Key(tuple(by_name[c] for c in index.columns), name)
+
+
+def _index_of(definition: Definition, identity: tuple[str, ...]) -> str:
+    """An index that begins with columns that tell rows apart; ``""`` for none."""
+    found = [
+        i for i in definition.indexes.values() if not i.prefix and set(i.columns[: len(identity)]) == set(identity)
+    ]
+    return min(found, key=lambda i: (len(i.columns), i.name)).name if found else ""
 
 
 def selection_sql(table: TableId, columns: tuple[Column, ...], key: Key, *conditions: str) -> str:
@@ -84,6 +108,24 @@ def _table(table: TableId) -> str:
 def range_of(request: TableRequest, key: Key) -> tuple[str, str]:
     """Conditions of the request's own key range."""
     return after(key.names, request.lower, included=True), upto(key.names, request.upper)
+
+
+def has_nulls(request: TableRequest, key: Key) -> bool:
+    """True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
+    return key.index != "PRIMARY" and not request.lower and not request.upper and any(c.nullable for c in key.columns)
+
+
+def place_of(key: Key, bound: tuple[str, ...]) -> tuple[str, ...]:
+    """A chunk's bound as one of a range: behind the rows without a place there is no bound."""
+    return () if bound == NULLS else bound
+
+
+def nulls(key: Key, wanted: bool) -> str:
+    """Condition: some column of the index is null, or none is; ``""`` where none can be."""
+    columns = [quoted(c.name) for c in key.columns if c.nullable]
+    if key.index == "PRIMARY" or not columns:
+        return ""
+    return "(" + (" OR " if wanted else " AND ").join(f"{c} IS {'' if wanted else 'NOT '}NULL" for c in columns) + ")"
 
 
 # -- work --------------------------------------------------------------------------------------------------------------------
@@ -302,8 +344,11 @@ class _Worker:
         key = key_of(definition, request)
         if not key.columns:
             return (), True
+        if not plan.chunks and has_nulls(request, key):
+            return NULLS, False
         low, high = range_of(request, key)
-        sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, after(key.names, plan.upto))
+        behind = after(key.names, place_of(key, plan.upto))
+        sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, behind, nulls(key, False))
         pieces = list(select(self.reader, sql, key.columns, f"keys of {request.table}"))
         found = pieces[0] if pieces else None
         if found is None or not found.num_rows:
@@ -374,11 +419,18 @@ class _Worker:
         if request.key_file:
             start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])
             for keys in stored_keys(self.store, request.key_file, start, stop):
-                sql = selection_sql(request.table, columns, key, among(key.names, keys), where)
+                names = request.identity or key.names
+                sql = selection_sql(request.table, columns, key, among(names, keys), where)
                 yield from select(self.reader, sql, columns, place)
             return
+        if chunk.upto == NULLS:
+            yield from select(
+                self.reader, selection_sql(request.table, columns, key, nulls(key, True), where), columns, place
+            )
+            return
         low, high = range_of(request, key)
-        conditions = (low, high, after(key.names, chunk.after), upto(key.names, chunk.upto), where)
+        behind, end = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
+        conditions = (low, high, behind, end, nulls(key, False), where)
         yield from select(self.reader, selection_sql(request.table, columns, key, *conditions), columns, place)
 
     def _tell(self, step: str, chunk: Chunk) -> None:

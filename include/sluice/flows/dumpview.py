@@ -14,6 +14,9 @@ from sluice.flows.dump import settle
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState, Dump, DumpState, Tuning
 
+RECENT = 10
+"""Of so many dumps, the newest, those that ended are looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableView:
@@ -21,7 +24,8 @@ class TableView:
 
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
-        estimate: rows there are, as the server guesses; rate: rows a second; remaining_s: None: not known.
+        estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None: not known.
+        state: waiting, reading, done; paused or cancelled where it was not done.
     """
 
     table: str
@@ -87,10 +91,13 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         mine = [c for c in chunks if c.id.table == ordinal]
         waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
         word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
+        if word != "done" and dump.state is not DumpState.RUNNING:
+            word = dump.state.value
         seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
-        rate = (placed.rows + placed.overtaken) / seconds if placed.rows else 0.0
-        left = max(request.estimate - placed.rows - placed.overtaken, 0)
-        remaining = 0.0 if word == "done" else left / rate if rate else None
+        rate = (placed.rows + placed.overtaken) / seconds if placed.rows + placed.overtaken else 0.0
+        left = request.estimate - placed.rows - placed.overtaken
+        remaining = None if word not in {"reading", "done"} or left <= 0 or not rate else left / rate
+        remaining = 0.0 if word == "done" else remaining
         tables.append(
             TableView(
                 str(request.table),
@@ -119,6 +126,15 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         dump.note,
         tuple(tables),
     )
+
+
+def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpView]:
+    """Dumps that run or are paused, and those that ended lately; oldest first. For pages that ask again and again."""
+    border = int((time.time() - ended_within_s) * 1000)
+    found = [state.dumps.get(name) for name in state.dumps.ids()[-RECENT:]]
+    known = {d.id: d for d in found if d and (not d.ended_ms or d.ended_ms >= border)}
+    known |= {d.id: d for d in state.dumps.active()}
+    return [view(state, dump) for dump in sorted(known.values(), key=lambda d: (d.created_ms, d.id))]
 
 
 def views(runtime: Runtime) -> list[DumpView]:

@@ -14,6 +14,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError
 from sluice.flows.changeset import Changeset
 from sluice.flows.ddl import BatchDdl, plan_ddl
+from sluice.flows.replacing import ReplacePart, plan_replaces
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
 from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
@@ -21,7 +22,7 @@ from sluice.flows.watch import Watch
 from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
-from sluice.targets import DdlProgress, DdlStep, Fence, Target, open_target
+from sluice.targets import DdlProgress, DdlStep, Fence, Target, TargetTable, open_target
 
 _log = structlog.get_logger()
 
@@ -145,6 +146,7 @@ def _load_rows(
 ) -> list[LoadResult]:
     """Write the rows of a batch. ``followed``: by DDL, so that the acknowledgement does not go with them."""
     config, number = runtime.pipeline.target(target), record.number
+    replaces = _replaces(runtime, loader, record, changeset, target)
     phases = plan_load(
         runtime.store,
         changeset,
@@ -156,6 +158,7 @@ def _load_rows(
         acknowledge=not followed,
         segments=record.manifest,
         copying=copying,
+        replaces=replaces,
     )
     results: list[LoadResult] = []
     for phase in phases:
@@ -168,6 +171,23 @@ def _load_rows(
             description=f"{runtime.name}: load batch {number} into {target}",
         )
     return results
+
+
+def _replaces(
+    runtime: Runtime, loader: Target, record: Batch, changeset: Changeset, target: str
+) -> dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]]:
+    """What dumps that were placed in this batch found to be all there is. One that nobody asked for and that cannot be done is noted."""
+    if not changeset.manifest.counts.get("replaces"):
+        return {}
+    records = runtime.store.read_manifest(record.manifest).replaces
+    if not loader.capabilities.replaces:
+        return {}
+    found, left_out = plan_replaces(runtime, loader, target, records)
+    with runtime.state() as state:
+        for dump, why in left_out.items():
+            _log.warning("dump_replaces_not", pipeline=runtime.name, consumer=target, dump=dump, because=why)
+            state.dumps.add_note(dump, f"rows that the source no longer has may stay at {target}: {why}")
+    return found
 
 
 def _copied_since(state: PipelineState, batch: Batch, target: str) -> frozenset[TableId]:

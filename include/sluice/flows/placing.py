@@ -26,12 +26,14 @@ from sluice.coordination.znodes import Step
 from sluice.dump.window import survivors
 from sluice.errors import SegmentError, SluiceError
 from sluice.flows.chunkfile import read_keys
+from sluice.flows.dumpkeys import stored_keys, write_keys
+from sluice.flows.replacing import write_kept
 from sluice.merge.keys import group_codes
 from sluice.model.batches import Op
-from sluice.model.dumps import Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
+from sluice.model.dumps import POSITION_LOST, Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
 from sluice.model.positions import Position, split_file
 from sluice.model.tables import TableId, TableSchema, stored_name
-from sluice.segments.manifest import MarkRecord, PlaceRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
@@ -41,6 +43,10 @@ _log = structlog.get_logger()
 _PART = "_part"
 MAX_LATE_ROWS = 500_000
 """Rows of late chunks that one batch takes; more wait for the next."""
+
+
+class _OtherKey(Exception):
+    """A file of the window has other key columns than the chunk: the table was redefined before the window, in the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class PlacingWriter(SegmentWriter):
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
         if schema.table == self._placer.mark_table:
             self._note_marks(rows)
-        elif schema.table in self._placer.held:
+        elif schema.table in self._placer.held or schema.table in self._placer.watched:
             table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
             with self._lock:
                 self._kept.setdefault(schema.table, []).append((schema, table))
@@ -142,7 +148,8 @@ class PlacingWriter(SegmentWriter):
             behind = self._placer.released.get(table)
             for schema, rows in pieces:
                 places = rows["_seq"].to_numpy().astype(np.int64)
-                alive = places > behind if behind is not None else np.zeros(len(places), bool)
+                waits = behind is None and table in self._placer.held
+                alive = np.zeros(len(places), bool) if waits else places > (-1 if behind is None else behind)
                 left_out += int((~alive).sum())
                 if (~alive).any():
                     self.held[str(table)] = max(self.held.get(str(table), 0), int(places[~alive].max()))
@@ -185,6 +192,8 @@ class Placer:
     Args:
         late: chunks whose place is the beginning of this batch.
         held: tables without a key that are being copied from nothing: their changes count from the place of the copy on.
+        watched: those that a copy is to replace: in the batch of its place, what stands before it is left out.
+        flavour: MySQL or MariaDB, whose order of keys a chunk's range means.
     """
 
     state: PipelineState
@@ -193,6 +202,8 @@ class Placer:
     server_id: int = 0
     late: Sequence[Chunk] = ()
     held: frozenset[TableId] = frozenset()
+    watched: frozenset[TableId] = frozenset()
+    flavour: str = "MySQL"
 
     def __post_init__(self) -> None:
         self.released: dict[TableId, int] = {}
@@ -241,10 +252,23 @@ class Placer:
         return chunk
 
     def _place(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
+        try:
+            return self._place_in_window(writer, chunk, high, first)
+        except (
+            _OtherKey,
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+        ):  # keys of then that don't compare with those of now
+            table = self.state.dumps.require(chunk.id.dump).tables[chunk.id.table].table
+            return self._again(chunk, table, "the table's key changed meanwhile")
+
+    def _place_in_window(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
         dump = self._dump(chunk.id.dump)
         assert dump is not None
         request = dump.tables[chunk.id.table]
         table = request.table
+        if request.keyless and table not in self.held | self.watched:
+            return 0  # this drain began before the dump: the chunk stands at the beginning of the next batch
         window = self._window(writer, dump, chunk, first)
         if window is None:
             return self._again(chunk, table, "its window is no longer stored")
@@ -254,12 +278,12 @@ class Placer:
             return self._again(chunk, table, "the table has no key and was written meanwhile")
         if not self.store.exists(chunk.path):  # a drain that died had it in its batch already
             return self._again(chunk, table, "its file is gone")
-        schema, rows = read_keys(self.store, chunk)
+        schema, rows = read_keys(self.store, chunk, request.identity)
         alive = np.ones(rows.num_rows, bool)
         if request.keyless:
             self.released[table] = high.seq if high else -1
         else:
-            key = [stored_name(name) for name in schema.primary_key]
+            key = [stored_name(name) for name in request.identity or schema.primary_key]
             changed = list(self._changed(writer, window, high.seq if high else -1, table, key))
             alive = survivors(rows, changed, key, group_codes)
             if not survivors(rows, [t.filter(t[_PART]) for t in changed], key, group_codes).all():
@@ -268,6 +292,8 @@ class Placer:
         if kept:
             left_out = rows["_row"].to_numpy()[~alive]
             writer.add_placed(schema, chunk, self._place_record(left_out, high, first), kept)
+        if request.replace:
+            writer.replaces.append(self._replace(writer, window, dump, chunk, schema, rows))
         self._count(chunk, kept, rows.num_rows - kept)
         self._done.append(chunk)
         return kept
@@ -329,6 +355,11 @@ class Placer:
             after = window.seq if batch == window.batch else -1
             if manifest and manifest.held.get(str(table), -1) > after:
                 return True
+            for file in manifest.files if manifest else ():
+                if file.table_id == table and file.inserts + file.updates + file.deletes:
+                    rows = self._keys(file, ["_seq", "_file", "_offset", "_gtid"])
+                    if window.covers(rows, batch).any():
+                        return True
         return False
 
     def _redefined(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
@@ -349,14 +380,9 @@ class Placer:
         """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
         columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
         for batch in range(window.batch, writer.batch + 1):
-            if batch == writer.batch:
-                if upto < 0:
-                    return
-                files: Sequence[SegmentFile] = writer.files
-            else:
-                manifest = self._manifest(batch)
-                files = manifest.files if manifest else ()
-            for file in files:
+            if batch == writer.batch and upto < 0:
+                return
+            for file in self._files(writer, batch):
                 if file.table_id != table or not file.inserts + file.updates + file.deletes:
                     continue
                 rows = self._keys(file, columns)
@@ -373,9 +399,50 @@ class Placer:
             there = set(pq.read_schema(source).names)
         missing = [c for c in columns if c not in there]
         if missing:
-            raise SegmentError(f"the segment file lacks the key columns {missing}", where=file.path)
+            raise _OtherKey
         rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
         return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+
+    # -- what the chunk replaces ------------------------------------------------------------------------------------------
+    def _replace(
+        self, writer: PlacingWriter, window: _Window, dump: Dump, chunk: Chunk, schema: TableSchema, rows: pa.Table
+    ) -> ReplaceRecord:
+        """The chunk's range, with the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
+        request = dump.tables[chunk.id.table]
+        table, key = request.table, schema.primary_key
+        base = f"{self.store.table_path(writer.batch, table.schema, table.table)}/replace-e{writer.epoch:06d}-{dump.id}-{chunk.id.name}"
+        made = ReplaceRecord(
+            schema_=table.schema,
+            table=table.table,
+            dump=dump.id,
+            chunk=chunk.id.name,
+            flavour=self.flavour,
+            optional=dump.reason == POSITION_LOST,
+        )
+        if request.keyless:
+            return made
+        names = [stored_name(name) for name in key]
+        touched = [
+            self._keys(file, names)
+            for batch in range(window.batch, writer.batch + 1)
+            for file in self._files(writer, batch)
+            if file.table_id == table and file.inserts + file.updates + file.deletes
+        ]
+        write_kept(self.store, f"{base}-kept.parquet", schema, key, [rows, *touched])
+        made = made.model_copy(update={"key": key, "kept": f"{base}-kept.parquet"})
+        if not request.key_file:
+            bounds = {"lower": request.lower, "upper": request.upper, "after": chunk.after, "upto": chunk.upto}
+            return made.model_copy(update=bounds)
+        start = int(chunk.after[0]) if chunk.after else 0
+        listed = [k for keys in stored_keys(self.store, request.key_file, start, int(chunk.upto[0])) for k in keys]
+        write_keys(self.store, f"{base}-listed.parquet", listed)
+        return made.model_copy(update={"listed": f"{base}-listed.parquet"})
+
+    def _files(self, writer: PlacingWriter, batch: int) -> Sequence[SegmentFile]:
+        if batch == writer.batch:
+            return writer.files
+        manifest = self._manifest(batch)
+        return manifest.files if manifest else ()
 
     # -- rows -----------------------------------------------------------------------------------------------------------
     def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
@@ -414,14 +481,15 @@ def _place_of(text: str) -> tuple[int, int]:
     return split_file(file)[1], int(offset)
 
 
-def held_tables(state: PipelineState) -> frozenset[TableId]:
-    """Tables without a key that are being copied from nothing, and are not placed yet."""
-    found = set()
+def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[TableId]]:
+    """Tables without a key that are not placed yet: those that are copied from nothing, and those that a copy is to replace."""
+    held: set[TableId] = set()
+    watched: set[TableId] = set()
     for dump in state.dumps.active():
         for ordinal, request in enumerate(dump.tables):
             if request.keyless and not state.dumps.placed(dump.id, ordinal).chunks:
-                found.add(request.table)
-    return frozenset(found)
+                (watched if request.replace else held).add(request.table)
+    return frozenset(held), frozenset(watched)
 
 
 def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:

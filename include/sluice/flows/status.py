@@ -9,6 +9,8 @@ from typing import Any
 from sluice.binlog.connection import ServerInfo, open_connection, server_info
 from sluice.coordination.state import Process
 from sluice.errors import SluiceError
+from sluice.flows.dumpview import DumpView
+from sluice.flows.dumpview import recent as recent_dumps
 from sluice.flows.retention import space_warnings
 from sluice.flows.rulestatus import newest_rules, waiting_letters
 from sluice.flows.runtime import Runtime
@@ -58,6 +60,7 @@ class Status:
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if nobody did.
         reread_from: where the log would have to be read again from if the segment store were lost.
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
+        dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
@@ -81,11 +84,13 @@ class Status:
     rules: list[dict[str, Any]] = field(default_factory=list)
     rules_batch: int | None = None
     dead_letters: int = 0
+    dumps: list[DumpView] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["in_flight"] = [b.to_json() for b in self.in_flight]
         data["recent"] = [b.to_json() for b in self.recent]
+        data["dumps"] = [d.to_json() for d in self.dumps]
         return data
 
 
@@ -152,6 +157,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                 reread_from = restart_position(cursor.position, began, queues)
             rules_batch, rules = newest_rules(runtime, kept)
             dead_letters = waiting_letters(runtime)
+            dumps = recent_dumps(state)
     except SluiceError as error:
         errors.append(str(error))
         return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
@@ -195,6 +201,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         rules,
         rules_batch,
         dead_letters,
+        dumps,
     )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import pymysql
 import structlog
 
-from sluice.binlog.connection import open_connection, rows_of
-from sluice.errors import SourceUnavailable
+from sluice.binlog.connection import open_connection, rows_of, translated
+from sluice.config.connections import Endpoint
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Tuning
 
@@ -22,7 +24,7 @@ ASK_EVERY_S = 0.5
 class Throttle:
     """Says when a worker has to wait. One a worker; its own connections to the replicas that count."""
 
-    def __init__(self, replicas: list[Any]) -> None:
+    def __init__(self, replicas: Sequence[tuple[Endpoint, Any]]) -> None:
         self._replicas = replicas
         self._asked = 0.0
         self._held = ""
@@ -32,8 +34,8 @@ class Throttle:
     def open(cls, runtime: Runtime) -> Iterator[Throttle]:
         """With connections to ``dump.replicas``."""
         with ExitStack() as stack:
-            names = runtime.pipeline.dump.replicas
-            yield cls([stack.enter_context(open_connection(runtime.resolver(name))) for name in names])
+            endpoints = [runtime.resolver(name) for name in runtime.pipeline.dump.replicas]
+            yield cls([(endpoint, stack.enter_context(open_connection(endpoint))) for endpoint in endpoints])
 
     def hold(self, tuning: Tuning, source: Any) -> bool:
         """True if the source is too busy, or a replica too far behind."""
@@ -47,14 +49,21 @@ class Throttle:
             if running > tuning.max_threads_running:
                 why = f"{running} statements run at the source"
         if not why and tuning.max_replica_lag_s:
-            for server in (source, *self._replicas):
-                lag = replica_lag_s(server)
-                if lag is not None and lag > tuning.max_replica_lag_s:
-                    why = f"a replica is {lag:.0f} s behind"
+            why = self._lagging(tuning.max_replica_lag_s, source)
         if why and not self._held:
             _log.info("dump_held", because=why)
         self._held, self._asked = why, time.monotonic()
         return bool(why)
+
+    def _lagging(self, most_s: float, source: Any) -> str:
+        lags = [("the source, itself a replica,", replica_lag_s(source))]
+        for endpoint, connection in self._replicas:
+            with translated(endpoint, "asking a replica how far behind it is"):
+                lags.append((f"replica {endpoint.connection_id}", replica_lag_s(connection)))
+        for name, lag in lags:
+            if lag is not None and lag > most_s:
+                return f"{name} is {lag:.0f} s behind" if math.isfinite(lag) else f"{name} does not follow its source"
+        return ""
 
     @staticmethod
     def pause(tuning: Tuning, rows: int, took_s: float) -> float:
@@ -66,20 +75,17 @@ class Throttle:
 
 
 def replica_lag_s(connection: Any) -> float | None:
-    """How far a server is behind its own source, None if it has none. A replica that has stopped counts as endlessly behind."""
-    try:
-        with connection.cursor() as cursor:
-            for sql in ("SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-                try:
-                    cursor.execute(sql)
-                    break
-                except Exception as error:  # the words changed
-                    if sql.startswith("SHOW SLAVE"):
-                        raise SourceUnavailable(f"asking for the lag of a replica: {error}") from error
-            rows = cursor.fetchall()
-            names = [d[0].lower() for d in cursor.description or ()]
-    except SourceUnavailable:
-        return None
+    """How far a server is behind its own source, None if it has none. A replica that has stopped counts as endlessly behind.
+
+    Raises what the driver raises: a server that does not answer is not one without lag.
+    """
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute("SHOW REPLICA STATUS")
+        except pymysql.err.ProgrammingError:  # a server that knows only the older words
+            cursor.execute("SHOW SLAVE STATUS")
+        rows = cursor.fetchall()
+        names = [d[0].lower() for d in cursor.description or ()]
     lags = []
     for row in rows:
         found = dict(zip(names, row, strict=True))

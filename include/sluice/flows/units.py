@@ -41,6 +41,7 @@ from sluice.flows.changeset import (
 )
 from sluice.flows.deadletters import RefusedRows, Written
 from sluice.flows.endpoints import Endpoints
+from sluice.flows.replacing import ReplacePart
 from sluice.flows.ruling import Ruling, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
@@ -472,6 +473,7 @@ def write_changeset_manifest(
         counts={
             "changes": manifest.changes,
             "ddl": len(manifest.ddl),
+            "replaces": len(manifest.replaces),
             "rows": sum(f.rows for f in every),
             "inserts": sum(f.inserts for f in every),
             "updates": sum(f.updates for f in every),
@@ -492,6 +494,7 @@ class LoadPart:
     """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
 
     ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about how many those are.
+    ``replaces``: stretches to clear first.
     """
 
     table: TargetTable
@@ -500,6 +503,7 @@ class LoadPart:
     upserts: bool = True
     keys: tuple[int | None, int | None] | None = None
     rows: int = 0
+    replaces: tuple[ReplacePart, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -561,6 +565,7 @@ def plan_load(
     segments: str = "",
     copying: frozenset[TableId] = frozenset(),
     acknowledge: bool = True,
+    replaces: Mapping[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]] | None = None,
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
@@ -572,10 +577,12 @@ def plan_load(
     * table: a table is one transaction. batch: everything and the acknowledgement are one transaction (``acknowledge`` False: it comes later).
 
     A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row must not have lost
-    its old state in an earlier phase. ``segments``: path of the batch's segment manifest.
+    its old state in an earlier phase. ``segments``: path of the batch's segment manifest. ``replaces``: stretches of target tables to clear
+    before their rows are written; a table that goes whole is one piece.
     """
     tables = changeset.manifest.tables
-    if not tables:
+    stretches = dict(replaces or {})
+    if not tables and not stretches:
         return []
     known = dict(target.check([table.plan for table in tables]))
     for table in tables:  # source tables whose rows a dump brings
@@ -587,9 +594,17 @@ def plan_load(
     unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence, segments=segments)
     apart = config.on_error == "stop"
     if config.consistency == "batch":
-        parts = tuple(LoadPart(info, files) for files, info in _per_target(_lighter_first(tables), known))
+        parts = tuple(
+            LoadPart(info, files, replaces=stretches.pop(info.table, (info, ()))[1])
+            for files, info in _per_target(_lighter_first(tables), known)
+        )
+        parts = (*(LoadPart(info, (), replaces=those) for info, those in stretches.values()), *parts)
         return [[unit(parts, True, changeset.manifest.last.position if acknowledge else None)]]
     phases: list[list[LoadUnit]] = []
+    here = {table.target for table in tables}
+    alone = [LoadPart(info, (), replaces=those) for target_, (info, those) in stretches.items() if target_ not in here]
+    if alone:  # tables of which nothing is written
+        phases.append([unit((part,), True) for part in alone])
     for weight in sorted({table.weight for table in tables}):
         first: list[LoadPart] = []
         second: list[LoadPart] = []
@@ -597,12 +612,15 @@ def plan_load(
         total = sum(file.rows for table in group for file in table.files)
         size = min(max(UNIT_ROWS, total // config.parallelism + 1), MAX_UNIT_ROWS)
         for files, info in _per_target(group, known):
+            those = stretches.pop(info.table, (info, ()))[1]
             whole = LoadPart(info, files)
             cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
-            pieces = _by_key(whole, size) if cut else [whole]
+            pieces = _by_key(whole, size) if cut and all(one.record.key for one in those) else [whole]
             if len(pieces) == 1:
-                (first if whole.cost <= size else second).append(whole)
+                (first if whole.cost <= size else second).append(replace(whole, replaces=those))
                 continue
+            if those:
+                first.append(LoadPart(info, (), replaces=those))
             if any(f.deletes for f in files) or (info.unique_keys and any(f.updates or f.inserts for f in files)):
                 first += [replace(piece, upserts=False) for piece in pieces]
             second += [replace(piece, deletes=False) for piece in pieces]
@@ -655,9 +673,14 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     parts = [
         (part, rows)
         for part in unit.parts
-        for rows in _groups(store, part, whole=unit.target.on_error == "dead_letter")
+        for rows in _groups(store, part, whole=unit.target.on_error == "dead_letter") or [pa.table({})]
     ]
-    changes = [TableChanges(part.table, rows, part.deletes, part.upserts) for part, rows in parts]
+    cleared: set[int] = set()
+    changes = []
+    for part, rows in parts:
+        stretches = () if id(part) in cleared else tuple(one.read(store) for one in part.replaces)
+        cleared.add(id(part))
+        changes.append(TableChanges(part.table, rows, part.deletes, part.upserts, replaces=stretches))
     keep = None
     if unit.target.on_error == "dead_letter":
         keep = RefusedRows(

@@ -9,6 +9,9 @@ from typing import Any
 
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 
+POSITION_LOST = "position lost"
+"""Reason of a dump that mends a gap in the log."""
+
 
 class DumpState(StrEnum):
     """What people want of a dump."""
@@ -73,7 +76,9 @@ class TableRequest:
         key_file: path in the store of a Parquet file of keys to dump; ``""``: all keys.
         estimate: rows, as the server guesses (or as many as there are keys).
         index: name of the index to chunk by; ``""``: the primary key.
-        keyless: the table has no primary key: it is one chunk, and its changes are held back until that is placed.
+        keyless: nothing tells its rows apart: it is one chunk, and its changes are held back until that is placed.
+        identity: columns that tell rows apart, if not the primary key (the mapping says so).
+        replace: what the targets hold in the range of a chunk and the source does not, goes.
     """
 
     table: TableId
@@ -84,11 +89,14 @@ class TableRequest:
     estimate: int = 0
     index: str = ""
     keyless: bool = False
+    identity: tuple[str, ...] = ()
+    replace: bool = False
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableRequest:
         table = TableId(**data["table"])
-        return cls(**{**data, "table": table, "lower": tuple(data["lower"]), "upper": tuple(data["upper"])})
+        known = {name: tuple(data.get(name, ())) for name in ("lower", "upper", "identity")}
+        return cls(**{**data, "table": table, **known})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ class Dump:
 
     def to_state(self, state: DumpState, *, note: str = "", ended_ms: int = 0) -> Dump:
         """The same dump in another state."""
-        return replace(self, state=state, note=note, ended_ms=ended_ms)
+        return replace(self, state=state, note=note or self.note, ended_ms=ended_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,10 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
             examples=[t.name for t in pipeline.targets],
         ),
         "dry_run": Param(False, type="boolean", title="Dry run", description="Only say which tables, and about how many rows."),
+        "replace": Param(
+            False, type="boolean", title="Replace",
+            description="Also remove rows from the targets that the source does not have (any more); of a table without a key, all of them first.",
+        ),
         "first_key": Param(None, type=text, title="First key", description="Key columns joined by commas; of one table.", section=rows),
         "last_key": Param(None, type=text, title="Last key", description="Included.", section=rows),
         "keys": Param(None, type=text, format="multiline", title="Keys", description="A key a line, columns joined by commas.", section=rows),
@@ -127,6 +131,10 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
             description="Current rows of the keys that the log touched from here …", section=rows,
         ),
         "until": Param(None, type=text, format="date-time", title="Touched until", description="… up to here.", section=rows),
+        "index": Param(
+            None, type=text, title="Index", description="Cut one table by this index, not by its primary key; first and last key mean it.",
+            section=pace,
+        ),
         "chunk_rows": Param(dump.chunk_rows, type="integer", minimum=1, title="Rows a chunk", section=pace),
         "parallelism": Param(dump.parallelism, type="integer", minimum=1, maximum=64, title="Chunks at the same time", section=pace),
         "delay_ms": Param(
@@ -172,6 +180,8 @@ class PlanDumpOperator(SluiceOperator):
                 where=_text(asked.get("where")),
                 since=since,
                 until=until,
+                index=_text(asked.get("index")),
+                replace=bool(asked.get("replace")),
                 tuning=tuned(
                     runtime.pipeline,
                     **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},

@@ -113,6 +113,39 @@ class MarkRecord(_Stored):
     offset: int
 
 
+class ReplaceRecord(_Stored):
+    """A stretch of a table of which a dump's chunk, placed in this batch, holds every row there is: others go from the targets.
+
+    ``key``: source columns of the key; empty: the whole table goes, and comes anew with the batch. The bounds are SQL literals in key order,
+    ``lower <= key <= upper`` and ``after < key <= upto``; empty: none. ``listed``: file of the only keys looked at (literals), ``""``: all
+    of the range.
+    ``kept``: file of the keys that stay: those of the chunk, and those that the log of its window or of this batch changed.
+    """
+
+    schema_: str = Field(alias="schema")
+    table: str
+    dump: str
+    chunk: str
+    key: tuple[str, ...] = ()
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    upto: tuple[str, ...] = ()
+    listed: str = ""
+    kept: str = ""
+    flavour: str = Field(description="MySQL or MariaDB: whose order of keys the range means.")
+    optional: bool = Field(
+        False, description="Nobody asked for it: where a target cannot do it, it is left out and noted."
+    )
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @property
+    def table_id(self) -> TableId:
+        """Schema and table at the source."""
+        return TableId(self.schema_, self.table)
+
+
 class SegmentManifest(_Stored):
     """All of a batch. ``first`` is the position before its first transaction, ``last`` the one behind its last."""
 
@@ -135,6 +168,7 @@ class SegmentManifest(_Stored):
         default_factory=dict,
         description="Tables without a key whose changes a dump that is not placed yet makes needless, with the last change left out.",
     )
+    replaces: tuple[ReplaceRecord, ...] = Field((), description="Stretches of tables that dumps make equal.")
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
 
     @property

@@ -20,7 +20,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
 from sluice.segments.buckets import key_bucket
-from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, SegmentFile, SegmentManifest
+from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 50_000
@@ -78,6 +78,7 @@ class SegmentWriter:
         self._marks: list[MarkRecord] = []
         self.targets: tuple[str, ...] = ()
         self.held: dict[str, int] = {}
+        self.replaces: list[ReplaceRecord] = []
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
@@ -173,6 +174,7 @@ class SegmentWriter:
             skipped=skipped or {},
             marks=tuple(sorted(self._marks, key=lambda m: m.seq)),
             held=self.held,
+            replaces=tuple(self.replaces),
             targets=self.targets,
         )
         self.store.sync_batch(self.batch)

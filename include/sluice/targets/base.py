@@ -30,12 +30,14 @@ class Capabilities:
         transactional: writes and the acknowledgement commit together.
         keyless: rows of tables without a key can be deleted.
         all_changes: takes every change in order (``changes: all``), not only merged rows.
+        replaces: stretches of a table can be made equal to the source's.
     """
 
     consistency: frozenset[str]
     transactional: bool
     keyless: bool
     all_changes: bool = False
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +154,32 @@ class DdlProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """A stretch of a table: rows in it whose key is not kept go, before anything of the batch is written.
+
+    Attributes:
+        names: key columns at the target, in key order; empty: every row goes.
+        lower, upper, after, upto: MySQL literals of ``lower <= key <= upper`` and ``after < key <= upto``; empty: no bound.
+        listed: literals of the only keys looked at; None: all of the range.
+        kept: the keys that stay, a column a name (target names).
+    """
+
+    names: tuple[str, ...] = ()
+    lower: tuple[str, ...] = ()
+    upper: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    upto: tuple[str, ...] = ()
+    listed: tuple[tuple[str, ...], ...] | None = None
+    kept: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
     ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases. ``scope``: under which
-    a table without a key remembers that these rows are written; the table itself, unless they are not a batch's.
+    a table without a key remembers that these rows are written; the table itself, unless they are not a batch's. ``replaces``: stretches to clear
+    first, in the same transaction; ``rows`` may have no columns if they are all there is.
     """
 
     table: TargetTable
@@ -164,6 +187,7 @@ class TableChanges:
     deletes: bool = True
     upserts: bool = True
     scope: str = ""
+    replaces: tuple[Replacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +240,12 @@ class Target(Protocol):
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
+
+    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
+        """The table, if a stretch of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+
+    def others(self) -> tuple[str, ...]:
+        """Other pipelines that are known to write to the same server."""
 
     def review(self, tables: Sequence[PlannedTable]) -> Sequence[Remark]:
         """All there is to say about the planned tables before the first batch; nothing is raised for them and nothing is changed."""

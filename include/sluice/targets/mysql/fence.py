@@ -131,6 +131,13 @@ class AckTable:
             (*self._who, scope, fence.epoch, fence.batch),
         )
 
+    def others(self, cursor: Any) -> tuple[str, ...]:
+        """Pipelines of another name that acknowledge here."""
+        cursor.execute(
+            f"SELECT DISTINCT pipeline FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline", self._who[:1]
+        )
+        return tuple(str(row[0]) for row in cursor.fetchall())
+
     def ddl_state(self, cursor: Any) -> tuple[int, dict[str, Any]]:
         """(batch, what was noted of its DDL), (0, {}) if nothing was."""
         cursor.execute(

@@ -33,7 +33,7 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, ddl, incomplete, literals, refusals, statements
+from sluice.targets.mysql import bulk, ddl, incomplete, literals, refusals, replacing, statements
 from sluice.targets.mysql.connection import (
     CONTENTION,
     LAX,
@@ -69,7 +69,7 @@ class MySQLTarget:
     """One MySQL or MariaDB server. A connection lives as long as one verb."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        consistency=frozenset({"row", "table", "batch"}), transactional=True, keyless=True
+        consistency=frozenset({"row", "table", "batch"}), transactional=True, keyless=True, replaces=True
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
@@ -114,6 +114,17 @@ class MySQLTarget:
         """Compare with the target's information_schema. Raises MappingError."""
         with self._session("reading the target's tables") as session:
             return compare_all(tables, read_tables(session.cursor, [plan.target for plan in tables]))
+
+    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
+        """See :meth:`sluice.targets.base.Target.replaceable`."""
+        with self._session("reading the target's tables") as session:
+            info = read_tables(session.cursor, [plan.target]).get(plan.target)
+            return replacing.replaceable(plan, info, mariadb=session.mariadb)
+
+    def others(self) -> tuple[str, ...]:
+        """Other pipelines that acknowledge in the same schema."""
+        with self._session("reading who else writes here") as session:
+            return self.acks.others(session.cursor)
 
     def review(self, tables: Sequence[PlannedTable]) -> list[Remark]:
         """Missing tables and columns, losses, triggers; with the DDL that mends them."""
@@ -252,6 +263,9 @@ class MySQLTarget:
         self.acks.guard(session.cursor, fence, exclusive=acknowledge is not None)
         total = LoadCount()
         for item in group:
+            total += self._clear(session, fence, item)
+            if not item.rows.num_columns:
+                continue
             write = partial(self._write_table, session, fence)
             if on_refused is None:
                 total += write(item)
@@ -262,6 +276,23 @@ class MySQLTarget:
         if acknowledge is not None:
             self.acks.acknowledge(session.cursor, fence.epoch, fence.batch, acknowledge)
         return total
+
+    def _clear(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+        """What the source does not have goes first. A table without a key that remembers the batch has been through it."""
+        if not item.replaces:
+            return LoadCount()
+        scope = item.scope or str(item.table.table)
+        if not item.table.key and self.acks.table_done(session.cursor, scope, fence.batch):
+            return LoadCount()
+        count = LoadCount()
+        with errors(
+            self.endpoint, f"replacing rows of {item.table.table}", where=f"{self.config.name}: {item.table.table}"
+        ):
+            for stretch in item.replaces:
+                count += replacing.clear(session, item.table, stretch)
+        if count.deleted:
+            _log.info("target_replaced", consumer=self.config.name, table=str(item.table.table), deleted=count.deleted)
+        return count
 
     def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         try:

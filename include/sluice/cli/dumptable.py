@@ -1,0 +1,130 @@
+"""How dumps look in a terminal: a line a dump, or one dump with a bar a table."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice.flows.dumpview import DumpView, TableView
+
+COLOUR = {
+    "running": "cyan",
+    "reading": "cyan",
+    "paused": "yellow",
+    "done": "green",
+    "cancelled": "dim",
+    "waiting": "dim",
+}
+WIDE = 110
+"""Columns from which on there is room for bars."""
+
+BAR = 20
+
+
+def listed(dumps: list[DumpView]) -> RenderableType:
+    """A line a dump."""
+    if not dumps:
+        return Text("no dumps yet", style="dim")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("dump", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("why", overflow="ellipsis", no_wrap=True)
+    table.add_column("tables", overflow="ellipsis", no_wrap=True)
+    for heading in ("rows", "began", "took"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for d in dumps:
+        took = _span(((d.ended_ms or time.time() * 1000) - d.created_ms) / 1000)
+        began = time.strftime("%m-%d %H:%M", time.localtime(d.created_ms / 1000))
+        table.add_row(d.id, _word(d.state), escape(d.reason), escape(_names(d)), f"{d.rows:,}", began, took)
+    return table
+
+
+def shown(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
+    """One dump: what it is, then a line a table. ``most``: so many tables, those that are not done first."""
+    about = f"[bold]{escape(d.id)}[/] {_word(d.state)}  {escape(d.reason)}"
+    about += f" by {escape(d.by)}" if d.by else ""
+    about += f", for {escape(', '.join(d.targets))}" if d.targets else ""
+    lines: list[RenderableType] = [Text.from_markup(about, overflow="fold")]
+    if d.state in {"running", "paused"}:
+        t = d.tuning
+        pace = f"{d.workers} reading (at most {t.parallelism}), chunks of {t.chunk_rows:,} rows"
+        pace += f", {t.delay_ms} ms between two" if t.delay_ms else ""
+        pace += f", at most {t.max_rows_per_second:,} rows/s" if t.max_rows_per_second else ""
+        lines.append(Text(pace, style="dim"))
+    if d.note:
+        lines.append(Text(d.note, style="yellow"))
+    tables = d.tables
+    if most is not None and len(tables) > most:
+        order = {"reading": 0, "paused": 0, "waiting": 1}
+        tables = tuple(sorted(tables, key=lambda one: order.get(one.state, 2)))[:most]
+        lines.append(Text(f"{most} of {len(d.tables)} tables", style="dim"))
+    lines.append(_lines(tables, bars=console.width >= WIDE))
+    return Group(*lines)
+
+
+def _lines(tables: tuple[TableView, ...], *, bars: bool) -> Table:
+    made = Table(box=None, pad_edge=False)
+    made.add_column("table", overflow="fold", min_width=12)
+    made.add_column("state", no_wrap=True)
+    if bars:
+        made.add_column("", width=BAR)
+    made.add_column("", justify="right", no_wrap=True)
+    for heading in ("rows", "of about", "overtaken", "rows/s", "left"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    for t in tables:
+        bar = [ProgressBar(total=1.0, completed=t.share, width=BAR)] if bars else []
+        left = (
+            "" if t.state in {"done", "cancelled", "paused"} else "?" if t.remaining_s is None else _span(t.remaining_s)
+        )
+        made.add_row(
+            escape(t.table),
+            _word(t.state),
+            *bar,
+            f"{t.share:.0%}",
+            f"{t.rows:,}",
+            f"{t.estimate:,}",
+            f"{t.overtaken:,}",
+            f"{t.rate:,.0f}",
+            left,
+        )
+    return made
+
+
+def in_a_line(d: DumpView) -> str:
+    """For the status of a pipeline."""
+    estimate = sum(max(t.estimate, t.rows) for t in d.tables)
+    left = [t.remaining_s for t in d.tables if t.remaining_s]
+    words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
+    if d.state == "running":
+        words += f", {d.rate:,.0f} rows/s" + (f", {_span(max(left))} left" if left else "")
+    return words
+
+
+def _names(d: DumpView) -> str:
+    first = d.tables[0].table if d.tables else "none"
+    return first + (f" and {len(d.tables) - 1} more" if len(d.tables) > 1 else "")
+
+
+def _word(state: str) -> str:
+    return f"[{COLOUR.get(state, 'default')}]{state}[/]"
+
+
+def _span(seconds: float) -> str:
+    """``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,143 @@
+"""Making a stretch of a table equal: rows in it whose key the source does not have go.
+
+The target itself compares, by its own types and collations: the kept keys are sent into a temporary table of the key's definition, and what
+the range holds beyond them is counted first, so that nothing is locked where both sides are equal.
+"""
+
+# ruff: noqa: S608 - identifiers are quoted, values are literals
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pymysql
+
+from sluice.dump.keys import after, among, both, upto
+from sluice.errors import LoadError
+from sluice.mapping.types import SqlType, loss
+from sluice.model.tables import TableId
+from sluice.targets.base import LoadCount, PlannedColumn, PlannedTable, Replacement, TargetTable
+from sluice.targets.mysql import statements
+from sluice.targets.mysql.statements import quoted, quoted_table
+from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables
+
+KEPT = "_sluice_kept"
+LISTED_KEYS = 1_000
+_SORTED_ALIKE = {"bit", "year"}
+_FLOATS = {"float", "double"}
+_TEXTS = {"char", "varchar"}
+_MAY_NOT = {1044, 1142, 1227}
+
+
+class Session(Protocol):
+    """What this needs of a target's session."""
+
+    cursor: Any
+    dialect: statements.Dialect
+
+    def run(self, todo: Any) -> int: ...
+
+
+def clear(session: Session, table: TargetTable, item: Replacement) -> LoadCount:
+    """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
+    name, cursor = quoted_table(table.table), session.cursor
+    if not item.names:
+        return LoadCount(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
+    sent = 1 + _keep(session, table, item)
+    kept = quoted_table(TableId(table.table.schema, KEPT))
+    same = " AND ".join(f"k.{quoted(column)} = {name}.{quoted(column)}" for column in item.names)
+    deleted = 0
+    for condition in _stretches(item):
+        missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept} k WHERE {same})"
+        cursor.execute(f"SELECT COUNT(*) FROM {name} WHERE {missing}")
+        if cursor.fetchone()[0]:
+            deleted += int(cursor.execute(f"DELETE FROM {name} WHERE {missing}") or 0)
+            sent += 1
+        sent += 1
+    cursor.execute(f"DROP TEMPORARY TABLE {kept}")
+    return LoadCount(deleted=deleted, statements=sent)
+
+
+def _stretches(item: Replacement) -> list[str]:
+    if item.listed is None:
+        bounds = (
+            after(item.names, item.lower, included=True), upto(item.names, item.upper), after(item.names, item.after),
+            upto(item.names, item.upto),
+        )  # fmt: skip
+        return [both(*bounds)]
+    keys = item.listed
+    return [among(item.names, keys[i : i + LISTED_KEYS]) for i in range(0, len(keys), LISTED_KEYS)]
+
+
+def _keep(session: Session, table: TargetTable, item: Replacement) -> int:
+    """Send the kept keys."""
+    there = TableId(table.table.schema, KEPT)
+    columns = {c.name: c for c in read_tables(session.cursor, [table.table])[table.table].columns}
+    lines = [f"{quoted(name)} {_declared(columns[name])} NOT NULL" for name in item.names]
+    key = ", ".join(map(quoted, item.names))
+    try:
+        session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(there)}")
+        session.cursor.execute(
+            f"CREATE TEMPORARY TABLE {quoted_table(there)} ({', '.join(lines)}, PRIMARY KEY ({key})) ENGINE = InnoDB"
+        )
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in _MAY_NOT:
+            raise
+        raise LoadError(
+            f"replacing rows of {table.table} needs a temporary table, and the target's user may not make one: {error.args[-1]}",
+            where=str(table.table),
+            hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(there.schema)}.* TO the target's user, or cancel the dump",
+        ) from error
+    assert item.kept is not None
+    return session.run(statements.upserts(TargetTable(there, item.names, item.names), item.kept, session.dialect))
+
+
+def _declared(column: ColumnInfo) -> str:
+    words = column.sql_type
+    if column.charset and column.collation:
+        words += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
+    return words
+
+
+def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) -> tuple[TargetTable | None, str]:
+    """The table, if the target sorts and compares the keys of ``plan`` as the source does; else None and why not."""
+    if info is None:
+        return None, f"the target has no table {plan.target}"
+    there = {column.name.casefold(): column for column in info.columns}
+    for column in plan.columns:
+        mine = there.get(column.name.casefold())
+        why = (
+            f"it has no column {column.name}" if mine is None else _sorts_otherwise(column, mine, plan, mariadb=mariadb)
+        )
+        if why:
+            return None, f"{plan.target} at the target: {why}"
+    key = tuple(there[name.casefold()].name for name in plan.key)
+    known = {c.casefold() for c in key}
+    if key and not any({c.casefold() for c in unique} == known for unique in info.unique_keys):
+        return None, f"{plan.target} at the target has no key ({', '.join(key)})"
+    others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != known)
+    return TargetTable(plan.target, tuple(c.name for c in info.columns if not c.generated), key, others), ""
+
+
+def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:
+    mine, theirs = SqlType.parse(source.sql_type, source.charset), SqlType.parse(target.sql_type, target.charset)
+    name = source.name
+    lost = loss(mine, theirs)
+    if lost:
+        return f"column {name}: {lost}"
+    if mine.word in _TEXTS or theirs.word in _TEXTS:
+        if mine.word not in _TEXTS or theirs.word not in _TEXTS or source.collation != target.collation:
+            return f"column {name} is sorted by {target.collation or theirs.word}, at the source by {source.collation or mine.word}"
+        if plan.flavour and (plan.flavour == "MariaDB") != mariadb and not target.collation.endswith("_bin"):
+            return f"column {name}: MySQL and MariaDB may sort {target.collation} in two ways"
+        return ""
+    if "text" in mine.word or "blob" in mine.word or "text" in theirs.word or "blob" in theirs.word:
+        return f"column {name} has a type whose keys are prefixes"
+    if mine.word in _FLOATS | {"enum", "set", "binary", "varbinary"} | _SORTED_ALIKE and mine.word != theirs.word:
+        return f"column {name} is {theirs.word}, at the source {mine.word}"
+    if mine.labels != theirs.labels:
+        return f"column {name} has other labels"
+    return ""
+
+
+__all__ = ["clear", "replaceable"]

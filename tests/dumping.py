@@ -1,0 +1,162 @@
+"""What tests of dumps share: a pipeline that delivers in a thread, writers of the rows being dumped, and a watcher of the target."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sluice.flows.ack import ack
+from sluice.flows.capture import drain
+from sluice.flows.dump import work
+from sluice.flows.dumprequest import start
+from sluice.flows.load import load
+from sluice.flows.merge import merge
+from tests.pipelines import Case
+
+
+def both(made: Case, sql: str) -> None:
+    for server in (made.source, made.target):
+        server.execute(f"USE `{made.schema}`", sql)
+
+
+@contextmanager
+def delivering(made: Case) -> Iterator[None]:
+    """The pipeline runs in a thread, one batch after the other."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def loop() -> None:
+        try:
+            runtime = made.runtime()
+            with runtime.state():
+                while not stop.is_set():
+                    step(made, runtime, idle_wait_s=0.05)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+def step(made: Case, runtime: Any, idle_wait_s: float = 0.05) -> bool:
+    """One batch, if there is one."""
+    outcome = drain(runtime, claim=f"test:{made.schema}:{time.time_ns()}", idle_wait_s=idle_wait_s)
+    if outcome.batch is None:
+        return False
+    merge(runtime, outcome.batch)
+    for target in runtime.pipeline.targets:
+        load(runtime, target.name, outcome.batch)
+        ack(runtime, target.name, outcome.batch)
+    return True
+
+
+def begin(made: Case) -> None:
+    """The position of record is now."""
+    runtime = made.runtime()
+    with runtime.state():
+        step(made, runtime)
+
+
+def fill(made: Case, table: str, rows: int) -> None:
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            f"INSERT INTO `{table}` (id, version, note) VALUES (%s, 0, %s)", [(i, f"n{i}") for i in range(rows)]
+        )
+
+
+class Writers:
+    """Random changes of the rows being dumped; the version of a row only grows, over deletes too."""
+
+    def __init__(self, made: Case, table: str, keys: int, seed: int, count: int = 2) -> None:
+        self.made, self.table, self.keys = made, table, keys
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+        self.changes = 0
+        self.threads = [
+            threading.Thread(target=self._run, args=(seed + i, i, count), daemon=True) for i in range(count)
+        ]
+
+    def __enter__(self) -> Writers:
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(30)
+        if self.errors:
+            raise self.errors[0]
+
+    def _run(self, seed: int, mine: int, of: int) -> None:
+        dice = random.Random(seed)
+        version = 0
+        try:
+            with self.made.source.connect(self.made.schema) as connection, connection.cursor() as cursor:
+                while not self.stop.is_set():
+                    key = dice.randrange(self.keys) * of + mine
+                    version += 1
+                    act = dice.random()
+                    if act < 0.5:
+                        cursor.execute(f"UPDATE `{self.table}` SET version = %s WHERE id = %s", (version, key))
+                    elif act < 0.75:
+                        cursor.execute(f"DELETE FROM `{self.table}` WHERE id = %s", (key,))
+                    else:
+                        cursor.execute(f"REPLACE INTO `{self.table}` VALUES (%s, %s, 'w')", (key, version))
+                    self.changes += 1
+                    if dice.random() < 0.2:
+                        time.sleep(0.002)
+        except BaseException as error:
+            self.errors.append(error)
+
+
+class Watcher:
+    """Polls the target: the version of a row must never be lower than one seen before."""
+
+    def __init__(self, made: Case, table: str) -> None:
+        self.made, self.table = made, table
+        self.stop = threading.Event()
+        self.seen: dict[int, int] = {}
+        self.back: list[str] = []
+        self.polls = 0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join(30)
+
+    def _run(self) -> None:
+        with self.made.target.connect(self.made.schema) as connection, connection.cursor() as cursor:
+            while not self.stop.is_set():
+                cursor.execute(f"SELECT id, version FROM `{self.table}`")
+                for key, version in cursor.fetchall():
+                    if version < self.seen.get(key, 0):
+                        self.back.append(f"row {key} went from version {self.seen.get(key, 0)} to {version}")
+                    self.seen[key] = max(version, self.seen.get(key, 0))
+                self.polls += 1
+                time.sleep(0.005)
+
+
+def dumped(made: Case, **asked: Any) -> Any:
+    """Start a dump, work on it while batches are delivered, and say how it ended."""
+    from sluice.flows.dumpview import one_view
+
+    with delivering(made):
+        dump = start(made.runtime(), **asked)
+        work(made.runtime(), dump.id)
+    return one_view(made.runtime(), dump.id)
