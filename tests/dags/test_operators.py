@@ -240,6 +240,24 @@ def test_the_trigger_wakes_the_drain_when_it_cannot_look(
     assert _first_event(LogMovedTrigger(path)) == "trouble"
 
 
+def test_no_trigger_fires_before_airflow_has_heard_of_the_end_of_the_task_that_deferred(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "_SETTLE_S", 60.0)
+    flows.change()
+    fired: list[Any] = []
+
+    async def go() -> None:
+        for trigger in (LogMovedTrigger(path), PermitTrigger(path), TurnTrigger(path), HoldTrigger(path, 0.0)):
+            waiting = asyncio.create_task(anext(trigger.run()))
+            await asyncio.wait([waiting], timeout=1)
+            fired.extend([trigger] if waiting.done() else [])
+            waiting.cancel()
+
+    asyncio.run(go())
+    assert fired == []
+
+
 @pytest.mark.parametrize("kind", [DrainOperator, MergeOperator, LoadOperator, AckOperator])
 def test_a_paused_pipeline_waits_in_the_triggerer(path: str, flows: ModuleType, kind: type[Any]) -> None:
     """No attempt is used up by a pause, however long."""

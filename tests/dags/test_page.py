@@ -67,6 +67,20 @@ def test_a_pipeline_is_shown_to_those_who_may_read_its_dag(
     assert logged_in.get("/api/status/secret").status_code == 404
 
 
+def test_one_who_may_only_read_changes_nothing(
+    logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.orchestration import page
+
+    acted: list[Any] = []
+    monkeypatch.setattr(page, "act", lambda *given, **more: acted.append(given))
+    write_pipeline("shop")
+    write_pipeline("secret")
+    assert logged_in.post("/api/pipelines/shop/pause", json={}).status_code == 403
+    assert logged_in.post("/api/pipelines/secret/pause", json={}).status_code == 404
+    assert acted == []
+
+
 @pytest.mark.parametrize("route", ["/static/../sluice_plugin.py", "/static/index.html", "/docs", "/openapi.json"])
 def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
     assert logged_in.get(route).status_code == 404

@@ -25,6 +25,11 @@ _LOOKS_A_STEP = 60
 
 _TROUBLE_FOR_S = 30.0
 
+_SETTLE_S = 1.0
+"""No trigger fires sooner than this after it has begun. A task that defers ends its worker too, and Airflow hears of that end by another
+way than of the trigger's event. Were the task at work again before that, its first end would be taken for the second one's, and the
+attempt be counted as failed: seen on a busy machine, where a worker's end takes its time."""
+
 
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires when there may be something to drain.
@@ -129,7 +134,14 @@ def _my_turn(opened: Runtime) -> bool:
 async def wait_until(
     pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...] = _LOOK_EVERY_S
 ) -> str:
-    """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute."""
+    """Returns ``news`` once ``condition`` holds, ``trouble`` when it could not be asked for half a minute; never before ``_SETTLE_S``."""
+    began = time.monotonic()
+    outcome = await _outcome(pipeline, condition, look_every_s)
+    await asyncio.sleep(max(began + _SETTLE_S - time.monotonic(), 0.0))
+    return outcome
+
+
+async def _outcome(pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...]) -> str:
     looks = 0
     trouble_since: float | None = None
     while True:
