@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-control faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,10 +68,13 @@ bench-freshness: venv kernels servers ## seconds from a commit at the source to 
 bench-distance: venv kernels servers ## catch-up with 30 ms to the source and to the target, against the same job side by side
 	@$(BIN)/python tests/bench/bench_distance.py
 
+bench-control: venv kernels servers ## seconds from pause, resume, restart or rollback until every run in flight obeys, on the demo stack
+	@$(BIN)/python tests/bench/bench_control.py
+
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py
 
-faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), and kills on the whole stack; compares both sides
+faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), kills on the whole stack, every point at which a task may be paused
 	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults -q -s
 
 clean: demo-down ## remove the environment, fetched servers, data and caches

@@ -100,11 +100,13 @@ class TcpProxy:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {near, far}
+        left = threading.Semaphore(1)
         for source, sink in ((near, far), (far, near)):
-            self._pass_on(source, sink)
+            self._pass_on(source, sink, left)
         return None
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, left: threading.Semaphore) -> None:
+        """One direction. ``left``: taken by the one that ends first; the other one closes both sockets."""
         pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(_HELD)
 
         def read() -> None:
@@ -126,6 +128,8 @@ class TcpProxy:
                     self._flowing.wait()
                     if not piece:
                         sink.shutdown(socket.SHUT_WR)
+                        if not left.acquire(blocking=False):
+                            self._forget(source, sink)
                         return
                     sink.sendall(piece)
                     if self.bytes_per_s:

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,11 +144,26 @@ def _backlog(stack: Stack) -> list[dict[str, Any]]:
     took = time.time() - began
     runtime = Runtime.build(find_pipeline(PIPELINE, pipelines_folder()))
     sizes = [batch.changes for batch in read(runtime, recent=60).recent if batch.number > done]
-    print(f"backlog: {changes} changes in batches of {sizes}; {_overlap(stack, began)}", flush=True)
+    overlap = _overlap(stack, began)
+    print(
+        f"backlog: {changes} changes in batches of {sizes}; {overlap.batches} batches on their way and {overlap.stages} stages at work"
+        f" at the same time at most, two or more stages in {overlap.share:.0%} of the time",
+        flush=True,
+    )
     workload = (
         f"{changes} changes of the shop, half of them waiting, half written meanwhile, until both sides are equal"
     )
-    return [_line("backlog_throughput", workload, changes / took * 1000, "changes/s")]
+    return [
+        _line("backlog_throughput", workload, changes / took * 1000, "changes/s"),
+        _line("backlog_largest_batch", f"{workload}; {len(sizes)} batches", max(sizes) * 1000, "changes"),
+        _line("backlog_batches_at_once", workload, overlap.batches * 1000, "batches"),
+        _line(
+            "backlog_stages_overlap",
+            f"{workload}; {overlap.stages} stages at most",
+            overlap.share * 1000,
+            "of the time",
+        ),
+    ]
 
 
 def _replica(stack: Stack, seconds: float) -> dict[str, float]:
@@ -192,7 +208,7 @@ def _equal(stack: Stack) -> bool:
     return checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA)
 
 
-def _wait(condition: Any, seconds: float, what: str, *, quietly: bool = False) -> None:
+def _wait(condition: Any, seconds: float, what: str, *, quietly: bool = False, every_s: float = 0.3) -> None:
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(Exception) if quietly else contextlib.nullcontext():
@@ -200,7 +216,7 @@ def _wait(condition: Any, seconds: float, what: str, *, quietly: bool = False) -
                 return
         if time.monotonic() > end:
             raise SystemExit(f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.3)
+        time.sleep(every_s)
 
 
 # -- where the time goes -----------------------------------------------------------------------------------------------
@@ -275,15 +291,34 @@ def _stages(stack: Stack, since: float, until: float) -> str:
     return f"{text}, cycle {statistics.median(cycles) if cycles else 0:.2f} ({len(runs)} runs)"
 
 
-def _overlap(stack: Stack, since: float) -> str:
-    """How many runs were at work at the same time, at most."""
-    spans = []
-    for tasks in _instances(stack, since).values():
-        drain, ack = tasks.get("drain", {}), tasks.get("ack.reporting", {})
+@dataclass(frozen=True)
+class Overlap:
+    """``batches``: runs between the start of their drain and the end of their ack at the same time, at most. ``stages``: tasks of
+    different kinds at work at the same moment, at most; ``share``: of the time in which anything was at work, that with two or more."""
+
+    batches: int
+    stages: int
+    share: float
+
+
+def _overlap(stack: Stack, since: float) -> Overlap:
+    whole, tasks = [], []
+    for run in _instances(stack, since).values():
+        drain, ack = run.get("drain", {}), run.get("ack.reporting", {})
         if drain.get("start") and ack.get("end"):
-            spans.append((drain["start"], ack["end"]))
-    most = max((sum(1 for a, b in spans if a <= at < b) for at, _ in spans), default=0)  # type: ignore[operator]
-    return f"{most} batches at work at the same time"
+            whole.append((drain["start"], ack["end"]))
+            tasks += [(at["start"], at["end"], kind) for kind, at in run.items() if at["start"] and at["end"]]
+    moments = sorted({moment for start, end, _ in tasks for moment in (start, end)})
+    spans = [
+        (until - at, len({kind for start, end, kind in tasks if start <= at < end}))
+        for at, until in itertools.pairwise(moments)
+    ]
+    busy = sum(seconds for seconds, kinds in spans if kinds)
+    return Overlap(
+        max((sum(1 for start, end in whole if start <= at < end) for at, _ in whole), default=0),
+        max((kinds for _, kinds in spans), default=0),
+        sum(seconds for seconds, kinds in spans if kinds > 1) / busy if busy else 0.0,
+    )
 
 
 def _seconds(text: str | None) -> float:

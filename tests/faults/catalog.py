@@ -65,7 +65,7 @@ def pause_task(world: World, choose: random.Random) -> str:
     kind = choose.choice(TASKS)
     crew, process = _catch(world, choose, kind)
     time.sleep(choose.choice((0.0, 0.005, 0.02, 0.1)))
-    for_s = SESSION_S * choose.uniform(1.3, 2.0)
+    for_s = SESSION_S * choose.uniform(1.2, 1.7)
     with contextlib.suppress(psutil.Error):
         process.suspend()
         time.sleep(for_s)
@@ -75,7 +75,7 @@ def pause_task(world: World, choose: random.Random) -> str:
 
 def pause_crew(world: World, choose: random.Random) -> str:
     crew = choose.choice(world.crews)
-    for_s = SESSION_S * choose.uniform(1.3, 2.0)
+    for_s = SESSION_S * choose.uniform(1.2, 1.7)
     crew.signal(signal.SIGSTOP)
     time.sleep(for_s)
     crew.signal(signal.SIGCONT)
@@ -187,6 +187,11 @@ def pause_pipeline(world: World, choose: random.Random) -> str:
 
 
 def roll_back(world: World, choose: random.Random) -> str:
+    """While a batch is on its way, if one comes along."""
+    end = time.monotonic() + 3
+    with world.state() as state:
+        while not state.undelivered() and time.monotonic() < end:
+            time.sleep(0.01)
     plan = admin.rollback(world.runtime(), by="walk", dry_run=False)
     return plan.steps[0]
 

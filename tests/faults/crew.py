@@ -1,9 +1,8 @@
 """A small scheduler of flows, as Airflow's local executor runs them: one forked process a task, retried until it succeeds.
 
-``python -m tests.faults.crew PIPELINE.yaml NAME LANES EVENTS CLOCK`` runs until it is ended. A lane is a run: drain, merge, load and ack of
-each target, each task in a process of its own that may be killed or paused. Lanes know nothing of each other: the order of batches is
-ZooKeeper's business. Every start and end is a line in the file EVENTS;
-the file CLOCK says how wrong the wall clock is. With a file PIPELINE.turns beside the pipeline, crews take turns.
+:func:`main` runs until its process is ended. A lane is a run: drain, merge, load and ack of each target, each task in a process of its own
+that may be killed or paused. Lanes know nothing of each other: the order of batches is ZooKeeper's business. Every start and end is a line in
+a file; another says how wrong the wall clock is. With a file PIPELINE.turns beside the pipeline, crews take turns.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sluice.binlog.capture import warm_up
 from sluice.config.loading import load_pipeline
 from sluice.errors import SluiceError
 from sluice.flows.ack import ack
@@ -30,7 +28,7 @@ from sluice.flows.runtime import Runtime
 from tests.faults.clock import obey
 
 IDLE_WAIT_S = 0.5
-RETRY_S = 0.3
+RETRY_S = 0.2
 
 
 @dataclass
@@ -89,12 +87,12 @@ class Lane:
 
 
 def main(pipeline: str, crew: str, lanes: str, events: str, clock: str) -> None:
+    """``pipeline``: its file; ``crew``: this one's name and the number of its life; ``lanes``: runs at a time; ``events``, ``clock``: files."""
     obey(Path(clock))
-    warm_up()
     out = open(events, "a", buffering=1)  # noqa: SIM115 - as long as the process
 
     def say(what: str, **more: Any) -> None:
-        out.write(json.dumps({"what": what, **more}) + "\n")
+        out.write(json.dumps({"what": what, "at": round(time.monotonic(), 3), **more}) + "\n")
 
     crewmen = [Lane(Path(pipeline), crew, Path(f"{events}.{crew}.{i}")) for i in range(int(lanes))]
     say("ready", pid=os.getpid())
@@ -137,7 +135,3 @@ def _child(lane: Lane, task: str, target: str, say: Any) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:6])

@@ -1,11 +1,12 @@
 """A seeded random walk over faults, under load. After each: both sides equal, acknowledgements one by one, no batch twice.
 
-``make faults`` takes 60 steps, ``make test`` six; ``SLUICE_FAULTS=1000`` is the long walk. ``SLUICE_FAULT_SEED`` replays one;
+``make test`` and ``make faults`` take 60 steps, ``SLUICE_FAULTS=1000`` is the long walk, fewer are a quick look. ``SLUICE_FAULT_SEED`` replays one;
 ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -17,7 +18,7 @@ import pytest
 from tests.faults.catalog import FAULTS
 from tests.faults.world import World
 
-STEPS = int(os.environ.get("SLUICE_FAULTS", "6"))
+STEPS = int(os.environ.get("SLUICE_FAULTS", "60"))
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 
@@ -46,21 +47,23 @@ def test_a_walk_over_faults_ends_equal(tmp_path: Path) -> None:
                     world.set_consistency(consistency)
                     world.set_turns(number % 20 < 10)
                     world.prune()
-                before = world.acknowledged()[0]
+                before, clock = world.acknowledged()[0], [time.monotonic()]
                 world.work()
                 world.wait_until(lambda before=before: world.acknowledged()[0] > before, "a batch before the fault")
-                begun = time.monotonic()
+                clock.append(time.monotonic())
                 detail = fault.strike(world, choose)
-                struck_s = time.monotonic() - begun
-                time.sleep(choose.uniform(0, 0.5))
+                clock.append(time.monotonic())
+                time.sleep(choose.uniform(0, 0.3))
                 world.settle()
+                clock.append(time.monotonic())
             except BaseException as error:
                 trail = "\n".join(told[-8:])
                 raise AssertionError(
                     f"step {number} ({fault.name}) of seed {SEED}: {error}\nbefore it:\n{trail}\n"
                     f"replay: SLUICE_FAULT_SEED={SEED} SLUICE_FAULTS={number + 1} make faults"
                 ) from error
-            how = f"{struck_s:.1f} s, {world.consistency}{', in turns' if world.turns else ''}"
+            parts = " + ".join(f"{later - earlier:.1f}" for earlier, later in itertools.pairwise(clock))
+            how = f"{parts} s, {world.consistency}{', in turns' if world.turns else ''}"
             told.append(f"{number:4} {time.monotonic() - started:6.1f} s  {fault.name}: {detail} ({how})")
             print(told[-1], flush=True)
         batches = world.acknowledged()[0]

@@ -38,9 +38,41 @@ from tests.proxy import TcpProxy
 SCHEMA = "walk"
 SESSION_S = 1.5
 LANES = 3
-PATIENCE_S = 120.0
+PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
 JOURNAL = "journal"
+_LATELY_BYTES = 1 << 16
+
+
+class Nursery:
+    """The process that forks crews; see :mod:`tests.faults.nursery`."""
+
+    def __init__(self, world: World) -> None:
+        environment = world.case.environment
+        environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)])
+        log = (world.folder / "nursery.log").open("ab")
+        self._process = subprocess.Popen(
+            world.disk.inside([sys.executable, "-m", "tests.faults.nursery"]),
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        log.close()
+
+    def bear(self, log: Path, arguments: list[str]) -> psutil.Process:
+        """A new crew's process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"log": str(log), "arguments": arguments}) + "\n")
+        self._process.stdin.flush()
+        return psutil.Process(int(self._process.stdout.readline()))
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 class Crew:
@@ -52,32 +84,22 @@ class Crew:
         self.clock = Clock(world.folder / f"clock-{name}")
         self.events = world.folder / f"events-{name}.jsonl"
         self._life = 0
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     def start(self) -> None:
         self._life += 1
-        log = (self.world.folder / f"crew-{self.name}.log").open("ab")
         name = f"{self.name}{self._life}"
         files = [str(self.world.case.path), name, str(LANES), str(self.events), str(self.clock.file)]
-        argv = [sys.executable, "-m", "tests.faults.crew", *files]
-        environment = self.world.case.environment
-        environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)])
-        self._process = subprocess.Popen(
-            self.world.disk.inside(argv), env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        log.close()
+        self._process = self.world.nursery.bear(self.world.folder / f"crew-{self.name}.log", files)
 
     def revive(self) -> None:
-        if self._process is not None and self._process.poll() is not None:
+        if not self._process.is_running():
             self.start()
 
     def processes(self) -> list[psutil.Process]:
         """The scheduler first, then its tasks."""
-        assert self._process is not None
         with contextlib.suppress(psutil.Error):
-            leader = psutil.Process(self._process.pid)
-            return [leader, *leader.children(recursive=True)]
+            return [self._process, *self._process.children(recursive=True)]
         return []
 
     def tasks(self, kind: str) -> list[psutil.Process]:
@@ -92,11 +114,14 @@ class Crew:
         return [mine[pid] for pid, task in doing.items() if task == kind and pid in mine]
 
     def history(self) -> list[dict[str, Any]]:
+        """What its tasks did lately, oldest first."""
         try:
-            lines = self.events.read_text().splitlines()
+            with self.events.open("rb") as file:
+                file.seek(max(self.events.stat().st_size - _LATELY_BYTES, 0))
+                lines = file.read().decode("utf-8", "replace").splitlines()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines[-400:] if line.endswith("}")]
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def signal(self, number: int) -> None:
         """To the scheduler and all its tasks."""
@@ -109,8 +134,8 @@ class Crew:
         for process in members:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        if self._process is not None:
-            self._process.wait()
+        with contextlib.suppress(psutil.Error):
+            self._process.wait(timeout=10)
 
 
 class World:
@@ -160,6 +185,8 @@ class World:
         self.set_consistency("row")
         with self.runtime().state():
             pass
+        self.nursery = Nursery(self)
+        self._stack.callback(self.nursery.end)
         self.crews: list[Crew] = []
         self._stack.callback(lambda: [crew.end() for crew in self.crews])
         self.crews = [Crew(name, self) for name in ("A", "B")]
@@ -214,7 +241,7 @@ class World:
                 last = None
             except (SluiceError, pymysql.MySQLError, OSError) as error:
                 last = error
-            time.sleep(0.1)
+            time.sleep(0.05)
         raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})\n{self.story()}")
 
     def story(self) -> str:
@@ -271,9 +298,12 @@ class World:
         text = self.case.yaml.replace(
             "connection: case_target\n", f"connection: case_target\n    consistency: {word}\n"
         )
-        text = text.replace("segments: {uri:", "segments: {retain: 1s, uri:").replace(
-            "session_timeout: 2s", f"session_timeout: {SESSION_S:g}s"
-        )
+        for old, new in (
+            ("segments: {uri:", "segments: {retain: 1s, uri:"),
+            ("session_timeout: 2s", f"session_timeout: {SESSION_S:g}s"),
+            ("max_wait: 200ms", "max_wait: 100ms"),
+        ):
+            text = text.replace(old, new)
         partial = self.case.path.with_suffix(".tmp")
         partial.write_text(text)
         partial.rename(self.case.path)
