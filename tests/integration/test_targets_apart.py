@@ -99,6 +99,7 @@ def test_a_failing_target_holds_only_itself(two: Two) -> None:
     two.change(1)
     assert all(isinstance(o, LoadOutcome) for o in two.run_once("1").values())
     two.link.refusing = True
+    two.link.cut()
     for number in range(2, 9):  # more than the window of three
         two.change(number)
         outcomes = two.run_once(str(number))
@@ -132,6 +133,7 @@ def test_a_failing_target_holds_only_itself(two: Two) -> None:
 
 def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two: Two) -> None:
     two.link.refusing = True
+    two.link.cut()
     two.change(1)
     with pytest.raises(TargetUnavailable):
         list(run(two.runtime, until_head=True))
@@ -154,6 +156,7 @@ def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two:
 
 def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:
     two.link.refusing = True
+    two.link.cut()
     two.change(1)
     two.run_once("1")
     two.link.heal()
@@ -175,6 +178,7 @@ def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(tw
 
 def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> None:
     two.link.refusing = True
+    two.link.cut()
     two.change(1)
     two.run_once("1")
     two.link.heal()
@@ -189,6 +193,7 @@ def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> N
 
 def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
     two.link.refusing = True
+    two.link.cut()
     two.change(1)
     two.run_once("1")
     two.case.target.execute(f"DROP TABLE `{two.case.schema}`.t")
@@ -212,3 +217,27 @@ def test_a_table_that_one_target_lacks_is_its_own_trouble(two: Two) -> None:
     two.archive.execute(f"CREATE TABLE `{two.case.schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
     assert not catch_up(two.runtime, "archive").held
     assert two.rows(two.archive) == two.rows(two.case.source)
+
+
+def test_a_target_that_joins_while_batches_are_on_their_way_begins_behind_them(two: Two) -> None:
+    """Airflow gives open runs the new target's tasks at once; only a drain says where a target begins."""
+    before = two.case.path.read_text()
+    two.case.path.write_text(before + "  - {name: late, type: mysql, connection: case_archive}\n")
+    late = two.case.runtime()
+    two.change(1)
+    batch = drain(two.runtime, claim="test:here:1", idle_wait_s=2).batch
+    assert batch is not None
+    merge(two.runtime, batch)
+    assert deliver(late, "late", batch) == LoadOutcome("late", batch, already=True)
+    for target in ("copy", "archive"):
+        assert isinstance(deliver(late, target, batch), LoadOutcome)
+        ack(late, target, batch)
+    assert [row[0] for row in two.archive.execute(f"SELECT target FROM `{two.case.schema}`._sluice_ack")] == ["archive"]
+    two.runtime = late
+    two.change(2)
+    assert {name: getattr(o, "batches", None) for name, o in two.run_once("2").items()} == {
+        "copy": 1,
+        "archive": 1,
+        "late": 1,
+    }
+    assert two.acked() == {"copy": 2, "archive": 2, "late": 2}

@@ -66,14 +66,15 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     with runtime.state() as state:
         watch = Watch(state, f"loading batch {batch} into {target}")
         process = state.process(target)
-        if process is not None and process.batch >= batch:
+        if (
+            process is None or process.batch >= batch
+        ):  # None: it joined behind this batch; the next drain says where it begins
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
             loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
-            process = state.process(target)
-            began = process.began if process else 0
-            held = loader.begin_load(lease.epoch, began)
-            if process is not None and held < process.batch:
+            process = state.process(target) or process
+            held = loader.begin_load(lease.epoch, process.began)
+            if held < process.batch:
                 raise LoadError(
                     f"target {target} says it holds batch {held}, but batch {process.batch} was acknowledged: it was restored or replaced",
                     where=f"pipeline {runtime.name}",
