@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.pipelines import Case, case
+from tests.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -159,3 +160,22 @@ def test_until_head_ends_when_somebody_else_delivered(orders: Case, start: Calla
     assert "done: 0 batches" in shown.stdout
     assert delivered(orders)
     assert first.process.poll() is None
+
+
+def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[[str], Owner]) -> None:
+    target = orders.target
+    with TcpProxy(target.host, target.port) as link:
+        straight = f'"port": {target.port}'
+        assert straight in orders.connections["case_target"]
+        orders.connections["case_target"] = orders.connections["case_target"].replace(straight, f'"port": {link.port}')
+        orders.path.write_text(orders.path.read_text() + "retry: {delay: 200ms, max_delay: 1s}\n")
+        owner = start("first")
+        insert(orders, 1)
+        wait_until(lambda: delivered(orders), "the first delivery")
+        link.refusing = True
+        link.cut()
+        insert(orders, 2)
+        wait_until(lambda: owner.log.read_text().count("trying_again") > 1, "attempts in vain")
+        link.heal()
+        wait_until(lambda: delivered(orders), "delivery")
+        assert owner.process.poll() is None

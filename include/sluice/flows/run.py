@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
+from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.ack import ack
 from sluice.flows.apart import OF_A_TARGET, catch_up, deliver
 from sluice.flows.capture import drain, head_of
@@ -61,10 +61,29 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
         name = os.environ.get("SLUICE_INSTALLATION") or f"{socket.gethostname()}:{os.getpid()}"
         runtime.owner = f"cli:{name}"
     try:
-        yield from _run(runtime, until_head, batches)
+        ends = until_head or batches is not None
+        yield from _run(runtime, until_head, batches) if ends else _for_ever(runtime)
     finally:
         if owned:
             runtime.owner = None
+
+
+def _for_ever(runtime: Runtime) -> Iterator[Step]:
+    retry, failed, steps = runtime.pipeline.retry, 0, 0
+    while True:
+        try:
+            for step in _run(runtime, False, None):
+                steps += 1
+                failed = 0 if step.phase == "acknowledged" else failed
+                yield step
+        except SluiceError as error:
+            may_pass = error.retryable or isinstance(error, Fenced)
+            if not may_pass or steps < 2:  # the first is the announcement of the first drain
+                raise
+            pause_s = min(retry.delay * 2 ** min(failed, 16), retry.max_delay).total_seconds()
+            failed += 1
+            _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
+            time.sleep(pause_s)
 
 
 def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[Step]:
