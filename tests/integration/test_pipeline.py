@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import random
 import signal
 import subprocess
@@ -327,6 +329,35 @@ def test_a_skipped_batch_is_kept(shop: Case) -> None:
     shop.run_until_head()
     assert [r[0] for r in shop.target.execute(f"SELECT id FROM `{shop.schema}`.customers")] == [2]
     assert list((shop.folder / "store").rglob("dead-letters/copy/batch=0000000001/*/*.parquet"))
+
+
+def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
+    begin(shop)
+    argv = shop.command("status", str(shop.path), "--watch")
+    us, terminal = pty.openpty()
+    table = subprocess.Popen(
+        argv, env={**shop.environment, "TERM": "xterm", "COLUMNS": "200"}, stdout=terminal, stdin=terminal
+    )
+    lines = subprocess.Popen([*argv, "--json"], env=shop.environment, stdout=subprocess.PIPE, text=True)
+    os.close(terminal)
+    try:
+        assert lines.stdout is not None
+        assert json.loads(lines.stdout.readline())["targets"][0]["batch"] == 0
+        insert(shop, 1)
+        shop.run_until_head()
+        while json.loads(lines.stdout.readline())["targets"][0]["batch"] != 1:
+            pass
+        shown = ""
+        while "idle" not in shown or shown.count("delivered") < 2:  # drawn again and again
+            shown += os.read(us, 65536).decode("utf-8", "replace")
+        for process in (table, lines):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+    finally:
+        for process in (table, lines):
+            process.kill()
+            process.wait()
+        os.close(us)
 
 
 def test_status_segments_and_tail(shop: Case) -> None:

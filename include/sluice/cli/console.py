@@ -39,7 +39,7 @@ def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
 
 def print_json(data: Any) -> None:
     """One line of JSON on standard output; what JSON has no type for goes as text."""
-    print(json.dumps(data, ensure_ascii=False, default=str))
+    print(json.dumps(data, ensure_ascii=False, default=str), flush=True)
 
 
 def print_error(error: SluiceError) -> None:

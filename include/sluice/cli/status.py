@@ -22,15 +22,18 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Positions, batches in flight and lag, of one pipeline or all."""
+    """Positions, batches in flight and lag, of one pipeline or all. With --watch and --json, a line of JSON every second."""
     from sluice.flows.status import status as read_status
 
     log_to_stderr(False)
     runtimes = [open_pipeline(pipeline)] if pipeline else _all_runtimes()
     if as_json:
-        results = [read_status(r).to_json() for r in runtimes]
-        print_json(results[0] if pipeline else results)
-        return
+        while True:
+            results = [read_status(r).to_json() for r in runtimes]
+            print_json(results[0] if pipeline else results)
+            if not watch:
+                return
+            time.sleep(1)
     if not watch:
         out.print(_status_table([read_status(r) for r in runtimes]))
         return
