@@ -1,4 +1,4 @@
-"""Two kinds of pipeline on a real Airflow: stages by spark-submit, and two targets of which one fails."""
+"""Kinds of pipeline on a real Airflow: stages by spark-submit, two targets of which one fails, a rule with a task of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from tests.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-SUBMITTED, APART = "submitted", "apart"
+SUBMITTED, APART, RULED = "submitted", "apart", "ruled"
+
+ENGINE = """\
+rules:
+  - {name: mark, path: mark.py, order: 1}
+  - {name: slow, path: slow.py, order: 2, task: own}
+  - {name: last, path: last.py, order: 3}
+"""
+RULE = """\
+def transform(row, context):
+    return {**row, "note": row["note"] + " NAME"}
+"""
 
 
 class World:
@@ -29,7 +40,7 @@ class World:
         self.made, self.archive, self.link = made, archive, link
         self.started: TestAirflow
 
-    def write(self, name: str, *, mode: str, second: bool) -> Path:
+    def write(self, name: str, *, mode: str, second: bool = False, rules: str = "") -> Path:
         text = self.made.yaml.replace("pipeline: case", f"pipeline: {name}").replace("mode: local", f"mode: {mode}")
         text = text.replace(f"/test/{self.made.schema}", f"/test/{name}").replace(
             f'"{self.made.schema}\\\\..*"', f'"{self.made.schema}\\\\.{name}"'
@@ -41,7 +52,7 @@ class World:
         if second:
             text = text.rstrip() + "\n  - {name: archive, type: mysql, connection: case_archive}"
         path = self.made.folder / f"{name}.yaml"
-        path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\n")
+        path.write_text(f"{text}\nretry: {{delay: 1s, max_delay: 3s}}\n{rules}")
         return path
 
     def runtime(self, name: str) -> Runtime:
@@ -83,7 +94,10 @@ def world(
         for server in (mysql_source, mysql_target, archive):
             server.execute(
                 f"CREATE DATABASE {schema}",
-                *(f"CREATE TABLE {schema}.{t} (id INT PRIMARY KEY, note VARCHAR(200))" for t in (SUBMITTED, APART)),
+                *(
+                    f"CREATE TABLE {schema}.{t} (id INT PRIMARY KEY, note VARCHAR(200))"
+                    for t in (SUBMITTED, APART, RULED)
+                ),
             )
         with (
             case(folder / "case", mysql_source, mysql_target, zookeeper, schema) as made,
@@ -95,12 +109,16 @@ def world(
                 f'"port": {archive.port}', f'"port": {link.port}'
             )
             world = World(made, archive, link)
-            world.write(SUBMITTED, mode="submit", second=False)
+            world.write(SUBMITTED, mode="submit")
+            (made.folder / "rules/engine.yaml").write_text(ENGINE)
+            for rule in ("mark", "slow", "last"):
+                (made.folder / f"rules/{rule}.py").write_text(RULE.replace("NAME", rule))
+            world.write(RULED, mode="local", rules="rules: engine.yaml\n")
             world.write(APART, mode="local", second=True)
             extra = {"SLUICE_RULES": str(made.folder / "rules")}
             with airflow(tmp_path_factory.mktemp("airflow"), made.folder, made.connections, extra) as started:
                 world.started = started
-                for dag in (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}"):
+                for dag in (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}", f"sync__{RULED}"):
                     started.api.wait_for_dag(dag)
                 yield world
     for server in (mysql_source, mysql_target):
@@ -142,6 +160,29 @@ def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> N
     wait_until(lambda: world.acknowledged(APART, "archive") >= last, "its acknowledgements")
     world.change(APART, 8)
     wait_until(lambda: world.same(world.archive, APART), "the next batch at both targets")
+
+
+def test_a_rule_with_a_task_of_its_own(world: World) -> None:
+    """Between merge and load; it fails by itself, and goes on when its file is mended, with what the merge left."""
+    dag, schema = f"sync__{RULED}", world.made.schema
+    world.begins(RULED)
+
+    def delivered() -> list[str]:
+        return [row[0] for row in world.made.target.execute(f"SELECT note FROM `{schema}`.{RULED} ORDER BY id")]
+
+    def states(task_id: str) -> list[str]:
+        return [task["state"] for task in world.started.tasks(dag) if task["task_id"] == task_id]
+
+    world.made.source.execute(f"INSERT INTO `{schema}`.{RULED} VALUES (1, 'a')")
+    wait_until(lambda: delivered() == ["a mark slow last"], "the row through all three rules")
+    wait_until(lambda: "success" in states("rule.slow"), "the rule's own task")
+    rule = world.made.folder / "rules/slow.py"
+    rule.write_text(RULE.replace("row[", "rwo["))
+    world.made.source.execute(f"INSERT INTO `{schema}`.{RULED} VALUES (2, 'b')")
+    wait_until(lambda: "up_for_retry" in states("rule.slow"), "the attempt that fails")
+    assert not {"failed", "up_for_retry"}.intersection(states("merge"))
+    rule.write_text(RULE.replace("NAME", "better"))
+    wait_until(lambda: delivered() == ["a mark slow last", "b mark better last"], "the next attempt")
 
 
 def test_an_idle_pipeline_opens_no_runs(world: World) -> None:

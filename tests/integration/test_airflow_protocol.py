@@ -82,6 +82,7 @@ def east(orders: Case, metrics: tuple[int, dict[str, float]], tmp_path_factory: 
     extra = {
         "SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules"),
         "AIRFLOW__METRICS__STATSD_ON": "True", "AIRFLOW__METRICS__STATSD_PORT": str(metrics[0]),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer",
     }  # fmt: skip
     with airflow(tmp_path_factory.mktemp("east"), orders.folder, orders.connections, extra) as started:
         started.api.wait_for_dag(DAG)
@@ -171,6 +172,18 @@ def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None
     assert post(east, "/sluice/api/pipelines/case/resume", {}, token)[0] == 200
     with orders.runtime().state() as state:
         assert state.permit().open
+
+
+def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) -> None:
+    """Airflow made up the reader's password when it first saw the user."""
+    password = json.loads((east.folder / "home" / "passwords.json").read_text())["reader"]
+    token = post(east, "/auth/token", {"username": "reader", "password": password}, None)[1]["access_token"]
+    for action in ("pause", "resume", "restart", "rollback"):
+        status, said = post(east, f"/sluice/api/pipelines/case/{action}", {}, token)
+        assert (status, "not change it" in said) == (403, True)
+    conf = {"conf": {"pipeline": "case", "action": "pause"}, "logical_date": None}
+    assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
+    assert _permit(orders).open
 
 
 def test_lag_and_positions_are_metrics_at_work_and_at_rest(
