@@ -45,6 +45,7 @@ from sluice.targets.mysql.connection import (
     errors,
 )
 from sluice.targets.mysql.fence import AckTable
+from sluice.targets.mysql.kept import Kept
 from sluice.targets.mysql.review import read_triggers, review
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
 
@@ -66,7 +67,7 @@ class MySQLOptions(BaseModel):
 
 
 class MySQLTarget:
-    """One MySQL or MariaDB server. A connection lives as long as one verb."""
+    """One MySQL or MariaDB server. A session is one verb's, and then kept for the next one for a moment."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         consistency=frozenset({"row", "table", "batch"}), transactional=True, keyless=True, replaces=True
@@ -369,12 +370,16 @@ class MySQLTarget:
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[_Session]:
-        connection = connect(self.endpoint)
+        session = _kept.take(self.endpoint)
+        connection = session.connection if session else connect(self.endpoint)
         try:
             with errors(self.endpoint, doing):
-                yield _Session(connection)
-        finally:
+                session = session or _Session(connection)
+                yield session
+        except BaseException:
             connection.close()
+            raise
+        _kept.give(self.endpoint, session)
 
     def _transaction(self, session: _Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
         """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
@@ -405,7 +410,7 @@ class _Session:
     """A connection with its cursor and what its server understands."""
 
     def __init__(self, connection: TargetConnection) -> None:
-        self._connection = connection
+        self.connection = connection
         self.cursor = connection.cursor()
         self.cursor.execute("SELECT VERSION(), @@max_allowed_packet, @@GLOBAL.local_infile")
         version, packet, local_infile = self.cursor.fetchone()
@@ -424,15 +429,22 @@ class _Session:
         )
         self._lax = False
 
+    def fileno(self) -> int:
+        sock: Any = self.connection._sock  # type: ignore[attr-defined]
+        return int(sock.fileno()) if sock is not None else -1
+
+    def close(self) -> None:
+        self.connection.close()
+
     def begin(self) -> None:
-        self._connection.begin()
+        self.connection.begin()
 
     def commit(self) -> None:
-        self._connection.commit()
+        self.connection.commit()
 
     def rollback(self) -> None:
         try:
-            self._connection.rollback()
+            self.connection.rollback()
         except (
             Exception
         ) as error:  # the connection is gone, and the server rolls back by itself; the first error is the one to show
@@ -454,8 +466,8 @@ class _Session:
                 self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
                 self._lax = statement.lax
             if statement.data is None:
-                self._connection.query(statement.sql)
-            elif self._connection.load(statement.sql, statement.data):
+                self.connection.query(statement.sql)
+            elif self.connection.load(statement.sql, statement.data):
                 self._refuse_warnings()
             count += 1
         return count
@@ -469,3 +481,6 @@ def _has_enum_errors(rows: pa.Table) -> bool:
 def _names(group: Sequence[TableChanges]) -> str:
     names = [str(item.table.table) for item in group]
     return f"loading {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+_kept: Kept[_Session] = Kept()

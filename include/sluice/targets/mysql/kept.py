@@ -1,0 +1,91 @@
+"""Sessions that wait for the next verb of this process: a login takes eight round trips, most of a small batch over a distance.
+
+A session is kept only after a verb that went well, so it is in no transaction and holds no lock. One that the server has closed meanwhile
+is not given out again. A forked process begins with none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+import time
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from sluice.config.connections import Endpoint
+
+KEPT_S = 15.0
+"""Much less than the time after which the server ends a silent session."""
+
+MOST = 8
+"""Of one server; more are closed at once."""
+
+
+class Session(Protocol):
+    """What is kept."""
+
+    def fileno(self) -> int:
+        """Of its socket; -1 if it is closed."""
+        ...
+
+    def close(self) -> None:
+        """Say good-bye and hang up."""
+        ...
+
+
+_S = TypeVar("_S", bound=Session)
+
+
+class Kept(Generic[_S]):
+    """Idle sessions by endpoint; for all threads of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[tuple[float, _S]]] = {}
+        os.register_at_fork(after_in_child=self._forget)
+
+    def take(self, endpoint: Endpoint) -> _S | None:
+        """The one that was used last, if it is still good."""
+        with self._lock:
+            idle = self._idle.get(_key(endpoint), [])
+            gone = [one for at, one in idle if not _is_good(at, one)]
+            idle[:] = [(at, one) for at, one in idle if one not in gone]
+            found = idle.pop()[1] if idle else None
+        _close(gone)
+        return found
+
+    def give(self, endpoint: Endpoint, session: _S) -> None:
+        """Keep it for a while."""
+        with self._lock:
+            idle = self._idle.setdefault(_key(endpoint), [])
+            idle.append((time.monotonic(), session))
+            gone = [one for _, one in idle[:-MOST]]
+            del idle[:-MOST]
+        _close(gone)
+
+    def _forget(self) -> None:
+        """In a forked child: the parent's sessions are the parent's. Nothing is sent on them."""
+        self._lock = threading.Lock()
+        self._idle = {}
+
+
+def _key(endpoint: Endpoint) -> str:
+    parts = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, dict(endpoint.extra))
+    return json.dumps(parts, sort_keys=True, default=str)
+
+
+def _is_good(since: float, session: Session) -> bool:
+    """Young, and silent: a server that ends a session says so, or hangs up."""
+    if time.monotonic() - since > KEPT_S or session.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(session.fileno(), select.POLLIN | select.POLLHUP | select.POLLERR)
+    return not poll.poll(0)
+
+
+def _close(sessions: list[_S]) -> None:
+    for session in sessions:
+        with suppress(Exception):  # it may be gone; nobody needs it any more
+            session.close()
