@@ -119,6 +119,7 @@ class TcpProxy:
                 pieces.put((time.monotonic() + self.delay_s, piece))
 
         def write() -> None:
+            piece = b"?"
             try:
                 while True:
                     due, piece = pieces.get()
@@ -136,8 +137,8 @@ class TcpProxy:
                         time.sleep(len(piece) / self.bytes_per_s)
             except OSError:
                 self._forget(source, sink)
-                while pieces.get()[1]:  # so that the reader is not held up for ever
-                    pass
+                while piece:  # so that the reader is not held up for ever
+                    piece = pieces.get()[1]
 
         threading.Thread(target=read, daemon=True).start()
         threading.Thread(target=write, daemon=True).start()

@@ -123,6 +123,11 @@ class Crew:
             return []
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
+    def check_errors(self) -> None:
+        """Whatever strikes them, tasks end with one of Sluice's own errors."""
+        others = [event["text"] for event in self.history() if event["what"] == "crash"]
+        assert not others, f"a task of crew {self.name} ended with an error that says nothing to a user:\n{others[-1]}"
+
     def signal(self, number: int) -> None:
         """To the scheduler and all its tasks."""
         for process in self.processes():
@@ -322,6 +327,8 @@ class World:
         """Wait until all is delivered; then compare everything."""
         self.rest()
         self.wait_until(self.is_level, "delivery of all changes")
+        for crew in self.crews:
+            crew.check_errors()
         self.compare()
         self.check_history()
 
