@@ -22,6 +22,7 @@ class TcpProxy:
         delay_s: every byte arrives so much later, in each direction; order and bandwidth stay.
         bytes_per_s: no faster than this in each direction; None: as fast as it goes.
         refusing: new connections are reset at once.
+        round_trips: how often the near side has spoken after the far side had, over all connections.
     """
 
     def __init__(self, host: str, port: int, *, delay_s: float = 0.0) -> None:
@@ -29,6 +30,7 @@ class TcpProxy:
         self.delay_s = delay_s
         self.bytes_per_s: float | None = None
         self.refusing = False
+        self.round_trips = 0
         self._flowing = threading.Event()
         self._flowing.set()
         self._open: set[socket.socket] = set()
@@ -100,13 +102,13 @@ class TcpProxy:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {near, far}
-        left = threading.Semaphore(1)
-        for source, sink in ((near, far), (far, near)):
-            self._pass_on(source, sink, left)
+        pair = _Pair()
+        self._pass_on(near, far, pair, speaks=True)
+        self._pass_on(far, near, pair, speaks=False)
         return None
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, left: threading.Semaphore) -> None:
-        """One direction. ``left``: taken by the one that ends first; the other one closes both sockets."""
+    def _pass_on(self, source: socket.socket, sink: socket.socket, pair: _Pair, *, speaks: bool) -> None:
+        """One direction; ``speaks``: of the near side."""
         pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(_HELD)
 
         def read() -> None:
@@ -116,6 +118,10 @@ class TcpProxy:
                     piece = source.recv(_PIECE)
                 except OSError:
                     piece = b""
+                if speaks and piece and pair.answered:
+                    with self._lock:
+                        self.round_trips += 1
+                pair.answered = not speaks
                 pieces.put((time.monotonic() + self.delay_s, piece))
 
         def write() -> None:
@@ -129,7 +135,7 @@ class TcpProxy:
                     self._flowing.wait()
                     if not piece:
                         sink.shutdown(socket.SHUT_WR)
-                        if not left.acquire(blocking=False):
+                        if not pair.one_left.acquire(blocking=False):
                             self._forget(source, sink)
                         return
                     sink.sendall(piece)
@@ -148,6 +154,14 @@ class TcpProxy:
             self._open -= set(gone)
         for one in gone:
             _reset(one)
+
+
+class _Pair:
+    """What the two directions of a connection share: the one that ends second closes both sockets; who spoke last."""
+
+    def __init__(self) -> None:
+        self.one_left = threading.Semaphore(1)
+        self.answered = False
 
 
 def _reset(one: socket.socket) -> None:

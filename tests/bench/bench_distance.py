@@ -1,6 +1,6 @@
 """Catch-up over a distance: the same job with 30 ms between the source, Sluice and the target, against the same job side by side.
 
-Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 400000] [--ms 30]``). Every connection to the source and to
+Run by ``make bench-distance`` (``python tests/bench/bench_distance.py [--changes 1600000] [--ms 30]``). Every connection to the source and to
 the target goes through a proxy in a process of its own; only its delay differs. Backlogs of the same kind and size are delivered in turn.
 """
 
@@ -67,9 +67,9 @@ def through(made: Case, links: dict[str, Link]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--changes", type=int, default=400_000, help="changes in each backlog")
+    parser.add_argument("--changes", type=int, default=1_600_000, help="changes in each backlog")
     parser.add_argument("--ms", type=float, default=30, help="round trip in milliseconds")
-    parser.add_argument("--rounds", type=int, default=2, help="backlogs near and far, in turn")
+    parser.add_argument("--rounds", type=int, default=1, help="backlogs near and far, in turn")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     warm_up()

@@ -7,6 +7,8 @@ from typing import Any
 
 import pymysql
 
+from sluice.targets.mysql import target
+
 
 class Budget:
     """Lets ``left`` statements through, then loses every connection at its next one; the first of them runs at the server if ``behind``."""
@@ -17,7 +19,8 @@ class Budget:
         self._lock = threading.Lock()
 
     def wrap(self, connect: Any) -> Any:
-        """A ``connect`` whose connections count."""
+        """A ``connect`` whose connections count; none of those that are open already is used any more."""
+        target._kept.end()
 
         def opened(endpoint: Any) -> Any:
             connection = connect(endpoint)

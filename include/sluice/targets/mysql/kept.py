@@ -65,6 +65,13 @@ class Kept(Generic[_S]):
             del idle[:-MOST]
         _close(gone)
 
+    def end(self) -> None:
+        """Close them all."""
+        with self._lock:
+            gone = [one for idle in self._idle.values() for _, one in idle]
+            self._idle.clear()
+        _close(gone)
+
     def _forget(self) -> None:
         """In a forked child: the parent's sessions are the parent's. Nothing is sent on them."""
         self._lock = threading.Lock()
