@@ -129,6 +129,7 @@ function dumpsOf(status) {
     return el("section", { class: "dump", "data-dump": dump.state },
       el("h3", {}, `Dump ${dump.id} `, el("span", { class: `pill ${DUMPS[dump.state] || "quiet"}` }, dump.state)),
       el("p", { class: "route" }, `${what}${pace}`),
+      dump.held ? el("p", { class: "route warned" }, `waits: ${dump.held}`) : "",
       dump.note ? el("p", { class: "route warned" }, dump.note) : "",
       table(
         ["Table", "State", "Placed", "Rows", "Of about", "Overtaken", "Rows/s", "Left"],

@@ -118,7 +118,7 @@ def test_key_range_keys_condition_and_time_range(quiet: Case) -> None:
 )
 def test_a_condition_is_one_condition(where: str) -> None:
     from sluice.errors import ConfigError
-    from sluice.flows.dumprequest import require_condition
+    from sluice.flows.dumpwanted import require_condition
 
     with pytest.raises(ConfigError):
         require_condition(where)

@@ -200,6 +200,9 @@ def test_what_cannot_be_replaced_is_refused(shop: Case) -> None:
     dump = start(shop.runtime(), replace=True)
     assert "words" in dump.note
     assert {str(r.table): r.replace for r in dump.tables}[f"{shop.schema}.words"] is False
+    shop.path.write_text(shop.yaml.replace("capture:\n", "capture:\n  events: [insert, update]\n"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="does not capture deletes"):
+        start(shop.runtime(), tables=table, replace=True)
     settings(shop, f"mapping: [{{from: '{shop.schema}.words', to: '{shop.schema}.t'}}]")
     with pytest.raises(ConfigError, match="other source tables"):
         start(shop.runtime(), tables=table, replace=True)

@@ -13,6 +13,7 @@ from sluice.binlog.connection import open_connection
 from sluice.errors import SourceUnavailable
 from sluice.flows.dump import work
 from sluice.flows.dumprequest import start
+from sluice.flows.dumpview import one_view
 from sluice.flows.throttle import Throttle, replica_lag_s
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
 from sluice.stack.mysql import MySQLServer
@@ -74,11 +75,13 @@ def held(made: Case, dump: Dump, let_go: Callable[[], None]) -> list[str]:
         worker.start()
         time.sleep(2.5)  # several looks at what holds it
         before = list(steps)
+        assert one_view(made.runtime(), dump.id).held
         let_go()
         worker.join(PATIENCE_S)
     with made.runtime().state() as state:
         assert state.dumps.require(dump.id).state is DumpState.DONE
     assert "marked" in steps
+    assert one_view(made.runtime(), dump.id).held == ""
     return before
 
 

@@ -60,6 +60,8 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
         pace += f", {t.delay_ms} ms between two" if t.delay_ms else ""
         pace += f", at most {t.max_rows_per_second:,} rows/s" if t.max_rows_per_second else ""
         lines.append(Text(pace, style="dim"))
+    if d.held:
+        lines.append(Text(f"waits: {d.held}", style="yellow"))
     if d.note:
         lines.append(Text(d.note, style="yellow"))
     tables = d.tables
@@ -104,7 +106,9 @@ def in_a_line(d: DumpView) -> str:
     estimate = sum(max(t.estimate, t.rows) for t in d.tables)
     left = [t.remaining_s for t in d.tables if t.remaining_s]
     words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
-    if d.state == "running":
+    if d.held:
+        words += f", waits: {d.held}"
+    elif d.state == "running":
         words += f", {d.rate:,.0f} rows/s" + (f", {_span(max(left))} left" if left else "")
     return words
 

@@ -6,7 +6,7 @@
     {root}/{pipeline}/dumps/{id}/tables/{ordinal}   how far the table is cut into chunks
     {root}/{pipeline}/dumps/{id}/placed/{ordinal}   what the drain has placed of it; written by the drain alone
     {root}/{pipeline}/dumps/{id}/chunks/{name}      a chunk that is not placed yet
-    {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk
+    {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk; held-{worker}: what a worker waits for
     {root}/{pipeline}/dumping/{id}                  the dump has not ended
     {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
 """
@@ -22,6 +22,8 @@ from typing import Any
 from sluice.coordination.znodes import Conflict, Create, Put, Remove, Step, Znodes
 from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
+
+_HELD = "held-"
 
 KEPT_DUMPS = 100
 """Ended dumps that are remembered."""
@@ -162,7 +164,15 @@ class DumpStates:
 
     def working(self, dump: str) -> list[str]:
         """Names of the chunks that a living process selects now."""
-        return self._z.children(f"{self._root}/{dump}/working")
+        return [name for name in self._z.children(f"{self._root}/{dump}/working") if not name.startswith(_HELD)]
+
+    def held(self, dump: str) -> str:
+        """What a living worker waits for, ``""`` if none says so."""
+        for name in self._z.children(f"{self._root}/{dump}/working"):
+            node = self._z.get(f"{self._root}/{dump}/working/{name}") if name.startswith(_HELD) else None
+            if node is not None:
+                return node.data.decode()
+        return ""
 
     # -- moves of a worker ----------------------------------------------------------------------------------------------
 
@@ -210,6 +220,18 @@ class DumpStates:
         except Conflict:
             return None
         return replace(moved, version=chunk.version + 1)
+
+    def say_held(self, dump: str, worker: str, why: str) -> None:
+        """A worker waits, and says for what; ``""``: it goes on."""
+        path = f"{self._root}/{dump}/working/{_HELD}{worker}"
+        node = self._z.get(path)
+        steps: list[Step] = []
+        if node is not None:
+            steps = [Put(path, why.encode(), node.version) if why else Remove(path)]
+        elif why:
+            steps = [Create(path, why.encode(), ephemeral=True)]
+        with suppress(Conflict):
+            self._z.transact(steps)
 
     def let_go(self, chunk: Chunk) -> None:
         """The worker is done with the chunk, whatever became of it."""

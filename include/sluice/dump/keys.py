@@ -6,17 +6,21 @@ column's own collation decides how it compares), binary as hex, ENUM and SET by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
 
 import pyarrow as pa
 
-from sluice.errors import UnsupportedType
+from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import to_text
 
 K = ColumnKind
 _NUMBERS = {K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR, K.BIT}
 _MOMENTS = {K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}
+_DECIMALS = {K.DECIMAL, K.FLOAT, K.DOUBLE}
 _BYTES = {K.BINARY, K.VARBINARY, K.BLOB}
 _NO_KEYS = {K.JSON, K.GEOMETRY, K.VECTOR}
 
@@ -59,13 +63,40 @@ def key_literals(columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, .
 
 
 def typed_literal(column: Column, text: str) -> str:
-    """The literal of a value that a person typed for a key column."""
+    """The literal of a value that a person typed for a key column. Raises ConfigError for what is no value of its type.
+
+    A server would take the text ``abc`` for the number 0, and dump another range than the one that was meant.
+    """
     kind = column.kind
-    if kind in _NUMBERS and text.strip().lstrip("+-").isdecimal():
-        return str(int(text))
-    if kind in _BYTES and text.lower().startswith("0x"):
-        return f"x'{bytes.fromhex(text[2:]).hex()}'"
+    with _said(column, text):
+        if kind in _NUMBERS:
+            return str(int(text))
+        if kind in _DECIMALS:
+            value = Decimal(text.strip())
+            if not value.is_finite():
+                raise ValueError(text)
+            return f"{value:f}" + ("e0" if kind is not K.DECIMAL else "")
+        if kind in _BYTES and text.lower().startswith("0x"):
+            return f"x'{bytes.fromhex(text[2:]).hex()}'"
+        if kind in _MOMENTS and not re.fullmatch(r"-?[0-9][0-9:. T-]*", text.strip()):
+            raise ValueError(text)
     return f"_utf8mb4 x'{text.encode().hex()}'"
+
+
+@contextmanager
+def _said(column: Column, text: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        raise ConfigError(f"{text!r} is no value of the key column {column.name} ({column.sql_type})") from error
+
+
+def numbers_of(literals_: Sequence[str]) -> tuple[Decimal, ...] | None:
+    """The literals as numbers, None if one of them is not one: to see that a range has its ends in order."""
+    try:
+        return tuple(Decimal(text) for text in literals_)
+    except ArithmeticError:
+        return None
 
 
 def after(names: Sequence[str], bound: Sequence[str], *, included: bool = False) -> str:

@@ -270,6 +270,14 @@ class _Worker:
         )
         self.throttle = stack.enter_context(Throttle.open(runtime))
         self.read = 0
+        self.held = ""
+        self.label = owner.replace("/", "-")
+
+    def _hold(self, why: str) -> None:
+        """Say what is waited for, while it is."""
+        if why != self.held:
+            self.dumps.say_held(self.dump_id, self.label, why)
+            self.held = why
 
     def run(self) -> None:
         while not self.shared.stop.is_set():
@@ -285,7 +293,8 @@ class _Worker:
             if waiting >= WAITING_CHUNKS + dump.tuning.parallelism or len(working) >= dump.tuning.parallelism:
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
-            if self.throttle.hold(dump.tuning, self.plain):
+            self._hold(self.throttle.hold(dump.tuning, self.plain))
+            if self.held:
                 self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
                 continue
             chunk = self._left_behind(chunks, working) or self._next(dump)

@@ -48,7 +48,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class DumpView:
-    """One dump."""
+    """One dump. ``held``: what a worker waits for, ``""`` for nothing."""
 
     id: str
     state: str
@@ -62,6 +62,7 @@ class DumpView:
     workers: int
     note: str
     tables: tuple[TableView, ...]
+    held: str = ""
 
     @property
     def rows(self) -> int:
@@ -125,6 +126,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         len(working),
         dump.note,
         tuple(tables),
+        state.dumps.held(dump.id) if dump.state is DumpState.RUNNING else "",
     )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
+from sluice.config.pipeline import DdlKind, DdlPolicy, Event
 from sluice.errors import MappingError, SegmentError
 from sluice.flows.changeset import columns_of
 from sluice.flows.dumpkeys import stored_keys
@@ -47,7 +48,9 @@ def why_not(
     for table in tables:
         route = routes.route(table)
         sharing = ways.get(route.target, set()) - {table}
-        if sharing or route.shared:
+        if not {Event.DELETE, Event.INSERT} <= set(runtime.pipeline.capture.events):
+            found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
+        elif sharing or route.shared:
             found[table] = f"{route.target} is written from other source tables, too"
         elif table not in whole and rules.matching(table).rules:
             found[table] = "rules apply to it, and only they know which rows of the target come from which key"
@@ -127,8 +130,8 @@ def plan_replaces(
         if record.table_id not in reasons:
             reasons[record.table_id] = target.replaceable(planned(runtime.store, record, route))
         table, why = reasons[record.table_id]
-        if record.optional and others and not why:
-            why = f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"
+        if record.optional and not why:
+            why = _kept_on_purpose(runtime, name, others)
         if why and record.optional:
             left_out[record.dump] = why
             continue
@@ -141,6 +144,16 @@ def plan_replaces(
         known = found.get(route.target, (table, ()))[1]
         found[route.target] = (table, (*known, ReplacePart(record, route)))
     return found, left_out
+
+
+def _kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
+    """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed unasked."""
+    if others:
+        return f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"
+    ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
+    if ignores or Event.DDL not in runtime.pipeline.capture.events:
+        return f"target {name} does not follow TRUNCATE, and may keep rows for that"
+    return ""
 
 
 def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> PlannedTable:

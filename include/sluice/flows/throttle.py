@@ -37,12 +37,12 @@ class Throttle:
             endpoints = [runtime.resolver(name) for name in runtime.pipeline.dump.replicas]
             yield cls([(endpoint, stack.enter_context(open_connection(endpoint))) for endpoint in endpoints])
 
-    def hold(self, tuning: Tuning, source: Any) -> bool:
-        """True if the source is too busy, or a replica too far behind."""
+    def hold(self, tuning: Tuning, source: Any) -> str:
+        """Why a worker has to wait: the source is too busy, or a replica too far behind; ``""`` if it need not."""
         if not tuning.max_threads_running and not tuning.max_replica_lag_s:
-            return False
+            return ""
         if time.monotonic() - self._asked < ASK_EVERY_S:
-            return bool(self._held)
+            return self._held
         why = ""
         if tuning.max_threads_running:
             running = int(rows_of(source, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
@@ -53,7 +53,7 @@ class Throttle:
         if why and not self._held:
             _log.info("dump_held", because=why)
         self._held, self._asked = why, time.monotonic()
-        return bool(why)
+        return why
 
     def _lagging(self, most_s: float, source: Any) -> str:
         lags = [("the source, itself a replica,", replica_lag_s(source))]

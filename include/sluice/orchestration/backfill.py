@@ -320,6 +320,8 @@ def progress_note(seen: DumpView) -> str:
     """A bar a table, in Markdown."""
     lines = [
         f"**Dump `{seen.id}`**: {seen.state}, {seen.rows:,} rows placed, {seen.rate:,.0f} rows/s, {time.strftime('%H:%M:%S', time.gmtime())} UTC",
+        *([f"Waits: {seen.held}"] if seen.held else []),
+        *([f"Note: {seen.note}"] if seen.note else []),
         "",
         "| table | | rows | of about | rows/s | left |",
         "|---|---|---:|---:|---:|---:|",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sluice.dump.keys import after, among, both, literals, typed_literal, upto
 from sluice.dump.window import survivors
-from sluice.errors import UnsupportedType
+from sluice.errors import ConfigError, UnsupportedType
 from sluice.flows.throttle import Throttle
 from sluice.merge.keys import group_codes
 from sluice.model.dumps import Chunk, ChunkId, Dump, Mark, TableRequest, Tuning, schema_from_json, schema_to_json
@@ -64,7 +64,9 @@ def test_literals_are_exact(column: Column, values: pa.Array, wanted: str) -> No
 def test_a_typed_value_is_a_literal_whatever_it_holds() -> None:
     number, text = Column("n", K.BIGINT, "bigint"), Column("t", K.VARCHAR, "varchar(9)")
     assert typed_literal(number, "12345678901234567890") == "12345678901234567890"
-    assert typed_literal(number, "1 OR 1=1") == "_utf8mb4 x'31204f5220313d31'"
+    for wrong in ("1 OR 1=1", "abc", "", "1.5"):
+        with pytest.raises(ConfigError, match="no value of the key column"):
+            typed_literal(number, wrong)
     assert typed_literal(text, "'; DROP") == "_utf8mb4 x'273b2044524f50'"
     with pytest.raises(UnsupportedType):
         literals(Column("j", K.JSON, "json"), pa.array(["1"]))
