@@ -25,6 +25,7 @@ el.svg = new Set(["line", "path", "text", "circle", "g", "rect"]);
 
 const number = new Intl.NumberFormat("en");
 const seconds = (ms) => (ms === null || ms === undefined ? "—" : ms < 10_000 ? `${(ms / 1000).toFixed(1)} s` : ms < 120_000 ? `${Math.round(ms / 1000)} s` : ms < 7_200_000 ? `${(ms / 60_000).toFixed(1)} min` : `${(ms / 3_600_000).toFixed(1)} h`);
+const brief = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : seconds(ms));
 const bytes = (n) => {
   if (n === null || n === undefined) return "—";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -166,7 +167,8 @@ function render(card, status) {
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),
-    ...(status.warnings || []).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
+    ...targets.filter((t) => t.held).map((t) => el("li", {}, el("b", {}, `${t.name} is held, and the others go on without it`), t.held)),
+    ...(status.warnings || []).filter((text) => !targets.some((t) => t.held && text.startsWith(`target ${t.name} is held`))).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },
       el("b", {}, hold.state === "failed" ? `Holds at ${hold.task}: the attempts are used up. Mend the cause, then press Clear on it` : `${hold.task}: attempt ${hold.tries} failed; it tries again by itself`),
       hold.message || "")),
@@ -182,11 +184,12 @@ function render(card, status) {
     )]),
     notes.length ? el("ul", { class: "notes" }, ...notes) : "",
   );
-  card.figure.hidden = status.state === "invalid";
+  card.figure.hidden = status.state === "invalid" || !card.lag.some(([, lag]) => lag !== null);
   const delivered = Math.min(...targets.map((t) => t.batch ?? 0), Infinity);
   const rows = [...recent].sort((a, b) => b.number - a.number);
   const flyingNumbers = new Set(flying.map((b) => b.number));
   card.bottom.replaceChildren(
+    ...(status.state === "new" ? [el("p", { class: "empty" }, "Nothing is captured yet: the first run of the DAG begins.")] : []),
     ...(targets.length ? [el("h3", {}, "Targets"), table(
       ["Target", "Kind", "Acknowledged batch", "Acknowledged position", "Lag", "Log behind", "Loading now"],
       targets.map((t) => [el("b", {}, t.name), t.type, t.batch === null ? "—" : number.format(t.batch), el("code", {}, place(t.position)), seconds(t.lag_ms), bytes(t.lag_bytes), owner(t.loading_by)]),
@@ -195,7 +198,7 @@ function render(card, status) {
     ...dumpsOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
       ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
-      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), seconds(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
+      status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
       [1, 2, 3, 4, 5],
     )] : []),
     ...(rows.length ? [el("h3", {}, "Last batches"), table(

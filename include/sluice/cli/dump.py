@@ -177,7 +177,7 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     if as_json:
         print_json([v.to_json() for v in found])
     else:
-        out.print(listed(found))
+        out.print(listed(found, out))
 
 
 @dump_app.command()

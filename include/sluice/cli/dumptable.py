@@ -27,24 +27,37 @@ COLOUR = {
 WIDE = 110
 """Columns from which on there is room for bars."""
 
+NARROW = 70
+"""… for the names of tables in a list."""
+
+MIDDLE = 90
+"""… for all figures."""
+
 BAR = 20
 
 
-def listed(dumps: list[DumpView]) -> RenderableType:
-    """A line a dump."""
+def listed(dumps: list[DumpView], console: Console) -> RenderableType:
+    """A line a dump; in a narrow window less of each, but no figure cut off."""
     if not dumps:
         return Text("no dumps yet", style="dim")
+    wide = console.width >= MIDDLE
     table = Table(box=None, pad_edge=False)
-    table.add_column("dump", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("why", overflow="ellipsis", no_wrap=True)
-    table.add_column("tables", overflow="ellipsis", no_wrap=True)
-    for heading in ("rows", "began", "took"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("dump", no_wrap=True, min_width=max(len(d.id) for d in dumps))
+    table.add_column("state", no_wrap=True, min_width=9)
+    if wide:
+        table.add_column("why", no_wrap=True, min_width=max(len(d.reason) for d in dumps))
+    if console.width >= NARROW:
+        table.add_column("tables", overflow="ellipsis", no_wrap=True)
+    table.add_column("rows", justify="right", no_wrap=True, min_width=max(len(f"{d.rows:,}") for d in dumps))
+    if wide:
+        table.add_column("began", justify="right", no_wrap=True, min_width=11)
+        table.add_column("took", justify="right", no_wrap=True, min_width=12)
     for d in dumps:
         took = _span(((d.ended_ms or time.time() * 1000) - d.created_ms) / 1000)
         began = time.strftime("%m-%d %H:%M", time.localtime(d.created_ms / 1000))
-        table.add_row(d.id, _word(d.state), escape(d.reason), escape(_names(d)), f"{d.rows:,}", began, took)
+        row = [d.id, _word(d.state), *([escape(d.reason)] if wide else [])]
+        row += [escape(_names(d))] if console.width >= NARROW else []
+        table.add_row(*row, f"{d.rows:,}", *([began, took] if wide else []))
     return table
 
 
@@ -69,35 +82,35 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
         order = {"reading": 0, "paused": 0, "waiting": 1}
         tables = tuple(sorted(tables, key=lambda one: order.get(one.state, 2)))[:most]
         lines.append(Text(f"{most} of {len(d.tables)} tables", style="dim"))
-    lines.append(_lines(tables, bars=console.width >= WIDE))
+    lines.append(_lines(tables, console.width) if tables else Text("no table", style="dim"))
     return Group(*lines)
 
 
-def _lines(tables: tuple[TableView, ...], *, bars: bool) -> Table:
-    made = Table(box=None, pad_edge=False)
-    made.add_column("table", overflow="fold", min_width=12)
-    made.add_column("state", no_wrap=True)
-    if bars:
-        made.add_column("", width=BAR)
-    made.add_column("", justify="right", no_wrap=True)
-    for heading in ("rows", "of about", "overtaken", "rows/s", "left"):
-        made.add_column(heading, justify="right", no_wrap=True)
+def _lines(tables: tuple[TableView, ...], width: int) -> Table:
+    bars, middle = width >= WIDE, width >= MIDDLE
+    heads = ["rows", *(["of about", "overtaken"] if middle else []), "rows/s", "left"]
+    rows = []
     for t in tables:
-        bar = [ProgressBar(total=1.0, completed=t.share, width=BAR)] if bars else []
         left = (
             "" if t.state in {"done", "cancelled", "paused"} else "?" if t.remaining_s is None else _span(t.remaining_s)
         )
-        made.add_row(
-            escape(t.table),
-            _word(t.state),
-            *bar,
-            f"{t.share:.0%}",
+        rows.append([
             f"{t.rows:,}",
-            f"{t.estimate:,}",
-            f"{t.overtaken:,}",
+            *([f"{t.estimate:,}", f"{t.overtaken:,}"] if middle else []),
             f"{t.rate:,.0f}",
             left,
-        )
+        ])
+    made = Table(box=None, pad_edge=False)
+    made.add_column("table", overflow="fold", min_width=10)
+    made.add_column("state", no_wrap=True, min_width=9)
+    if bars:
+        made.add_column("", width=BAR)
+    made.add_column("", justify="right", no_wrap=True, min_width=4)
+    for i, head in enumerate(heads):
+        made.add_column(head, justify="right", no_wrap=True, min_width=max(len(head), *(len(row[i]) for row in rows)))
+    for t, figures in zip(tables, rows, strict=True):
+        bar = [ProgressBar(total=1.0, completed=t.share, width=BAR)] if bars else []
+        made.add_row(escape(t.table), _word(t.state), *bar, f"{t.share:.0%}", *figures)
     return made
 
 
