@@ -1,0 +1,54 @@
+"""What is said of a dump while it runs: notes once, and what a worker waits for as long as it lives."""
+
+from __future__ import annotations
+
+from sluice.coordination.dumps import DumpStates
+from sluice.coordination.memory import MemoryTree, MemoryZnodes
+from sluice.model.dumps import Chunk, ChunkId, Dump, TablePlanned, TableRequest
+from sluice.model.tables import TableId
+
+TABLE = TableId("shop", "t")
+
+
+def states(tree: MemoryTree) -> tuple[MemoryZnodes, DumpStates]:
+    session = tree.session()
+    return session, DumpStates(session, "/data/sync/shop", "me")
+
+
+def test_a_note_is_added_once_and_lines_are_kept() -> None:
+    _, dumps = states(MemoryTree())
+    dumps.create(Dump("d", (TableRequest(TABLE),), note="first"))
+    for note in ("second", "second", "third"):
+        dumps.add_note("d", note)
+    assert dumps.require("d").note == "first; second; third"
+    dumps.add_note("nothing", "nowhere")
+
+
+def test_what_a_worker_waits_for_is_no_chunk_and_goes_with_it() -> None:
+    tree = MemoryTree()
+    _, dumps = states(tree)
+    session, worker = states(tree)
+    dumps.create(Dump("d", (TableRequest(TABLE),)))
+    plan = worker.planned("d", 0)
+    assert worker.claim(plan, TablePlanned(("7",), 1), Chunk(ChunkId("d", 0, 1)))
+    for why in ("a replica is behind", "a replica is 3 s behind"):
+        worker.say_held("d", "w:1", why)
+        assert dumps.held("d") == why
+        assert dumps.working("d") == ["0000-00000001"]
+    worker.say_held("d", "w:1", "")
+    worker.say_held("d", "w:1", "")
+    assert dumps.held("d") == ""
+    worker.say_held("d", "w:1", "again")
+    session.expire()
+    assert dumps.held("d") == ""
+    assert dumps.working("d") == []
+    dumps.forget("d")
+    assert dumps.ids() == []
+
+
+def test_a_request_of_an_older_version_is_read() -> None:
+    """Before there was ``replace`` and ``identity``."""
+    data = Dump("d", (TableRequest(TABLE, lower=("1",)),)).to_json()
+    for name in ("replace", "identity"):
+        del data["tables"][0][name]
+    assert Dump.from_json(data).tables[0] == TableRequest(TABLE, lower=("1",))
