@@ -1,18 +1,17 @@
-"""The dump connection: mysql-replication logs in, registers and asks for the log; from then on the socket is read here, in large pieces."""
+"""The dump connection: mysql-replication logs in, registers and asks for the log; from then on :class:`sluice.binlog.wire.Wire` reads the socket."""
 
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
-import time
 from typing import Any
 
 import numpy as np
 import pymysql
 
 from sluice.binlog.connection import connect_settings, translated
+from sluice.binlog.wire import Wire
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
 from sluice.model.positions import Position
@@ -20,11 +19,6 @@ from sluice.model.positions import Position
 HEARTBEAT_S = 5.0
 SILENCE_S = 20.0
 """A connection that is silent for so long (four heartbeats) is dead."""
-_RECEIVE_BUFFER = 8 * 2**20
-_STREAMING_BYTES = 2**16
-_GATHERED_BYTES = 2**19
-_PATIENCE_S = 0.002
-"""While the log streams, the kernel wakes the reader only for so many bytes, or after so long: a tenth of the wake-ups and reads."""
 
 
 class LogStream:
@@ -56,66 +50,16 @@ class LogStream:
             self._reader._BinLogStreamReader__connected_stream = True
         self.connection: Any = self._reader._stream_connection
         self.checksum: bool = bool(self._reader._BinLogStreamReader__use_checksum)
-        self._socket: Any = self.connection._sock
-        self._tls = hasattr(self._socket, "pending")
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        self._socket.settimeout(SILENCE_S)
-        self._gathering = False
-        self._heard = time.monotonic()
+        what = f"connection {endpoint.connection_id}, {endpoint.address}"
+        self._wire = Wire(self.connection._sock, what=what, silence_s=SILENCE_S)
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
-        """Read into ``buffer[at:]``: whatever is there, up to about ``enough`` bytes. Returns bytes read, 0 after ``timeout_s`` of silence."""
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        start = at
-        if self._gathering and not self._ready(min(_PATIENCE_S, timeout_s)):
-            self._gather(False)
-        if not self._gathering and not self._ready(timeout_s):
-            return 0
-        while True:
-            try:
-                count = self._socket.recv_into(view[at:])
-            except OSError as error:
-                raise self._broken(str(error)) from error
-            if count == 0 and at > start:
-                return at - start  # what came before may say why
-            if count == 0:
-                raise self._broken("the server closed the connection")
-            self._heard = time.monotonic()
-            at += count
-            if at - start >= _STREAMING_BYTES:
-                self._gather(True)
-            if at - start >= enough or at >= len(buffer) or not self._ready(0):
-                return at - start
-
-    def _gather(self, on: bool) -> None:
-        """Have the kernel call the socket ready when many bytes are there, or when any are."""
-        if on == self._gathering or self._tls:
-            return
-        with contextlib.suppress(OSError):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _GATHERED_BYTES if on else 1)
-            self._gathering = on
-
-    def _pending(self) -> bool:
-        return self._tls and bool(self._socket.pending())
-
-    def _ready(self, timeout_s: float) -> bool:
-        if self._pending():
-            return True
-        try:
-            return bool(select.select([self._socket], [], [], max(timeout_s, 0))[0])
-        except (OSError, ValueError) as error:
-            raise self._broken(str(error)) from error
-
-    def _broken(self, why: str) -> SourceUnavailable:
-        return SourceUnavailable(
-            f"reading the log: {why}", where=f"connection {self.endpoint.connection_id}, {self.endpoint.address}"
-        )
+        """See :meth:`sluice.binlog.wire.Wire.receive`."""
+        return self._wire.receive(buffer, at, timeout_s, enough)
 
     def check_alive(self) -> None:
         """Raise SourceUnavailable if not even heartbeats have come for SILENCE_S."""
-        if time.monotonic() - self._heard > SILENCE_S:
-            raise self._broken(f"nothing came for {SILENCE_S:.0f} s, not even a heartbeat")
+        self._wire.check_alive()
 
     def close(self) -> None:
         """Hang up. The dump thread on the server ends when it next writes."""

@@ -29,14 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import SegmentError
+from sluice.merge import operations
 from sluice.merge.keys import Identity, dense, group_codes
 from sluice.merge.partial import combine
 from sluice.merge.presence import is_partial
 from sluice.model.tables import META_COLUMNS
 
 _INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
-_OPS = pa.array(["i", "u", "d", "k", "r"])
-_RESULT = pa.array(["i", "u", "d"])
 
 
 def user_columns(schema: pa.Schema) -> list[str]:
@@ -103,7 +102,7 @@ def _key_order(changes: pa.Table, key: Sequence[str], last: npt.NDArray[np.int64
 
 
 def _op_codes(changes: pa.Table) -> npt.NDArray[np.int64]:
-    codes = pc.index_in(changes["_op"], _OPS)
+    codes = pc.index_in(changes["_op"], operations.stored())
     if codes.null_count:
         bad = changes["_op"].filter(pc.is_null(codes))[0].as_py()
         raise SegmentError(f"a stored change has the unknown operation {bad!r}")
@@ -150,7 +149,7 @@ def _result(
     return pa.table(
         [
             *images.columns,
-            _RESULT.take(pa.array(final)),
+            operations.merged().take(pa.array(final)),
             changes["_seq"].take(pa.array(last)),
             changes["_commit_ts"].take(pa.array(last)),
             before,

@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.merge import operations
 from sluice.merge.keys import Identity, dense, group_codes
 from sluice.merge.presence import bitmaps, masks
 
 _INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
-_RESULT = pa.array(["i", "u", "d"])
 _Rows = npt.NDArray[np.int64]
 
 
@@ -125,7 +125,7 @@ class _Result:
         existed = np.concatenate([~inserted, self._existed(gone)])
         return pa.table({
             **dict(zip(self.users, columns, strict=True)),
-            "_op": _RESULT.take(pa.array(final)),
+            "_op": operations.merged().take(pa.array(final)),
             "_seq": changes["_seq"].take(pa.array(picked)),
             "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
             "_before": self._before(begun, existed),

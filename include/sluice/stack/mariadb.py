@@ -17,12 +17,14 @@ from sluice.stack.mysql import Distribution, MySQLServer, run_as, run_setup
 
 _log = structlog.get_logger()
 _BOOTSTRAP = (
-    "mysql_system_tables.sql",
-    "mysql_performance_tables.sql",
-    "mysql_system_tables_data.sql",
+    "{0}_system_tables.sql",
+    "{0}_performance_tables.sql",
+    "{0}_system_tables_data.sql",
     "fill_help_tables.sql",
     "maria_add_gis_sp_bootstrap.sql",
 )
+_NAMES = ("mariadb", "mysql")
+"""What the scripts are named after, from 11 on and before."""
 
 
 def find_mariadb() -> Distribution:
@@ -35,15 +37,21 @@ def find_mariadb() -> Distribution:
                 [candidate, "--version"], capture_output=True, text=True, timeout=30, check=True
             ).stdout
             match = re.search(r"(\d+\.\d+\.\d+)-MariaDB", banner)
-            share = Path("/usr/share/mysql" if Path("/usr/share/mysql").is_dir() else "/usr/share/mariadb")
-            if match and (share / _BOOTSTRAP[0]).exists():
-                return Distribution("MariaDB", match[1], (candidate, "--no-defaults"), (), candidate, share)
-    folder = paths.home() / "mariadb"
+            for share in (Path("/usr/share/mariadb"), Path("/usr/share/mysql")):
+                if match and bootstrap_scripts(share):
+                    return Distribution("MariaDB", match[1], (candidate, "--no-defaults"), (), candidate, share)
+    return fetched_mariadb(paths.home() / "mariadb", suite=None)
+
+
+def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
+    """The one that was fetched into ``folder``, else fetch it now. ``suite``: as in :func:`sluice.stack.debian.fetch`; Debian 13 has MariaDB 11.8."""
     tree = debian.installed_tree(folder)
     if tree is None:
         _log.info("fetching MariaDB", into=str(folder))
-        tree = debian.fetch(folder, ["mariadb-server-core", "mariadb-client-core"], suite=None)
-    share = next(path for path in (tree.root / "usr/share/mysql", tree.root / "usr/share/mariadb") if path.is_dir())
+        tree = debian.fetch(folder, ["mariadb-server-core", "mariadb-client-core"], suite=suite)
+    share = next(
+        path for path in (tree.root / "usr/share/mariadb", tree.root / "usr/share/mysql") if bootstrap_scripts(path)
+    )
     plugins = next(
         (path for path in tree.root.glob("usr/lib/m*/plugin") if path.is_dir()), tree.root / "usr/lib/mysql/plugin"
     )
@@ -55,6 +63,15 @@ def find_mariadb() -> Distribution:
     )
     command = (*tree.command("usr/sbin/mariadbd"), "--no-defaults")
     return Distribution("MariaDB", tree.version, command, options, str(tree.root), share)
+
+
+def bootstrap_scripts(share: Path) -> list[Path]:
+    """What makes an empty data directory, in order; empty where it is not there."""
+    for name in _NAMES:
+        scripts = [share / script.format(name) for script in _BOOTSTRAP]
+        if all(script.exists() for script in scripts):
+            return scripts
+    return []
 
 
 @dataclass
@@ -75,7 +92,7 @@ class MariaDBServer(MySQLServer):
         assert distribution.share is not None
         (data / "mysql").mkdir(parents=True)
         script = ["SET @auth_root_socket = NULL;", "SET @skip_auth_anonymous = 1;", "USE mysql;"]
-        script += [(distribution.share / name).read_text(encoding="utf-8") for name in _BOOTSTRAP]
+        script += [path.read_text(encoding="utf-8") for path in bootstrap_scripts(distribution.share)]
         script += [
             "FLUSH PRIVILEGES;",
             "CREATE USER IF NOT EXISTS 'root'@'127.0.0.1' IDENTIFIED BY '';",
