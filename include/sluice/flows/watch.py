@@ -13,10 +13,10 @@ from sluice.errors import CoordinationUnavailable, SluiceError
 if TYPE_CHECKING:
     from sluice.spark.base import UnitRunner
 
-LOOK_S = 1.0
+LOOK_S = 0.5
 """How often work under way looks at the permit."""
 
-_STOP_S = 3.0
+_STOP_S = 2.0
 """Waited for cancelled units to end. What they still write after that meets the target's fence."""
 
 
