@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.binlog.packets import bytes_of_next
 from sluice.binlog.scanner import Scanner
 from sluice.binlog.stream import LogStream
 
@@ -58,7 +59,7 @@ class Intake:
         if self._used and (left <= _MOVED_BYTES or self._end + 2**20 > len(self._buffer) - _SPARE):
             self._buffer[:left] = self._buffer[self._used : self._end]
             self._used, self._end = 0, left
-        need = self._scanner.missing(self._buffer, self._end, self._used)
+        need = bytes_of_next(self._buffer, self._end, self._used)
         if need > self._max_event_bytes:
             raise self._scanner.refused(
                 f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",

@@ -15,8 +15,10 @@ from sluice.binlog import events as ev
 from sluice.binlog import scan as sc
 from sluice.binlog import xa
 from sluice.binlog.connection import open_connection, rows_of, translated
+from sluice.binlog.held import ROW_KINDS
+from sluice.binlog.packets import bytes_of_next
 from sluice.binlog.replica_ids import prepared_id
-from sluice.binlog.scanner import ROW_KINDS, Scanner
+from sluice.binlog.scanner import Scanner
 from sluice.binlog.stream import LogStream
 from sluice.config.connections import Endpoint
 from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SourceUnavailable
@@ -157,7 +159,7 @@ class PreparedReader:
                 if end + 2**20 > len(buffer) - _SPARE or used == end:
                     buffer[: end - used] = buffer[used:end]
                     used, end = 0, end - used
-                need = scanner.missing(buffer, end, used)
+                need = bytes_of_next(buffer, end, used)
                 if need + _SPARE > len(buffer):
                     buffer = np.concatenate([buffer, np.zeros(need, np.uint8)])
                 count = stream.receive(buffer[: len(buffer) - _SPARE], end, 1.0)

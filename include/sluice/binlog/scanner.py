@@ -14,21 +14,21 @@ from sluice.binlog import events as ev
 from sluice.binlog import scan as sc
 from sluice.binlog import xa
 from sluice.binlog.decode import ArenaRows
+from sluice.binlog.held import HeldRows, Reread
 from sluice.binlog.ledger import Ledger
+from sluice.binlog.packets import bytes_of_next, join
 from sluice.binlog.plan import TablePlan
 from sluice.binlog.raw import CRC_TABLES
 from sluice.binlog.slots import TableSlots, grown
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
-from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, LostPosition, SluiceError, UnknownEvent
+from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
 ARENA_BYTES = 24 * 2**20
 _FAR = 2**62
 _TRANSIENT_KINDS = {3, 36, 37}  # stop, and group replication's
 _HEARTBEATS = {27, 41}
-ROW_KINDS = frozenset({23, 24, 25, 30, 31, 32, 39})
-Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,9 @@ class Scanner:
         self._arena = np.empty(0, np.uint8)
         self._rev = np.empty((sc.REV_FIELDS, 1 << 14), np.int64)
         self._images = np.empty(1 << 16, np.int64)
-        self._slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events, mariadb=mariadb)
-        self._ledger = Ledger(s, start.gtid_set, mariadb=mariadb)
-        self._waiting = xa.Waiting(xa.parse_prepared(start.prepared))
-        self._reread = reread
+        self.slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events, mariadb=mariadb)
+        self.ledger = Ledger(s, start.gtid_set, mariadb=mariadb)
+        self._held = HeldRows(self, xa.Waiting(xa.parse_prepared(start.prepared)), reread)
         self._files = [start.file]
         self.ended_by_statement = False
         self.server_version = ""
@@ -127,7 +126,7 @@ class Scanner:
     @property
     def prepared(self) -> list[xa.Prepared]:
         """XA transactions that are prepared and wait for their outcome, oldest first."""
-        return self._waiting.list()
+        return self._held.prepared()
 
     def position(self) -> Position:
         """The end of the last complete transaction."""
@@ -136,9 +135,9 @@ class Scanner:
             self.start.server_uuid,
             self.file,
             int(s[sc.S_LAST_END]),
-            self._ledger.executed(),
+            self.ledger.executed(),
             int(s[sc.S_LAST_TS]),
-            xa.print_prepared(self._waiting.list()),
+            xa.print_prepared(self._held.prepared()),
         )
 
     def reached(self, stop: Position) -> bool:
@@ -177,7 +176,7 @@ class Scanner:
         """Work through ``buffer[at:end]`` (packets as received).
 
         Returns (offset of the first byte not used, whether a limit was reached at the end of a transaction). An offset short of ``end``
-        without a limit means that the rest is half a packet; see :meth:`missing`. Raises CaptureError and its kinds.
+        without a limit means that the rest is half a packet; see :func:`sluice.binlog.packets.bytes_of_next`. Raises CaptureError and its kinds.
         """
         s = self.s
         s[sc.S_POS] = at
@@ -190,7 +189,7 @@ class Scanner:
             if code == sc.CODE_END:
                 return int(s[sc.S_POS]), True
             if code == sc.CODE_BIG:
-                need = self.missing(buffer, end, int(s[sc.S_POS]))
+                need = bytes_of_next(buffer, end, int(s[sc.S_POS]))
                 if not 0 < need <= end - int(s[sc.S_POS]):
                     return int(s[sc.S_POS]), False
                 if self._big(buffer) or (s[sc.S_STOP_AT_END] and self.between_transactions):
@@ -198,18 +197,6 @@ class Scanner:
                 continue
             if self._answer(code, buffer):
                 return int(s[sc.S_POS]), True
-
-    def missing(self, buffer: np.ndarray[Any, Any], end: int, at: int) -> int:
-        """Bytes (from ``at``) that the next event takes on the wire, 0 if that is not known yet."""
-        if end - at < 5:
-            return 0
-        size = int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16
-        if size != 0xFFFFFF:
-            return size + 4
-        if end - at < 24:
-            return 0
-        payload = int.from_bytes(buffer[at + 14 : at + 18].tobytes(), "little") + 1
-        return payload + 4 * (payload // 0xFFFFFF + 1)
 
     def refused(self, why: str, hint: str) -> CaptureError:
         """The error for an event at the place reached that is not taken."""
@@ -221,7 +208,7 @@ class Scanner:
 
     # -----------------------------------------------------------------------------------------------------------------
     def _scan(self, buffer: np.ndarray[Any, Any], end: int) -> int:
-        slots, ledger = self._slots, self._ledger
+        slots, ledger = self.slots, self.ledger
         return int(
             sc.scan(
                 buffer, end, self.s, self._arena, self._rev, self._images, ledger.sid, ledger.gno, ledger.ts, ledger.sids, slots.ids,
@@ -236,7 +223,7 @@ class Scanner:
         if code == sc.CODE_EVENT:
             event = buffer[int(s[sc.S_EVENT]) : int(s[sc.S_EVENT_END])].tobytes()
             try:
-                return self._hold(event) if s[sc.S_HELD] else self._event(event)
+                return self._held.hold(event) if s[sc.S_HELD] else self.event(event)
             except SluiceError as error:
                 if error.where is None:
                     error.where = self._where()
@@ -255,11 +242,11 @@ class Scanner:
             self._images = grown(self._images)
         elif code == sc.CODE_GROW_TXNS:
             if not s[sc.S_CHANGES] and self.between_transactions:
-                self._ledger.forget()
+                self.ledger.forget()
             else:
-                self._ledger.grow()
+                self.ledger.grow()
         elif code == sc.CODE_GROW_SIDS:
-            self._ledger.grow_sources()
+            self.ledger.grow_sources()
         elif code == sc.CODE_ARENA:
             need = int(s[sc.S_NEED])
             self._seal_arena()
@@ -295,18 +282,19 @@ class Scanner:
     def _look(self) -> str:
         return f"mysqlbinlog -vvv --start-position={int(self.s[sc.S_LAST_END])} {self.file}"
 
-    def _event(self, event: bytes) -> bool:
+    def event(self, event: bytes) -> bool:
+        """Work on an event that the kernel hands over, with header, without checksum. True if a limit is reached behind it."""
         kind = event[4]
         s = self.s
         flags = int.from_bytes(event[17:19], "little")
         if kind in _HEARTBEATS:
             return False
         if kind == 19:
-            self._slots.meet(event[ev.HEADER :])
+            self.slots.meet(event[ev.HEADER :])
         elif kind == 2:
-            return self._query(ev.parse_query(event))
+            return self.query(ev.parse_query(event))
         elif kind == 165:
-            return self._query(ev.parse_query(ev.parse_query_compressed(event)))
+            return self.query(ev.parse_query(ev.parse_query_compressed(event)))
         elif kind == 4:
             return self._rotate(ev.parse_rotate(event))
         elif kind == 15:
@@ -315,11 +303,11 @@ class Scanner:
             self.definitions_changed()  # a server's ids start anew with it
         elif kind == 35:
             if not self.mariadb and not flags & 0x20:
-                self._ledger.previous(event[ev.HEADER :])
+                self.ledger.previous(event[ev.HEADER :])
         elif kind == 42:
-            self._ledger.begin_tagged(ev.parse_tagged_gtid(event))
+            self.ledger.begin_tagged(ev.parse_tagged_gtid(event))
         elif kind == 162:
-            self._mariadb_gtid(ev.parse_mariadb_gtid(event))
+            self._held.mariadb_gtid(ev.parse_mariadb_gtid(event))
         elif kind == 40:
             return self._payload(ev.payload_pieces(event))
         elif 166 <= kind <= 171:
@@ -352,7 +340,7 @@ class Scanner:
         s = self.s
         if s[sc.S_IN_TXN] and rotate.file != self.file:
             self._torn(rotate.file)
-        self._ledger.harvest()
+        self.ledger.harvest()
         if rotate.file != self.file:
             self.file = rotate.file
             self._files.append(rotate.file)
@@ -378,15 +366,16 @@ class Scanner:
             )
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_TXNS] = s[sc.S_DONE_TXNS]
-        self._waiting.forget_open()
+        self._held.torn()
         self.skipped["torn transactions"] = self.skipped.get("torn transactions", 0) + 1
 
-    def _query(self, query: ev.Query) -> bool:
+    def query(self, query: ev.Query) -> bool:
+        """Work on a statement that is neither BEGIN nor COMMIT. True if a limit is reached behind it."""
         s = self.s
         words = query.sql.lstrip()[:40].upper().split()
         head = words[0] if words else ""
         if head == "XA":
-            return self._xa(query.sql)
+            return self._held.statement(query.sql)
         if s[sc.S_IN_TXN] and head in {"SAVEPOINT", "RELEASE"}:
             return False
         if s[sc.S_IN_TXN] and head == "ROLLBACK":
@@ -395,9 +384,9 @@ class Scanner:
                     "a transaction over engines with and without transactions was rolled back: which rows stayed cannot be told from the log",
                     hint="use InnoDB for captured tables, or exclude the others",
                 )
-            return False if "TO" in words[1:4] else self._end_transaction()
+            return False if "TO" in words[1:4] else self.end_transaction()
         txn = int(s[sc.S_TXNS]) - 1
-        gtid = self._ledger.gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
+        gtid = self.ledger.gtid_of(txn) if (s[sc.S_HAS_GTID] or s[sc.S_IN_TXN]) and txn >= 0 else None
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0
         place = Position(self.start.server_uuid, self.file, int(s[sc.S_FILE_POS]), "", commit)
         inside = bool(s[sc.S_IN_TXN])
@@ -407,11 +396,12 @@ class Scanner:
                 s[sc.S_STOP_AT_END] = 1
                 self.ended_by_statement = True
             return False
-        limit = self._end_transaction()
+        limit = self.end_transaction()
         self.ended_by_statement = self.ended_by_statement or close
         return close or limit
 
-    def _end_transaction(self) -> bool:
+    def end_transaction(self) -> bool:
+        """The transaction at hand is complete. True if a limit is reached."""
         s = self.s
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_DONE_TXNS] = s[sc.S_TXNS]
@@ -429,83 +419,21 @@ class Scanner:
             or (s[sc.S_CHANGES] and s[sc.S_BYTES] >= s[sc.S_MAX_BYTES])
         )
 
-    # -- XA -------------------------------------------------------------------------------------------------------------
-    def _mariadb_gtid(self, gtid: ev.MariaGtid) -> None:
-        """A transaction that MariaDB prepares, or whose prepared rows it commits or rolls back; the kernel leaves those to us."""
-        self._ledger.begin_mariadb(gtid.domain, gtid.server, gtid.number, gtid.commit_us)
-        if gtid.prepares:
-            self._begin_held()
+    # -- what held rows ask for (:class:`sluice.binlog.held.Host`) -------------------------------------------------------------
+    def behind(self) -> Position:
+        """The end of the last complete transaction, without its GTIDs."""
+        return Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
 
-    def _xa(self, sql: str) -> bool:
-        s = self.s
-        verb, xid = xa.parse_statement(sql)
-        if not s[sc.S_HAS_GTID] and not s[sc.S_IN_TXN]:
-            self._ledger.begin_anonymous(int(s[sc.S_LAST_TS]))
-        if verb in {"START", "BEGIN"}:
-            self._begin_held()
-            return False
-        held = self._waiting.take(xid)
-        if verb == "COMMIT":
-            return self._commit_held(xid, held)
-        if verb != "ROLLBACK":
-            raise DecodeError(f"an XA statement stands outside a transaction: {sql[:120]}")
-        return self._end_transaction()
+    def rows_here(self, data: bytes, first_row: int) -> int:
+        """Scan events as if they stood where the event at hand does; returns the number of the next row."""
+        self._nested(_bytes(data), 16, int(self.s[sc.S_EVENT_POS]), first_row)
+        return self._nested_rows
 
-    def _begin_held(self) -> None:
-        self._waiting.begin(self.file, int(self.s[sc.S_LAST_END]))
-        self.s[sc.S_HELD] = self.s[sc.S_IN_TXN] = 1
-        self.s[sc.S_TXN_MARK] = 0
+    def unknown_table(self, event: bytes) -> SluiceError:
+        """The error for rows of a table that no table map introduced."""
+        return self._fault(sc.CODE_NO_TABLE, np.frombuffer(event, np.uint8))
 
-    def _hold(self, event: bytes) -> bool:
-        """An event between XA START and XA PREPARE: wanted rows wait, with their table maps; a statement is looked at as anywhere."""
-        kind = event[4]
-        body = event[ev.HEADER :]
-        if 166 <= kind <= 171:
-            event = ev.parse_rows_compressed(event)
-            kind = event[4]
-        if kind == 38:
-            one_phase, xid = xa.parse_prepare(body)
-            if one_phase:
-                return self._commit_held(xid, self._waiting.take_open())
-            self._waiting.prepared(xid)
-            return self._end_transaction()
-        if kind == 19:
-            if self._slots.meet(body) >= 0:
-                self._waiting.hold(ev.without_checksum(event))
-        elif kind in ROW_KINDS:
-            slot = self._slots.slot_of(int.from_bytes(body[:6], "little"))
-            if slot is None:
-                raise self._fault(sc.CODE_NO_TABLE, np.frombuffer(event, np.uint8))
-            if slot >= 0:
-                self._waiting.hold(ev.without_checksum(event))
-        elif kind in {2, 165}:
-            query = ev.parse_query(event if kind == 2 else ev.parse_query_compressed(event))
-            if not query.sql.upper().startswith("XA END"):
-                return self._query(query)
-        elif not sc.QUIET[kind]:
-            return self._event(event)
-        return False
-
-    def _commit_held(self, xid: str, held: xa.Held | None) -> bool:
-        """Scan the rows of a prepared transaction as if they stood here."""
-        s = self.s
-        s[sc.S_IN_TXN], s[sc.S_HELD], s[sc.S_TXN_MARK] = 1, 0, 0
-        first_row = 0
-        for data in self._held_events(xid, held):
-            self._nested(_bytes(data), 16, int(s[sc.S_EVENT_POS]), first_row)
-            first_row = self._nested_rows
-        self._slots.forget()  # ids of the time of the prepare, which may name other tables by now
-        return self._end_transaction()
-
-    def _held_events(self, xid: str, held: xa.Held | None) -> Iterable[bytes]:
-        if held is not None and held.events is not None:
-            return [b"".join(held.events)]
-        if self._reread is None:
-            raise LostPosition(f"the rows of the XA transaction {xid} were prepared before this part of the log")
-        place = None if held is None else xa.Prepared(xid, held.file, held.offset)
-        before = Position(self.start.server_uuid, self.file, int(self.s[sc.S_LAST_END]))
-        return self._reread(xid, place, before)
-
+    # -- events inside others ---------------------------------------------------------------------------------------------------
     _nested_rows = 0
     """Rows that the last call of ``_nested`` numbered, from its ``first_row`` on."""
 
@@ -550,31 +478,21 @@ class Scanner:
     def _big(self, buffer: np.ndarray[Any, Any]) -> bool:
         """An event of several packets, all there: its pieces are moved together where they lie. True if a limit was reached behind it."""
         s = self.s
-        at = into = int(s[sc.S_POS]) + 4
-        p = at - 4
-        size = 0xFFFFFF
-        while size == 0xFFFFFF:
-            size = int(buffer[p]) | int(buffer[p + 1]) << 8 | int(buffer[p + 2]) << 16
-            if into != p + 4:
-                buffer[into : into + size] = buffer[p + 4 : p + 4 + size]
-            into += size
-            p += 4 + size
-        full = into - at - 1  # behind the packet's status byte
-        event = buffer[at + 1 : into + 16]
+        event, full, behind = join(buffer, int(s[sc.S_POS]))
         if s[sc.S_CRC]:
             if zlib.crc32(event[: full - 4].data) != int.from_bytes(event[full - 4 : full].tobytes(), "little"):
                 raise ChecksumMismatch(
                     "the checksum of an event of several packets is wrong", where=self._where(), hint=self._look()
                 )
             event[9:13] = np.frombuffer((full - 4).to_bytes(4, "little"), np.uint8)
-        s[sc.S_POS] = p
+        s[sc.S_POS] = behind
         before = int(s[sc.S_FILE_POS])
         s[sc.S_FILE_POS] = before + full
         return self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
 
     def definitions_changed(self) -> None:
         """A statement changed definitions: what a table map's bytes stood for before does not count any more."""
-        self._slots.redefine()
+        self.slots.redefine()
 
     # -- arenas -----------------------------------------------------------------------------------------------------------
     def _seal_arena(self) -> None:
@@ -592,10 +510,10 @@ class Scanner:
                     rev=rev,
                     images=self._images[: int(s[sc.S_IMAGES])].copy(),
                     txn_first=self._first_seq + first,
-                    gtids=self._ledger.texts(first, last),
-                    commit_us=self._ledger.ts[first:last].copy(),
+                    gtids=self.ledger.texts(first, last),
+                    commit_us=self.ledger.ts[first:last].copy(),
                     files=list(self._files),
-                    plans=list(self._slots.plans),
+                    plans=list(self.slots.plans),
                 )
             )
             self._arena = np.empty(0, np.uint8)
