@@ -7,6 +7,7 @@ and the row as the server's SELECT printed it when the log was made.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,8 +20,8 @@ sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
 from sluice.binlog.connection import collations, open_connection, server_info  # noqa: E402
 from sluice.binlog.dictionary import read_state  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
-from sluice.stack.mariadb import MariaDBServer  # noqa: E402
-from sluice.stack.mysql import MySQLServer  # noqa: E402
+from sluice.stack.mariadb import MariaDBServer, fetched_mariadb  # noqa: E402
+from sluice.stack.mysql import Distribution, MySQLServer  # noqa: E402
 
 TABLE = """CREATE TABLE g.t (id INT PRIMARY KEY, n BIGINT UNSIGNED, d DECIMAL(40,10), s VARCHAR(50) CHARACTER SET utf8mb4,
   l VARCHAR(20) CHARACTER SET latin1, b BINARY(6), o BLOB, dt DATETIME(4), ts TIMESTAMP(3) NULL, ti TIME(6), da DATE, y YEAR,
@@ -173,6 +174,13 @@ def definitions(server: Any) -> dict[str, Any]:
     return state
 
 
+def unpacked(root: Path, version: str) -> Distribution:
+    """A MySQL as its makers pack it (``bin``, ``lib``, ``share``), unpacked by hand; SLUICE_MYSQL_80 names the folder of an 8.0."""
+    share = root / "share"
+    options = (f"--basedir={root}", f"--lc-messages-dir={share}", f"--character-sets-dir={share / 'charsets'}")
+    return Distribution("MySQL", version, (str(root / "bin/mysqld"), "--no-defaults"), options, str(root), share)
+
+
 if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp())
     with MySQLServer(folder / "mysql", server_id=1) as mysql:
@@ -189,6 +197,19 @@ if __name__ == "__main__":
         record(mysql, "mysql-9.7-bare", steps=BARE_STEPS, bare=True)
     with MariaDBServer(folder / "mariadb-bare", server_id=1, options={"binlog_row_metadata": "NO_LOG"}) as mariadb:
         record(mariadb, "mariadb-10.11-bare", steps=BARE_STEPS, bare=True)
+    newer = fetched_mariadb(folder / "fetched", suite="trixie")
+    with MariaDBServer(folder / "mariadb-11", server_id=1, distribution=newer) as mariadb:
+        record(mariadb, "mariadb-11.8")
+    without_names = {"binlog_row_metadata": "NO_LOG"}
+    with MariaDBServer(folder / "mariadb-11-bare", server_id=1, distribution=newer, options=without_names) as mariadb:
+        record(mariadb, "mariadb-11.8-bare", steps=BARE_STEPS, bare=True)
+    if "SLUICE_MYSQL_80" in os.environ:
+        older = unpacked(Path(os.environ["SLUICE_MYSQL_80"]), "8.0.33")
+        with MySQLServer(folder / "mysql-8", server_id=1, distribution=older) as mysql:
+            record(mysql, "mysql-8.0")
+        options = {"binlog_row_metadata": "MINIMAL"}
+        with MySQLServer(folder / "mysql-8-bare", server_id=1, distribution=older, options=options) as mysql:
+            record(mysql, "mysql-8.0-bare", steps=BARE_STEPS, bare=True)
     with MariaDBServer(folder / "mariadb", server_id=1) as mariadb:
         record(mariadb, "mariadb-10.11")
     packed = {"log_bin_compress": "ON", "log_bin_compress_min_len": 10}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+_CONVERTED = "(a VARCHAR(9), b TEXT CHARACTER SET latin2, c ENUM('x')) CHARACTER SET cp1251"
 WRITTEN = (
     "CREATE TABLE a (id INT PRIMARY KEY)",
     "create table if not exists a (other int)",
@@ -97,6 +98,14 @@ WRITTEN = (
     "CREATE TABLE named_in_latin1 (a INT, `col` ENUM('x') )",
     "SET NAMES utf8mb4",
     "DROP TABLE types",
+    f"CREATE TABLE conv1 {_CONVERTED}",
+    "ALTER TABLE conv1 CONVERT TO CHARACTER SET latin1, COLLATE latin1_german1_ci",
+    f"CREATE TABLE conv2 {_CONVERTED}",
+    "ALTER TABLE conv2 DEFAULT CHARACTER SET utf8mb4, CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    f"CREATE TABLE conv3 {_CONVERTED}",
+    "ALTER TABLE conv3 COLLATE utf8mb4_general_ci, CONVERT TO CHARACTER SET utf8mb4",
+    f"CREATE TABLE conv4 {_CONVERTED}",
+    "ALTER TABLE conv4 CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 )  # fmt: skip
 
 MYSQL = (
@@ -135,6 +144,10 @@ MARIADB = (
     "DROP TABLE IF EXISTS gen2 WAIT 3",
     "CREATE SEQUENCE seq",
     "CREATE TABLE srv (a VARCHAR(5)) CHARACTER SET utf8mb4 COLLATE uca1400_ai_ci",
+    f"CREATE TABLE conv5 {_CONVERTED}",
+    "ALTER TABLE conv5 CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET latin1",
+    f"CREATE TABLE conv6 {_CONVERTED}",
+    "ALTER TABLE conv6 DEFAULT CHARACTER SET latin1, CONVERT TO CHARACTER SET utf8mb4",
 )
 
 

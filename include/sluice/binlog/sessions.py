@@ -13,6 +13,7 @@ _FIXED = {
 }  # fmt: skip
 _TEXTS = {5, 6}
 _MAX_NAMES = 254
+_COLLATIONS = 131
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class SessionStatus:
     server_collation: int | None = None
     timestamps_explicit: bool | None = None
     utf8mb4_collation: int | None = None
+    default_collations: tuple[tuple[int, int], ...] = ()
+    """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by default)."""
 
 
 def parse_status(data: bytes) -> SessionStatus:
@@ -42,6 +45,8 @@ def parse_status(data: bytes) -> SessionStatus:
         elif code == 11 and at < len(data):
             user = 1 + data[at]
             size = user + 1 + (data[at + user] if at + user < len(data) else 0)
+        elif code == _COLLATIONS and at < len(data):
+            size = 1 + 4 * data[at]
         elif code == 12 and at < len(data):
             size = _names(data, at)
         else:
@@ -55,7 +60,12 @@ def parse_status(data: bytes) -> SessionStatus:
         server_collation=charsets[2] if charsets else None,
         timestamps_explicit=bool(found[16][0]) if found.get(16) else None,
         utf8mb4_collation=int.from_bytes(found[18], "little") if found.get(18) else None,
+        default_collations=_pairs(found.get(_COLLATIONS, b"")),
     )
+
+
+def _pairs(data: bytes) -> tuple[tuple[int, int], ...]:
+    return tuple(struct.unpack_from("<HH", data, at) for at in range(1, len(data) - 3, 4))
 
 
 def _names(data: bytes, at: int) -> int:

@@ -84,6 +84,7 @@ class SchemaTracker:
             status.timestamps_explicit,
             names.get(status.server_collation or 0, (None,))[0],
             names.get(status.utf8mb4_collation or 0, (None,))[0],
+            tuple((names[a][1], names[b][0]) for a, b in status.default_collations if a in names and b in names),
         )
         sql = query.sql
         charset = names.get(status.client_collation or 0, ("", "utf8mb4"))[1]

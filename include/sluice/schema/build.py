@@ -17,6 +17,7 @@ from sluice.schema.types import CHARACTER, TEXTS, Flavour, converted_text, store
 
 _UNNAMED_EXPRESSION = "functional_index"
 _NO_LIST = {"foreign", "check"}
+_WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 
 
 def create_table(
@@ -58,10 +59,6 @@ def alter_table(
     timestamps_explicit: bool = True,
 ) -> TableDefinition:
     """The definition after an ALTER TABLE (its name as it was: see RenameTo). Raises DecodeError, UnsupportedType."""
-    if _convert(actions) and any(
-        isinstance(a, s.SetOptions) and (a.options.charset or a.options.collation) for a in actions
-    ):
-        raise DecodeError("servers differ in what CONVERT TO and a default charset in one statement give")
     table = _options(table, actions, database, flavour)
     changes = {a.old.lower(): a for a in actions if isinstance(a, s.ChangeColumn)}
     known = {column.name.lower() for column in table.columns}
@@ -140,6 +137,10 @@ def _convert(actions: Sequence[s.Action]) -> s.ConvertCharset | None:
 def _options(
     table: TableDefinition, actions: Sequence[s.Action], database: DatabaseDefinition, flavour: Flavour
 ) -> TableDefinition:
+    if (
+        flavour.mariadb
+    ):  # a default charset beside CONVERT TO is the table's wherever it stands; MySQL takes the last of the two
+        actions = sorted(actions, key=lambda a: not isinstance(a, s.ConvertCharset))
     for action in actions:
         if isinstance(action, s.SetOptions):
             options = action.options
@@ -185,8 +186,12 @@ def _converted(
         return column
     charset, collation = _conversion(action, database, flavour)
     family = column.family
-    if charset != column.charset and not all(label.isascii() for label in column.labels):
-        raise DecodeError(f"the labels of {column.name} are converted by the server in a way of its own")
+    if (
+        column.labels
+        and charset != column.charset
+        and not (all(label.isascii() for label in column.labels) and _WIDE.isdisjoint({charset, column.charset}))
+    ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
+        raise DecodeError(f"the labels of {column.name} become others when the server converts them")
     if charset == "binary" and family in CHARACTER:
         blank = {"char": "binary", "varchar": "varbinary"}.get(family, family.replace("text", "blob"))
         return replace(column, type=column.type.replace(family, blank, 1), charset=None, collation=None)

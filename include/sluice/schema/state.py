@@ -32,6 +32,8 @@ class Session:
     timestamps_explicit: bool | None = None
     server_collation: str | None = None
     utf8mb4_collation: str | None = None
+    default_collations: tuple[tuple[str, str], ...] = ()
+    """(charset, its default collation in the session)."""
 
 
 @dataclass
@@ -226,12 +228,15 @@ class _Step:
 
     @property
     def _flavour(self) -> Flavour:
-        """The server's, with the session's own default collation of utf8mb4."""
-        flavour, own = self.state.flavour, self.session.utf8mb4_collation
-        if not own or flavour.collations.default_of.get("utf8mb4") == own:
-            return flavour
+        """The server's, with the session's own default collations."""
+        flavour = self.state.flavour
+        own = dict(self.session.default_collations)
+        if self.session.utf8mb4_collation:
+            own["utf8mb4"] = self.session.utf8mb4_collation
         collations = flavour.collations
-        return replace(flavour, collations=replace(collations, default_of={**collations.default_of, "utf8mb4": own}))
+        if not own or own.items() <= collations.default_of.items():
+            return flavour
+        return replace(flavour, collations=replace(collations, default_of={**collations.default_of, **own}))
 
     def _lose(self, table: TableId, reason: str, kind: ChangeKind = K.UNKNOWN) -> None:
         before = self.state.find(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -115,6 +116,8 @@ def test_what_a_session_says_of_itself() -> None:
         + b"\1"
         + (4 | 1 << 20).to_bytes(8, "little")
         + b"\6\3std"
+        + b"\x83\2"
+        + struct.pack("<HHHH", 33, 2048, 45, 2304)
         + b"\4"
         + bytes([8, 0, 8, 0, 45, 0])
         + b"\x0c\1d\0"
@@ -123,5 +126,6 @@ def test_what_a_session_says_of_itself() -> None:
     found = parse_status(data)
     assert (found.sql_mode, found.client_collation, found.server_collation) == (4 | 1 << 20, 8, 45)
     assert found.timestamps_explicit is False
+    assert found.default_collations == ((33, 2048), (45, 2304))
     for cut in range(len(data)):
         parse_status(data[:cut])

@@ -146,3 +146,64 @@ def test_a_state_survives_being_stored() -> None:
     assert again.tables == made.tables
     assert again.unknown == made.unknown
     assert again.databases == made.databases
+
+
+GERMAN = Collations(
+    {
+        **COLLATIONS.charset_of,
+        "latin1_german1_ci": "latin1",
+        "utf8mb4_general_ci": "utf8mb4",
+        "utf16_general_ci": "utf16",
+    },
+    {**COLLATIONS.default_of, "utf16": "utf16_general_ci"},
+    {**COLLATIONS.bytes_of, "utf16": 4},
+)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "mysql", "mariadb", "column"),
+    [
+        ("CONVERT TO CHARACTER SET latin1, COLLATE latin1_german1_ci", "latin1_german1_ci", "latin1_german1_ci", "latin1_swedish_ci"),
+        ("DEFAULT CHARACTER SET utf8mb4, CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin", "utf8mb4_0900_ai_ci", "utf8mb4_bin"),
+        ("COLLATE utf8mb4_general_ci, CONVERT TO CHARACTER SET utf8mb4", "utf8mb4_0900_ai_ci", "utf8mb4_general_ci", "utf8mb4_0900_ai_ci"),
+        ("CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "utf8mb4_bin", "utf8mb4_bin", "utf8mb4_0900_ai_ci"),
+    ],
+)  # fmt: skip
+def test_a_default_charset_beside_a_conversion(clauses: str, mysql: str, mariadb: str, column: str) -> None:
+    """What MySQL 8.0 and 9.7 and MariaDB 10.11 and 11.8 said (their names of the default collation of utf8mb4 differ)."""
+    for is_mariadb, wanted in ((False, mysql), (True, mariadb)):
+        made = SchemaState(
+            Flavour(is_mariadb, 110800 if is_mariadb else 90000, GERMAN), server_collation="latin1_swedish_ci"
+        )
+        for statement in (
+            "CREATE DATABASE d",
+            "CREATE TABLE t (a VARCHAR(9), c ENUM('x'))",
+            f"ALTER TABLE t {clauses}",
+        ):
+            made.fold(statement, "d", Session())
+        table = made.find(TableId("d", "t"))
+        assert table is not None
+        assert (table.collation, [c.collation for c in table.columns]) == (wanted, [column, column])
+
+
+@pytest.mark.parametrize(("labels", "to"), [("'é'", "utf8mb4"), ("'e'", "utf16")])
+def test_labels_that_a_conversion_changes_are_not_guessed(labels: str, to: str) -> None:
+    made = SchemaState(Flavour(False, 90000, GERMAN), server_collation="latin1_swedish_ci")
+    for statement in (
+        "CREATE DATABASE d",
+        f"CREATE TABLE t (c ENUM({labels}))",
+        f"ALTER TABLE t CONVERT TO CHARACTER SET {to}",
+    ):
+        made.fold(statement, "d", Session())
+    assert "labels" in made.unknown[TableId("d", "t")].reason
+
+
+def test_default_collations_of_the_session() -> None:
+    made = SchemaState(Flavour(True, 110800, GERMAN), server_collation="latin1_swedish_ci")
+    made.fold("CREATE DATABASE d", "", Session())
+    made.fold(
+        "CREATE TABLE t (a TEXT) CHARACTER SET utf8mb4", "d", Session(default_collations=(("utf8mb4", "utf8mb4_bin"),))
+    )
+    table = made.find(TableId("d", "t"))
+    assert table is not None
+    assert table.collation == "utf8mb4_bin"
