@@ -53,10 +53,10 @@ def format_event(*, checksum: bool) -> bytes:
 class Run:
     """Scans events; keeps what came of them."""
 
-    def __init__(self, *events: bytes, mariadb: bool = False, reread=None) -> None:
+    def __init__(self, *events: bytes, mariadb: bool = False, reread=None, prepared: str = "") -> None:
         self.sealed, self.statements = [], []
         self.scanner = Scanner(
-            Position(SERVER, "b.000001", 4),
+            Position(SERVER, "b.000001", 4, prepared=prepared),
             tables=lambda table_map, *_: plan_table(table_map, lambda _: ("utf8mb4_bin", "utf8mb4")),
             statement=lambda s: self.statements.append(s.query.sql) or False,
             seal=self.sealed.append,
@@ -221,6 +221,34 @@ def test_xa_rows_wait_for_the_outcome(outcome, numbers):
     assert made.scanner.position().prepared == "X'61',X'',1@b.000001:4"
     made = Run(*begun, *between, gtid(3), event(2, query(b"XA " + outcome + b" X'61',X'',1")))
     assert made.numbers == numbers
+    assert made.scanner.position().prepared == ""
+    assert made.scanner.position().gtid_set == f"{SERVER}:1-3"
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not-listed"])
+def test_xa_rows_that_were_prepared_before_are_read_again(listed):
+    asked = []
+
+    def reread(xid, place, before):
+        asked.append((xid, place and (place.file, place.offset), (before.file, before.offset)))
+        stripped = [
+            e[:9] + struct.pack("<I", len(e) - 4) + e[13:-4] for e in (event(19, MAP), rows(30, 8), rows(30, 9))
+        ]
+        yield stripped[0] + stripped[1]
+        yield stripped[2]
+
+    prepared = "X'61',X'',1@b.000000:77" if listed else ""
+    first = transaction(1, *INSERT)
+    made = Run(
+        *first,
+        gtid(2),
+        event(2, query(b"XA COMMIT X'61',X'',1")),
+        *transaction(3, *INSERT),
+        reread=reread,
+        prepared=prepared,
+    )
+    assert made.numbers == [1, 2, 8, 9, 1, 2]
+    assert asked == [("X'61',X'',1", ("b.000000", 77) if listed else None, ("b.000001", 4))]
     assert made.scanner.position().prepared == ""
     assert made.scanner.position().gtid_set == f"{SERVER}:1-3"
 
