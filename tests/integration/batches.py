@@ -69,6 +69,17 @@ class Delivery:
             table = rows if isinstance(rows, pa.Table) else segment_rows(schema, rows)
             writer.add(schema, table)
             changes += table.num_rows
+        return self._finished(writer, changes)
+
+    def write_parts(self, schema: TableSchema, parts: Sequence[pa.Table]) -> SegmentManifest:
+        """The next batch, in so many files."""
+        self.batch += 1
+        writer = SegmentWriter(self.store, self.batch, 1, part_bytes=1)
+        for part in parts:
+            writer.add(schema, part)
+        return self._finished(writer, sum(part.num_rows for part in parts))
+
+    def _finished(self, writer: SegmentWriter, changes: int) -> SegmentManifest:
         position = Position("uuid", "binlog.000001", 4 + self.batch)
         return writer.finish(
             first=position.at(offset=3 + self.batch),
