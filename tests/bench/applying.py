@@ -73,7 +73,7 @@ _BULK = """CREATE PROCEDURE {name}(total INT) BEGIN
 
 @dataclass
 class Servers:
-    """Everything that a figure needs, running."""
+    """Everything that a figure needs, running. ``batch``: most changes in a batch, 0 for the default; ``degrees``: of apply_parallelism."""
 
     folder: Path
     source: MySQLServer
@@ -81,6 +81,8 @@ class Servers:
     target: MySQLServer
     zookeeper: ZooKeeperServer
     spark: SparkConnectServer | None
+    batch: int = 0
+    degrees: tuple[int, ...] = (1, 2, 4, 8)
 
     @property
     def mode(self) -> str:
@@ -128,7 +130,8 @@ def pipeline(on: Servers, schema: str, *, target: str = "", extra: str = "") -> 
         target_extra=target or f"    parallelism: {WORKERS}",
         extra=extra,
     ) as made:
-        made.path.write_text(made.yaml.replace("max_wait: 200ms", "max_wait: 2s"), encoding="utf-8")
+        most = f", max_changes: {on.batch}" if on.batch else ""
+        made.path.write_text(made.yaml.replace("max_wait: 200ms", f"max_wait: 2s{most}"), encoding="utf-8")
         if on.spark:
             made.connections["spark_connect_default"] = on.spark.connection_json()
         yield made
@@ -209,6 +212,15 @@ def in_parallel(work: Sequence[Callable[[Any], Any]], server: MySQLServer, schem
 def warm(on: Servers, made: Case) -> Runtime:
     """Position written, kernels compiled, Spark's workers started: what a pipeline at work has."""
     made.run_until_head(on.mode)
+    for server in (on.source, on.target):
+        server.execute(f"CREATE TABLE {made.schema}.warm (id INT PRIMARY KEY)")
+    for first in (0, 20_000):  # more than a task works on by itself
+        on.source.execute(
+            "SET SESSION cte_max_recursion_depth = 100000",
+            f"INSERT INTO {made.schema}.warm WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {first + 19_999}) "
+            "SELECT n FROM s",
+        )
+        made.run_until_head(on.mode)
     return made.runtime(on.mode)
 
 

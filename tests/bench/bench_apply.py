@@ -1,7 +1,8 @@
 """What applying costs: from the stored position to the acknowledgement, against a native replica with four workers on the same log.
 
-Run by ``make bench-apply`` (``python tests/bench/bench_apply.py [figure …] [--changes N] [--rows N] [--local]``). Both sides start at the same
-position with the same backlog, one after the other; CHECKSUM TABLE of source, replica and target is compared before a figure counts.
+Run by ``make bench-apply``; one figure at a time by ``python tests/bench/bench_apply.py FIGURE [--changes N] [--batch N] [--degrees 1 2]``
+(``--help`` lists all). Both sides start at the same position with the same backlog, one after the other; CHECKSUM TABLE of source, replica and
+target is compared before a figure counts.
 Figures that were measured are written to ``tests/bench/results/apply.json``; the others stay as they are.
 """
 
@@ -190,7 +191,7 @@ def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
 
 def apply_parallelism(on: ap.Servers, changes: int, rows: int) -> None:
     """The paper's table: inserts, updates and a mix, at 1, 2, 4 and 8 connections."""
-    for degree in (1, 2, 4, 8):
+    for degree in on.degrees:
         for kind in ("insert", "update", "mix"):
             schema = f"par_{kind}_{degree}"
             with ap.pipeline(on, schema, target=f"    parallelism: {degree}") as made:
@@ -285,6 +286,10 @@ def main() -> None:
     parser.add_argument("figures", nargs="*", default=list(FIGURES), metavar="figure", help=", ".join(FIGURES))
     parser.add_argument("--changes", type=int, help="changes in the backlog")
     parser.add_argument("--rows", type=int, default=ap.TABLE_ROWS, help="rows a table before the backlog")
+    parser.add_argument(
+        "--batch", type=int, default=0, help="most changes in a batch, if not the default of capture.batch"
+    )
+    parser.add_argument("--degrees", type=int, nargs="+", default=[1, 2, 4, 8], help="of apply_parallelism")
     parser.add_argument("--local", action="store_true", help="work units in this process, without Spark")
     parser.add_argument("--profile", action="store_true", help="print where this process spends its time")
     given = parser.parse_args()
@@ -295,6 +300,7 @@ def main() -> None:
     warm_up()
     profiler = cProfile.Profile() if given.profile else None
     with ap.servers(spark=not given.local) as on:
+        on.batch, on.degrees = given.batch, tuple(given.degrees)
         for name in given.figures:
             measure, changes = FIGURES[name]
             if profiler:
