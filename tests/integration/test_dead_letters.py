@@ -228,6 +228,7 @@ def test_a_refused_update_keeps_the_old_row_though_its_unique_value_changed(load
 
 
 def test_bulk_loads_and_triggers_that_refuse(loading: Case) -> None:
+    loading.path.write_text(loading.yaml.replace("type: mysql\n", "type: mysql\n    options: {triggers: fire}\n"))
     loading.target.execute(
         f"CREATE TRIGGER `{loading.schema}`.no BEFORE INSERT ON `{loading.schema}`.customers FOR EACH ROW "
         "BEGIN IF NEW.paid = 2500 THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END"

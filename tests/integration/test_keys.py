@@ -10,6 +10,7 @@ import pytest
 
 from sluice.errors import MappingError
 from tests.pipelines import case
+from tests.servers import setting
 
 SPELLINGS = [
     "a",
@@ -89,6 +90,69 @@ def test_spellings_on_mariadb(
         schema=source,
         into=fresh_schema(mariadb, prefix="d"),
     )
+
+
+@pytest.mark.parametrize("collation", ["utf8mb4_0900_ai_ci", "utf8mb4_general_ci"])
+def test_spellings_of_which_the_log_brings_only_what_changed(
+    tmp_path: Path,
+    mysql_source: Any,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: Any,
+    collation: str,
+) -> None:
+    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 10)
+    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    with setting(mysql_source, binlog_row_image="MINIMAL"):
+        _words(tmp_path, (mysql_source, mysql_target), zookeeper, fresh_schema, collation, "row")
+
+
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_a_deleted_row_that_stays_gives_way_to_its_other_spelling(
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: Any,
+    server: str,
+) -> None:
+    """soft_delete keeps ``a``, and ``A`` comes in the same batch: for the target that is one row, and it is alive."""
+    source = request.getfixturevalue(server)
+    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 10)
+    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 2)
+    schema = fresh_schema(source, mysql_target)
+    words = "CREATE TABLE words (word VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL, n INT, m INT NOT NULL, PRIMARY KEY (m, word)) CHARSET utf8mb4"
+    choose = random.Random(7)
+    with case(tmp_path, source, mysql_target, zookeeper, schema, extra="rules: engine.yaml") as made:
+        source.execute(words, database=schema)
+        mysql_target.execute(
+            words.replace("m INT NOT NULL,", "m INT NOT NULL, deleted TINYINT NOT NULL DEFAULT 0,"), database=schema
+        )
+        (tmp_path / "rules/engine.yaml").write_text(
+            "rules: [{name: keep, builtin: soft_delete, match: {table: words}}]\n"
+        )
+        made.run_until_head()
+        for _ in range(5):
+            with source.connect(schema) as connection, connection.cursor() as cursor:
+                for _ in range(150):
+                    word, m = choose.choice(SPELLINGS), choose.randint(1, 3)
+                    statement, values = choose.choice([
+                        ("INSERT IGNORE INTO words (word, n, m) VALUES (%s, %s, %s)", (word, choose.randint(1, 99), m)),
+                        ("UPDATE IGNORE words SET word = %s WHERE word = %s", (choose.choice(SPELLINGS), word)),
+                        ("DELETE FROM words WHERE word = %s AND m = %s", (word, m)),
+                    ])
+                    cursor.execute(statement, values)
+                connection.commit()
+            made.run_until_head()
+            here = source.execute(f"SELECT HEX(word), n, m FROM {schema}.words ORDER BY m, word")
+            there = mysql_target.execute(
+                f"SELECT HEX(word), n, m FROM {schema}.words WHERE NOT deleted ORDER BY m, word"
+            )
+            assert there == here
+        assert mysql_target.execute(f"SELECT COUNT(*) FROM {schema}.words WHERE deleted")[0][0]
 
 
 def _words(
@@ -179,3 +243,36 @@ def test_rows_before_a_new_column_keep_the_targets_default(
         )
         made.run_until_head()
         made.assert_equal("t")
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_a_table_without_a_key_gets_rows_of_several_definitions(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, image: str
+) -> None:
+    """Rows of both definitions are written; neither hides the other from the target's memory of the batch."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with (
+        setting(mysql_source, binlog_row_image=image),
+        case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made,
+    ):
+        text = made.yaml.replace("capture:\n", "capture:\n  events: [insert, update, delete]\n")
+        made.path.write_text(text.replace("max_wait: 200ms", "max_wait: 2s"), encoding="utf-8")
+        mysql_source.execute(
+            f"CREATE TABLE {schema}.t (a INT)", f"CREATE TABLE {schema}.k (id INT PRIMARY KEY, a INT, u INT UNIQUE)"
+        )
+        made.run_until_head()
+        mysql_source.execute(
+            f"INSERT INTO {schema}.t VALUES (1), (1), (2)",
+            f"INSERT INTO {schema}.k VALUES (1, 1, 10), (2, 2, 20), (3, 3, 30)",
+            f"ALTER TABLE {schema}.t ADD COLUMN b INT DEFAULT 5",
+            f"ALTER TABLE {schema}.k ADD COLUMN b INT DEFAULT 5",
+            f"INSERT INTO {schema}.t VALUES (3, 3), (3, 3)",
+            f"UPDATE {schema}.k SET u = NULL WHERE id = 1",
+            f"INSERT INTO {schema}.k VALUES (4, 4, 10, 6)",
+        )
+        mysql_target.execute(
+            f"CREATE TABLE {schema}.t (a INT, b INT DEFAULT 5)",
+            f"CREATE TABLE {schema}.k (id INT PRIMARY KEY, a INT, u INT UNIQUE, b INT DEFAULT 5)",
+        )
+        made.run_until_head()
+        made.assert_equal("t", "k")

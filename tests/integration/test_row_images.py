@@ -92,6 +92,24 @@ def test_the_target_ends_equal(made) -> None:
         assert_same_rows(made)
 
 
+@pytest.mark.parametrize("made", [("mysql_source", "MINIMAL", "MINIMAL")], indirect=True, ids=["minimal"])
+def test_a_large_batch_of_partial_rows_is_written_once_and_whole(made, monkeypatch) -> None:
+    """More rows than a unit takes: the target's memory of the batch must not make one unit hide another."""
+    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 20)
+    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO u VALUES (%s, 'a', %s, 'w', 0)", [(i, i) for i in range(300)])
+        cursor.executemany("INSERT INTO t (c) VALUES (%s)", [(i,) for i in range(300)])
+    made.run_until_head()
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE u SET z = x WHERE x % 3")
+        cursor.execute("UPDATE t SET c = c + 1 WHERE id % 2")
+        cursor.execute("DELETE FROM t WHERE id % 7 = 0")
+        cursor.execute("UPDATE u SET v = v + 1000 WHERE x < 100")
+    made.run_until_head()
+    assert_same_rows(made)
+
+
 def write(made, choose: random.Random) -> None:
     """Random statements, many of which move keys."""
     with made.source.connect(made.schema) as connection, connection.cursor() as cursor:

@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -183,6 +184,28 @@ class CoordinationConfig(_Model):
     )
 
 
+class ColumnConversion(_Model):
+    """What a column is at the target, where that is not what it is at the source."""
+
+    type: str = Field(
+        "", description="SQL type at the target; `sluice check` makes the column with it, and says what it may lose."
+    )
+    time_zone: str = Field(
+        "",
+        description="Zone of the DATETIME's wall time (Europe/Berlin): it becomes a TIMESTAMP; or a TIMESTAMP becomes a DATETIME of that zone.",
+    )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        if value:
+            try:
+                ZoneInfo(value)
+            except (ZoneInfoNotFoundError, ValueError):
+                raise ValueError(f"there is no time zone {value!r}; use a name like Europe/Berlin or UTC") from None
+        return value
+
+
 class ColumnMapping(_Model):
     """Which columns go over, and under which names."""
 
@@ -194,6 +217,9 @@ class ColumnMapping(_Model):
     )
     exclude: tuple[str, ...] = Field((), description="All but these columns.")
     rename: dict[str, str] = Field(default_factory=dict, description="Source column -> target column.")
+    convert: dict[str, ColumnConversion] = Field(
+        default_factory=dict, description="Source column -> its type or time zone at the target."
+    )
 
     @model_validator(mode="after")
     def _by_position(self) -> ColumnMapping:
@@ -218,8 +244,14 @@ class TableMapping(_Model):
     )
     weight: int = Field(0, description="Lighter tables are loaded first.")
     columns: ColumnMapping = Field(default_factory=ColumnMapping, description="Column selection and renaming.")
+    send: Literal["rows", "changed_columns"] = Field(
+        "rows",
+        description="rows: an update writes the whole row. changed_columns: only its columns that changed, so that what others write into the rest "
+        "of the row at the target stays; a statement a row.",
+    )
     column_groups: tuple[tuple[str, ...], ...] = Field(
-        (), description="Groups of columns: if one changed, all are sent."
+        (),
+        description="With send: changed_columns: if one column of a group changed, all of it are sent (source columns).",
     )
 
     key: tuple[str, ...] = Field(

@@ -39,6 +39,11 @@ class ChangesetFile(_Stored):
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
     bucket_min: int
     bucket_max: int
+    revived: bool = Field(
+        False,
+        description="The source deleted these rows, and a rule keeps them. The server may hold a key of theirs equal to that of a row that came "
+        "later, so that the table's rows are written in the order of the log.",
+    )
     key_starts: tuple[int, ...] = Field(
         (),
         description="First key column's number (days, microseconds for times) at the start of each row group, and of the last row; "
@@ -159,8 +164,10 @@ def read_changeset(store: SegmentStore, path: str) -> Changeset:
         ) from error
 
 
-def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int]) -> ChangesetFile:
-    """Write merged rows. ``buckets``: first and last key bucket they may come from."""
+def write_changeset_file(
+    store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
+) -> ChangesetFile:
+    """Write merged rows. ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`."""
     with store.open_output(path) as sink:
         with pq.ParquetWriter(
             sink,
@@ -189,6 +196,7 @@ def write_changeset_file(store: SegmentStore, path: str, rows: pa.Table, buckets
         crc32=f"{crc:08x}",
         bucket_min=buckets[0],
         bucket_max=buckets[1],
+        revived=revived,
         key_starts=starts,
     )
 

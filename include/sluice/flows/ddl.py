@@ -114,4 +114,5 @@ def _left_out(route: TableRoute, changes: Sequence[TableChange]) -> list[str]:
     tables = [d for c in changes for d in (c.before, c.after) if d is not None and d.table == route.source]
     keys = {name for table in tables for name in table.primary_key}
     names = dict.fromkeys(column.name for table in tables for column in table.columns)
-    return [name for name in names if route.target_name(name) is None and name not in keys]
+    stays = {name for name, _ in route.convert}  # of another type there, which no statement of the source knows
+    return [name for name in names if name not in keys and (route.target_name(name) is None or name in stays)]

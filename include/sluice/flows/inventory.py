@@ -10,8 +10,10 @@ from typing import Any
 from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.inventory import SourceTable, create_statement, source_tables
 from sluice.binlog.selection import Selection
+from sluice.config.pipeline import ColumnConversion
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
+from sluice.mapping.convert import declared, remark
 from sluice.model.tables import TableId
 from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
 
@@ -106,9 +108,14 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
                 column.collation or "",
                 str(column.arrow_type),
                 column.nullable,
+                *_conversion(column.sql_type, route.conversion(column.name)),
             )
         )
     return PlannedTable(route.target, table.id, tuple(columns), flavour=flavour)
+
+
+def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str, str]:
+    return ("", "") if conversion is None else (declared(sql_type, conversion), remark(sql_type, conversion))
 
 
 def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:

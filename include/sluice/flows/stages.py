@@ -108,14 +108,24 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
     for number, part in enumerate(unit.parts):
         if part.framed is not None:
             rows, passed = fold_files(store, part.files, part.inputs, part.framed, part.share)
-            buckets = (0, KEY_BUCKETS - 1)
+            buckets, revived = (0, KEY_BUCKETS - 1), any(file.revived for file in part.inputs)
             result += MergeResult((), (RuleCount(part.framed.name, -passed, 0, 0.0),), 0.0)
         else:
-            rows = read_changeset_file(store, part.files[0])
+            rows, revived = read_changeset_file(store, part.files[0]), part.files[0].revived
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
         name = f"{unit.number:05d}-{number:04d}"
         result += finish_part(
-            store, unit.batch, unit.attempt, name, unit.ruling, routes, part.source, rows, buckets, part.segments
+            store,
+            unit.batch,
+            unit.attempt,
+            name,
+            unit.ruling,
+            routes,
+            part.source,
+            rows,
+            buckets,
+            part.segments,
+            revived=revived,
         )
     return replace(result, seconds=time.perf_counter() - started)
 

@@ -45,8 +45,8 @@ from sluice.flows.replacing import ReplacePart
 from sluice.flows.ruling import Ruling, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.merge.compact import compact, user_columns
-from sluice.merge.presence import is_partial, remapped
+from sluice.merge.compact import compact, thinned, user_columns
+from sluice.merge.presence import is_partial, remapped, renewed, unknown_before
 from sluice.merge.rekey import rekeyed
 from sluice.model.positions import Position
 from sluice.model.tables import KEY_BUCKETS, TableId, stored_name
@@ -268,11 +268,12 @@ def finish_part(
     segments: Sequence[SegmentFile],
     *,
     added: Sequence[tuple[int, str]] = (),
+    revived: bool = False,
 ) -> MergeResult:
     """Merged rows of ``source`` through rules and mapping into files. ``routes`` None: another stage follows, names stay the source's.
 
     ``name`` tells the files of an attempt apart; ``segments``: where the changes are, for the position of a dead letter;
-    ``added``: columns that older rows of the batch do not have (see :class:`_Read`).
+    ``added``: columns that older rows of the batch do not have (see :class:`_Read`); ``revived``: an earlier stage kept deleted rows.
     """
     if is_partial(merged) and ruling.concerning(source):
         raise _needs_whole_rows(source)
@@ -284,13 +285,18 @@ def finish_part(
         route = routes.route(table) if routes is not None else TableRoute(table, table)
         rows = tagged_as_made(rows) if hides else rows
         mapped = _known_columns(rows, route.apply(rows), route)
-        for version, same in enumerate(_by_version(mapped, route, added if routes is not None else ())):
-            file = None
-            if same.num_rows:
-                own = f"{name}-v{version}" if version else name
-                path = changeset_file_path(store, batch, attempt, route.target, own)
-                file = write_changeset_file(store, path, same, buckets)
-            done.append(MergedPart(table, route, columns_of(same.schema), file))
+        pieces = [(mapped, name, revived)]
+        kept = ruled.revived.get(table)
+        if kept is not None and not revived:
+            pieces = [(mapped.filter(pc.invert(kept)), name, False), (mapped.filter(kept), f"{name}-kept", True)]
+        for piece, stem, marked in pieces:
+            for version, same in enumerate(_by_version(piece, route, added if routes is not None else ())):
+                file = None
+                if same.num_rows:
+                    own = f"{stem}-v{version}" if version else stem
+                    path = changeset_file_path(store, batch, attempt, route.target, own)
+                    file = write_changeset_file(store, path, same, buckets, revived=marked)
+                done.append(MergedPart(table, route, columns_of(same.schema), file))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
@@ -351,6 +357,10 @@ def _read(store: SegmentStore, part: MergePart) -> _Read:
         if not is_partial(table) and "_present" in table.schema.names:
             table = table.drop_columns(["_present"])
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
+        if (
+            sum(table.num_rows for table in tables) > MAX_UNIT_ROWS and not part.key
+        ):  # few keys have most of the changes
+            tables = _thinned(tables)
     newest = max(tables, key=_last_seq).schema
     added = []
     for name in user_columns(newest):
@@ -360,20 +370,34 @@ def _read(store: SegmentStore, part: MergePart) -> _Read:
     if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
         newest = newest.append(pa.field("_present", pa.binary()))
     changes = pa.concat_tables([_as(table, newest) for table in tables])
-    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in newest if f.metadata and b"sluice.key" in f.metadata]
+    key = _key_of(newest)
     if part.key and not key:
         changes = rekeyed(changes, part.source, part.key)
         return _Read(changes, [stored_name(name) for name in part.key], tuple(added))
-    return _Read(changes, [name for _, name in sorted(key)], tuple(added))
+    return _Read(changes, key, tuple(added))
+
+
+def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
+    """One table of the rows that a merge needs, if all have one definition."""
+    schema = tables[0].schema
+    if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
+        return tables
+    return [thinned(pa.concat_tables(tables), _key_of(schema))]
+
+
+def _key_of(schema: pa.Schema) -> list[str]:
+    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
+    return [name for _, name in sorted(key)]
 
 
 def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, str]]) -> list[pa.Table]:
     """``rows``, split where a column was added in the middle of the batch: the target's default stands in rows that never had it."""
     borders = sorted({seq for seq, _ in added})
-    if (
-        not borders or not rows.num_rows or "_present" in rows.schema.names
-    ):  # partial images say themselves what they have
+    if not borders or not rows.num_rows:
         return [rows]
+    if "_present" in rows.schema.names:  # which says itself what a row has
+        names = {stored_name(name): start for start, old in added if (name := route.target_name(old))}
+        return [unknown_before(rows, user_columns(rows.schema), names)]
     pieces = []
     seq = rows["_seq"].to_numpy().astype(np.int64)
     for low, high in pairwise([-1, *borders, 1 << 62]):
@@ -409,11 +433,10 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
         return table
     columns = []
     for field_ in schema:
-        if field_.name not in table.schema.names:
+        if field_.name == "_present":
+            columns.append(renewed(table, user_columns(table.schema), user_columns(schema)))
+        elif field_.name not in table.schema.names:
             columns.append(pa.nulls(table.num_rows, field_.type))
-        elif field_.name == "_present":
-            there = user_columns(table.schema)
-            columns.append(remapped(table, there, [n if n in there else None for n in user_columns(schema)]))
         elif field_.name == "_before":
             struct = table["_before"].combine_chunks()
             present = {child.name for child in struct.type}
@@ -494,7 +517,7 @@ class LoadPart:
     """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
 
     ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about how many those are.
-    ``replaces``: stretches to clear first.
+    ``replaces``: stretches to clear first; ``in_order``: in the order of the log (see :attr:`ChangesetFile.revived`).
     """
 
     table: TargetTable
@@ -504,6 +527,7 @@ class LoadPart:
     keys: tuple[int | None, int | None] | None = None
     rows: int = 0
     replaces: tuple[ReplacePart, ...] = ()
+    in_order: bool = False
 
     @property
     def identity(self) -> str:
@@ -572,13 +596,14 @@ def plan_load(
     Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: source tables that a dump
     of the time of the batch, or later, copies.
 
-    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes
-      (and rows that leave a unique value), then upserts.
+    * consistency row: lighter tables first; behind them, where the target checks foreign keys, parents before children. A small table is
+      written whole by one unit, a large one by several, in two phases: deletes (and rows that leave a unique value), then upserts.
     * table: a table is one transaction. batch: everything and the acknowledgement are one transaction (``acknowledge`` False: it comes later).
 
-    A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row must not have lost
-    its old state in an earlier phase. ``segments``: path of the batch's segment manifest. ``replaces``: stretches of target tables to clear
-    before their rows are written; a table that goes whole is one piece.
+    A table of which the log brought only some columns is one piece, as it remembers the batch (see ``incomplete``); so is one of which deleted rows
+    stay under a key that may have several spellings. A table with another unique key is one piece if refused rows are to be left out
+    (``on_error: dead_letter``): a refused row must not have lost its old state in an earlier phase. ``segments``: path of the segments' manifest.
+    ``replaces``: stretches of target tables to clear before their rows are written; a table that goes whole is one piece.
     """
     tables = changeset.manifest.tables
     stretches = dict(replaces or {})
@@ -594,13 +619,17 @@ def plan_load(
     unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence, segments=segments)
     apart = config.on_error == "stop"
     if config.consistency == "batch":
-        parts = tuple(
-            LoadPart(info, files, replaces=stretches.pop(info.table, (info, ()))[1])
+        wholes = [
+            replace(_whole(files, info), replaces=stretches.pop(info.table, (info, ()))[1])
             for files, info in _per_target(_lighter_first(tables), known)
+        ]
+        parts = (
+            *(LoadPart(info, (), replaces=those) for info, those in stretches.values()),
+            *_parents_first(wholes, apart=apart),
         )
-        parts = (*(LoadPart(info, (), replaces=those) for info, those in stretches.values()), *parts)
         return [[unit(parts, True, changeset.manifest.last.position if acknowledge else None)]]
     phases: list[list[LoadUnit]] = []
+    behind: list[LoadPart] = []
     here = {table.target for table in tables}
     alone = [LoadPart(info, (), replaces=those) for target_, (info, those) in stretches.items() if target_ not in here]
     if alone:  # tables of which nothing is written
@@ -613,9 +642,18 @@ def plan_load(
         size = min(max(UNIT_ROWS, total // config.parallelism + 1), MAX_UNIT_ROWS)
         for files, info in _per_target(group, known):
             those = stretches.pop(info.table, (info, ()))[1]
-            whole = LoadPart(info, files)
+            whole = _whole(files, info)
             cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
+            cut = cut and not whole.in_order and not any(file.partial for file in files)
             pieces = _by_key(whole, size) if cut and all(one.record.key for one in those) else [whole]
+            if info.generation is not None:
+                if _in_halves(whole, apart=apart) and all(one.record.key for one in those):
+                    first += [LoadPart(info, (), replaces=those)] if those else []
+                    first += [replace(piece, upserts=False) for piece in pieces]
+                    behind += [replace(piece, deletes=False) for piece in pieces]
+                else:
+                    behind.append(replace(whole, replaces=those))
+                continue
             if len(pieces) == 1:
                 (first if whole.cost <= size else second).append(replace(whole, replaces=those))
                 continue
@@ -629,7 +667,30 @@ def plan_load(
             packed = pack([(part, part.cost) for part in parts_], size)
             if packed:
                 phases.append([unit(tuple(parts), together) for parts in packed])
+    size = min(max(UNIT_ROWS, sum(part.cost for part in behind) // config.parallelism + 1), MAX_UNIT_ROWS)
+    for generation in sorted({part.table.generation or 0 for part in behind}):  # consistency row: see the target
+        level = [part for part in behind if part.table.generation == generation]
+        phases.append([unit(tuple(parts), True) for parts in pack([(part, part.cost) for part in level], size)])
     return phases
+
+
+def _in_halves(part: LoadPart, *, apart: bool) -> bool:
+    """True if deletes and upserts of a table may be written apart."""
+    return bool(part.table.key) and (apart or not part.table.unique_keys) and not any(f.partial for f in part.files)
+
+
+def _parents_first(parts: Sequence[LoadPart], *, apart: bool) -> tuple[LoadPart, ...]:
+    """In one transaction: what goes goes first, then parents come before children, where the target checks that."""
+    if all(part.table.generation is None for part in parts):
+        return tuple(parts)
+    halves = [part for part in parts if _in_halves(part, apart=apart)]
+    coming = [replace(part, deletes=False, replaces=()) if part in halves else part for part in parts]
+    leaving = [replace(part, upserts=False) for part in halves]
+    return (*leaving, *sorted(coming, key=lambda part: part.table.generation or 0))
+
+
+def _whole(files: tuple[ChangesetFile, ...], info: TargetTable) -> LoadPart:
+    return LoadPart(info, files, in_order=any(file.revived for file in files))
 
 
 def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
@@ -670,22 +731,17 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     started = time.perf_counter()
     store = SegmentStore(unit.store_uri, unit.pipeline)
     target = open_target(unit.target, unit.endpoints, unit.pipeline)
-    parts = [
-        (part, rows)
-        for part in unit.parts
-        for rows in _groups(store, part, whole=unit.target.on_error == "dead_letter") or [pa.table({})]
-    ]
-    cleared: set[int] = set()
-    changes = []
-    for part, rows in parts:
-        stretches = () if id(part) in cleared else tuple(one.read(store) for one in part.replaces)
-        cleared.add(id(part))
-        changes.append(TableChanges(part.table, rows, part.deletes, part.upserts, replaces=stretches))
+    identities: list[str] = []
+    changes: list[TableChanges] = []
+    for part in unit.parts:
+        groups = _groups(store, part, whole=unit.target.on_error == "dead_letter")
+        found = _changes(part, groups or [pa.table({})])
+        found[0] = replace(found[0], replaces=tuple(one.read(store) for one in part.replaces))
+        changes += found
+        identities += [f"{part.identity}-{number}" if number else part.identity for number in range(len(found))]
     keep = None
     if unit.target.on_error == "dead_letter":
-        keep = RefusedRows(
-            store, unit.target.name, unit.fence.batch, unit.segments, [part.identity for part, _ in parts], changes
-        )
+        keep = RefusedRows(store, unit.target.name, unit.fence.batch, unit.segments, identities, changes)
     count = target.load(
         unit.fence, changes, one_transaction=unit.one_transaction, acknowledge=unit.acknowledge, on_refused=keep
     )
@@ -693,16 +749,39 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     return LoadResult(count.upserted, count.deleted, count.statements, count.retries, seconds, count.refused)
 
 
+def _changes(part: LoadPart, groups: Sequence[pa.Table]) -> list[TableChanges]:
+    """What a part writes: rows of several sets of columns leave together before any arrives, as unique values move among them."""
+    every = [
+        TableChanges(
+            part.table,
+            rows,
+            part.deletes,
+            part.upserts,
+            scope=f"{part.table.table}#{number}" if number else "",
+            in_order=part.in_order,
+        )
+        for number, rows in enumerate(groups)
+    ]
+    halves = part.deletes and part.upserts and part.table.key
+    if len(every) == 1 or not halves or any("_present" in rows.schema.names for rows in groups):
+        return every
+    return [replace(one, upserts=False) for one in every] + [replace(one, deletes=False) for one in every]
+
+
 def _groups(store: SegmentStore, part: LoadPart, *, whole: bool) -> list[pa.Table]:
     """The part's rows, one table for each set of columns: what a row never had is not written. ``whole``: with all that is known of a row."""
     alike: dict[frozenset[str], list[pa.Table]] = {}
-    for file in part.files:
-        table = read_changeset_file(store, file, part.keys, lean=not (whole or part.table.unique_keys))
+    for file in sorted(part.files, key=lambda file: not file.revived) if part.in_order else part.files:
+        lean = not (whole or part.table.unique_keys or part.in_order)
+        table = read_changeset_file(store, file, part.keys, lean=lean)
         alike.setdefault(frozenset(table.schema.names), []).append(table)
     return [_rows(tables, part) for tables in alike.values()]
 
 
 def _rows(tables: list[pa.Table], part: LoadPart) -> pa.Table:
+    if part.in_order:  # a kept row whose key moved to another spelling has the number of the row that came
+        rows = pa.concat_tables(tables, promote_options="permissive")
+        return rows.take(pa.array(np.argsort(rows["_seq"].to_numpy(), kind="stable")))
     if len(tables) == 1:
         return tables[0]
     rows = pa.concat_tables(tables, promote_options="permissive")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.config.pipeline import TableMapping
+from sluice.config.pipeline import ColumnConversion, TableMapping
 from sluice.errors import MappingError
+from sluice.mapping.changed import only_changed
+from sluice.mapping.convert import converted
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 
 _GROUP = re.compile(r"\\\d|\\g<")
@@ -22,9 +24,10 @@ class TableRoute:
 
     Attributes:
         source, target: schema and table on either side.
-        include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target) names.
+        include: only these columns (keys always go), or None for all; exclude: not these; rename: (source, target) names;
+            convert: (source column, what it is at the target).
         weight: lighter tables are loaded first.
-        column_groups: columns that are sent together (whole rows are sent today, so that each group is).
+        changed_only: of an update only changed columns are sent; column_groups: source columns that are sent together then.
         key: source columns that tell rows apart where the table has no primary key.
         shared: other source tables may go to the same target table.
     """
@@ -36,13 +39,19 @@ class TableRoute:
     rename: tuple[tuple[str, str], ...] = ()
     weight: int = 0
     column_groups: tuple[tuple[str, ...], ...] = ()
+    changed_only: bool = False
     shared: bool = False
     key: tuple[str, ...] = ()
+    convert: tuple[tuple[str, ColumnConversion], ...] = ()
 
     @property
     def keeps_columns(self) -> bool:
-        """True if every column goes over under its own name."""
-        return self.include is None and not self.exclude and not self.rename
+        """True if every column goes over as it is, under its own name."""
+        return self.include is None and not self.exclude and not self.rename and not self.convert
+
+    def conversion(self, column: str) -> ColumnConversion | None:
+        """What a source column becomes, None if it stays as it is."""
+        return dict(self.convert).get(column)
 
     def target_name(self, column: str) -> str | None:
         """The target's name of a source column; None if the column does not go over."""
@@ -56,16 +65,22 @@ class TableRoute:
         Raises:
             MappingError: a key column is excluded, or two columns get one name.
         """
-        if self.keeps_columns:
-            return rows
+        mapped = rows if self.keeps_columns else self._mapped(rows)
+        keyed = any(b"sluice.key" in (field.metadata or {}) for field in mapped.schema)
+        if not self.changed_only or not keyed or "_present" in rows.schema.names:  # the log brought no more than that
+            return mapped
+        return only_changed(mapped, [[dict(self.rename).get(c, c) for c in group] for group in self.column_groups])
+
+    def _mapped(self, rows: pa.Table) -> pa.Table:
         fields, columns = [], []
         for index, field in enumerate(rows.schema):
             if field.name in META_COLUMNS:
                 continue
             renamed = self._field(field)
             if renamed is not None:
-                fields.append(renamed)
-                columns.append(rows.column(index))
+                made, column = self._converted(field, renamed, rows.column(index))
+                fields.append(made)
+                columns.append(column)
         names = [field.name for field in fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -101,13 +116,19 @@ class TableRoute:
         metadata[b"sluice.name"] = target.encode()
         return field.with_name(stored_name(target)).with_metadata(metadata)
 
+    def _converted(self, field: pa.Field, renamed: pa.Field, values: pa.Array) -> tuple[pa.Field, pa.Array]:
+        name = (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
+        conversion = self.conversion(name)
+        return (renamed, values) if conversion is None else converted(renamed, values, conversion, str(self.source))
+
     def _struct(self, struct: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
         fields, children = [], []
         for field in kind:
             renamed = self._field(field)
             if renamed is not None:
-                fields.append(renamed)
-                children.append(pc.struct_field(struct, field.name))
+                made, child = self._converted(field, renamed, pc.struct_field(struct, field.name))
+                fields.append(made)
+                children.append(child)
         return pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(struct))
 
 
@@ -166,7 +187,9 @@ def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
         else tuple(columns.rename.items()),
         weight=line.weight,
         column_groups=line.column_groups,
+        changed_only=line.send == "changed_columns",
         key=line.key,
+        convert=tuple(columns.convert.items()),
     )
 
 

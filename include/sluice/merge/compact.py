@@ -35,7 +35,7 @@ from sluice.merge.partial import combine
 from sluice.merge.presence import is_partial
 from sluice.model.tables import META_COLUMNS
 
-_INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
+INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 
 
 def user_columns(schema: pa.Schema) -> list[str]:
@@ -74,14 +74,9 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
                 hint="give the table a primary key, or SET GLOBAL binlog_row_image = 'FULL' and dump the table",
             )
         return _compact_keyless(changes, ops, users, identity)
-    # Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation);
-    # a dumped row, which stands before the change whose _seq it has, comes first.
-    moment = changes["_seq"].to_numpy().astype(np.int64) * 4 + np.where(ops == _READ, 0, np.where(ops == _MOVED, 1, 2))
-    if moment.size > 1 and (np.diff(moment) < 0).any():
-        order = np.argsort(moment, kind="stable")
-        changes, ops = changes.take(pa.array(order)), ops[order]
+    changes, ops = _by_moment(changes, ops)
     if is_partial(changes):
-        arrives = (ops == _UPDATE) & (_arrivals_are_inserts(changes, ops, key, identity) == _INSERT)
+        arrives = (ops == UPDATE) & (_arrivals_are_inserts(changes, ops, key, identity) == INSERT)
         return combine(changes, ops, users, key, identity, arrives)
     ops = _arrivals_are_inserts(changes, ops, key, identity)
     codes, count = dense(group_codes(changes, key, identity))
@@ -93,6 +88,40 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     final = _final_ops(ops, codes, count, last)
     order = _key_order(changes, key, last)
     return _result(changes, users, final[order], first[order], last[order], ops)
+
+
+def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
+    """Fewer changes with the same merge, whatever comes before or behind them: of each key the first, the last, and the last that was no update.
+
+    So a key that takes most of a batch costs the memory of three rows. Changes of which the log brought some columns only, or without a key, come
+    back as they are.
+    """
+    if not key or not changes.num_rows or is_partial(changes):
+        return changes
+    changes = changes.combine_chunks()
+    changes, ops = _by_moment(changes, _op_codes(changes))
+    ops = _arrivals_are_inserts(changes, ops, key, identity)
+    codes, count = dense(group_codes(changes, key, identity))
+    rows = np.arange(len(codes))
+    wanted = np.zeros(len(codes), bool)
+    for some in (rows, rows[::-1], rows[ops != UPDATE]):
+        last = np.full(count, -1, np.int64)
+        last[codes[some]] = some
+        wanted[last[last >= 0]] = True
+    return changes if wanted.all() else changes.filter(pa.array(wanted))
+
+
+def _by_moment(changes: pa.Table, ops: npt.NDArray[np.int64]) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """In the order in which things happened.
+
+    Within one _seq the row leaves its old key before it arrives at the new one (the two may be equal to the server's collation);
+    a dumped row, which stands before the change whose _seq it has, comes first.
+    """
+    moment = changes["_seq"].to_numpy().astype(np.int64) * 4 + np.where(ops == READ, 0, np.where(ops == MOVED, 1, 2))
+    if moment.size > 1 and (np.diff(moment) < 0).any():
+        order = np.argsort(moment, kind="stable")
+        return changes.take(pa.array(order)), ops[order]
+    return changes, ops
 
 
 def _key_order(changes: pa.Table, key: Sequence[str], last: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -121,18 +150,18 @@ def _arrivals_are_inserts(
             field = changes.schema.field(name)
             now, then = identity(field, now), identity(field, then)
         moved |= pc.fill_null(pc.not_equal(now, then), False).to_numpy(zero_copy_only=False)
-    return np.where((ops == _READ) | ((ops == _UPDATE) & moved), _INSERT, ops)
+    return np.where((ops == READ) | ((ops == UPDATE) & moved), INSERT, ops)
 
 
 def _final_ops(
     ops: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], count: int, last: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    decisive = ops != _UPDATE  # an update inherits "insert" from the last operation that wasn't an update
-    previous = np.full(count, _UPDATE, np.int64)
+    decisive = ops != UPDATE  # an update inherits "insert" from the last operation that wasn't an update
+    previous = np.full(count, UPDATE, np.int64)
     previous[codes[decisive]] = ops[decisive]
     final = ops[last]
-    final = np.where((final == _UPDATE) & (previous == _INSERT), _INSERT, final)
-    return np.where(final == _MOVED, _DELETE, final)
+    final = np.where((final == UPDATE) & (previous == INSERT), INSERT, final)
+    return np.where(final == MOVED, DELETE, final)
 
 
 def _result(
@@ -172,7 +201,7 @@ def _before(
     """State before the batch: an update's own before image; for a delete the row itself; nothing for an insert."""
     field = changes.schema.field("_before")
     stored = changes["_before"].combine_chunks()
-    is_update, is_delete = begun == _UPDATE, (begun == _DELETE) | (begun == _MOVED)
+    is_update, is_delete = begun == UPDATE, (begun == DELETE) | (begun == MOVED)
     from_struct = pa.array(first, mask=~is_update)
     from_row = pa.array(first, mask=~is_delete)
     children = []
@@ -193,9 +222,9 @@ def _compact_keyless(
     changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], identity: Identity | None
 ) -> pa.Table:
     """Full-row identity with counts: an update takes one copy of the old image and adds one of the new."""
-    gained = changes.filter(pa.array(np.isin(ops, (_INSERT, _UPDATE, _READ))))
-    taken = changes.filter(pa.array(np.isin(ops, (_DELETE, _MOVED))))
-    updates = changes.filter(pa.array(ops == _UPDATE))
+    gained = changes.filter(pa.array(np.isin(ops, (INSERT, UPDATE, READ))))
+    taken = changes.filter(pa.array(np.isin(ops, (DELETE, MOVED))))
+    updates = changes.filter(pa.array(ops == UPDATE))
     old = updates["_before"].combine_chunks()
     left = updates
     for name in users:
@@ -208,8 +237,8 @@ def _compact_keyless(
     order = np.argsort(every["_seq"].to_numpy(), kind="stable")
     last[codes[order]] = order
     picked = np.repeat(last, np.abs(net))
-    final = np.repeat(np.where(net > 0, _INSERT, _DELETE), np.abs(net))
-    begun = np.where(final == _DELETE, _DELETE, _INSERT)
+    final = np.repeat(np.where(net > 0, INSERT, DELETE), np.abs(net))
+    begun = np.where(final == DELETE, DELETE, INSERT)
     states = np.zeros(every.num_rows, np.int64)
     states[picked] = begun
     return _result(every, users, final, picked, picked, states)

@@ -24,7 +24,7 @@ from sluice.merge import operations
 from sluice.merge.keys import Identity, dense, group_codes
 from sluice.merge.presence import bitmaps, masks
 
-_INSERT, _UPDATE, _DELETE, _MOVED, _READ = range(5)
+INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 _Rows = npt.NDArray[np.int64]
 
 
@@ -69,18 +69,18 @@ class _Follower:
     def see(self, row: int, op: int, code: int, arrives: bool, seq: int) -> None:
         self.last_of_key[code] = row
         current = self.here[code]
-        if op in {_INSERT, _READ}:
+        if op in {INSERT, READ}:
             current = self._new(row, -1)
             self.here[code] = current
-        elif op == _UPDATE and arrives:
+        elif op == UPDATE and arrives:
             moving = self._moving.pop(seq, -1)
             current = moving if moving >= 0 else self._new(row, -1)
             self.here[code] = current
         else:
             if current < 0:
                 current = self._new(row, code)
-            self.here[code] = current if op == _UPDATE else -1
-            if op == _MOVED:
+            self.here[code] = current if op == UPDATE else -1
+            if op == MOVED:
                 self._moving[seq] = current
         self.of_row.append(current)
 
@@ -106,7 +106,7 @@ class _Result:
         removed = np.array([follow.last_of_key[code] for code in gone], np.int64)
         columns, known = [], []
         for i, name in enumerate(self.users):
-            valued = (self.ops != _DELETE) & (self.ops != _MOVED) & self.after[:, i]
+            valued = (self.ops != DELETE) & (self.ops != MOVED) & self.after[:, i]
             newest = np.full(self.count, -1, np.int64)
             newest[self.identity[valued]] = rows[valued]
             source = np.concatenate([newest[owners], removed]) if len(owners) else removed
@@ -140,7 +140,7 @@ class _Result:
     def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_]) -> pa.StructArray:
         """What the first change of the row said of the row before the batch."""
         stored = self.changes["_before"].combine_chunks()
-        is_update = self.ops[begun] == _UPDATE
+        is_update = self.ops[begun] == UPDATE
         children = []
         for child in stored.type:
             old = pc.struct_field(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))

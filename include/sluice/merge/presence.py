@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,32 @@ def bitmaps(mask: Mask) -> pa.Array:
     packed = np.packbits(mask, axis=1, bitorder="little")
     whole: list[bool] = np.asarray(mask.all(axis=1)).tolist()
     return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
+
+
+def renewed(rows: pa.Table, before: Sequence[str], after: Sequence[str]) -> pa.Array:
+    """``_present`` of ``rows`` (if there is none: all known) for the columns ``after`` of a newer definition; of new ones nothing is known."""
+    place = {name: i for i, name in enumerate(before)}
+    present = rows["_present"] if "_present" in rows.schema.names else pa.nulls(rows.num_rows, pa.binary())
+    nothing = np.zeros(rows.num_rows, bool)
+    halves = [
+        np.column_stack([known[:, place[name]] if name in place else nothing for name in after])
+        for known in masks(present, len(before))
+    ]
+    whole: list[bool] = np.asarray(halves[0].all(axis=1) & halves[1].all(axis=1)).tolist()
+    packed = np.hstack([np.packbits(half, axis=1, bitorder="little") for half in halves])
+    return pa.array([None if w else packed[i].tobytes() for i, w in enumerate(whole)], pa.binary())
+
+
+def unknown_before(rows: pa.Table, columns: Sequence[str], starts: Mapping[str, int]) -> pa.Table:
+    """``_present`` (of ``columns``) says nothing of a column of ``starts`` in rows whose last change is older than its start (a ``_seq``)."""
+    known, _ = masks(rows["_present"], len(columns))
+    seq = rows["_seq"].to_numpy().astype(np.int64)
+    known = known.copy()
+    for index, name in enumerate(columns):
+        if name in starts:
+            known[:, index] &= seq >= starts[name]
+    index = rows.schema.get_field_index("_present")
+    return rows.set_column(index, rows.schema.field(index), bitmaps(known))
 
 
 def remapped(rows: pa.Table, before: Sequence[str], after: Sequence[str | None]) -> pa.Array:

@@ -11,7 +11,7 @@ from sluice.model.tables import META_COLUMNS, RULE_COLUMNS
 AFTER, SHADOW, DELETED = 0, 1, 2
 """Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
 
-INTERNAL = (*META_COLUMNS, *RULE_COLUMNS)
+INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, "_revived")
 """Columns that are not the user's."""
 
 

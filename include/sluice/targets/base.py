@@ -42,7 +42,10 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0."""
+    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
+
+    ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
+    """
 
     name: str
     sql_type: str = ""
@@ -52,6 +55,8 @@ class PlannedColumn:
     collation: str = ""
     arrow_type: str = ""
     nullable: bool = True
+    wanted: str = ""
+    loses: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class TargetTable:
         unique_keys: the columns of each unique key except the one rows are identified by.
         key: the planned key, in the target's spelling; empty for a table without a key.
         being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
+        generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
     """
 
     table: TableId
@@ -103,6 +109,7 @@ class TargetTable:
     key: tuple[str, ...]
     unique_keys: tuple[tuple[str, ...], ...] = ()
     being_copied: bool = False
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +185,9 @@ class TableChanges:
     """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
 
     ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases. ``scope``: under which
-    a table without a key remembers that these rows are written; the table itself, unless they are not a batch's. ``replaces``: stretches to clear
-    first, in the same transaction; ``rows`` may have no columns if they are all there is.
+    a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there are several such parts, or they
+    are not a batch's. ``replaces``: stretches to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
+    ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
     """
 
     table: TargetTable
@@ -188,6 +196,7 @@ class TableChanges:
     upserts: bool = True
     scope: str = ""
     replaces: tuple[Replacement, ...] = ()
+    in_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import SegmentError
-from sluice.merge.compact import compact
+from sluice.merge.compact import compact, thinned
 from sluice.merge.reference import compact_rows
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 
@@ -26,6 +26,7 @@ SCHEMA = TableSchema(
     ),
     ("a", "b"),
 )
+KEY = ["a", "b"]
 KEYLESS = TableSchema(SCHEMA.table, SCHEMA.columns)
 
 
@@ -158,6 +159,24 @@ def test_kernel_equals_reference(changes: list[dict[str, Any]]) -> None:
     changes = table(changes).to_pylist()
     got = compact(table(changes), ["a", "b"]).to_pylist()
     assert comparable(got, *names) == comparable(compact_rows(changes, ["a", "b", "v"], ["a", "b"]), *names)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.integers(0, 40), st.integers(0, 40))
+def test_thinned_changes_merge_to_the_same(changes: list[dict[str, Any]], one: int, other: int) -> None:
+    """Also when only a part in the middle is thinned, and when what is left is thinned again."""
+    low, high = sorted((one, other))
+    rows = table(changes)
+    piece = thinned(rows.slice(low, high - low), KEY)
+    mixed = pa.concat_tables([rows.slice(0, low), piece, rows.slice(high)])
+    expected = compact(rows, KEY).to_pylist()
+    assert compact(mixed, KEY).to_pylist() == expected
+    assert compact(thinned(mixed, KEY), KEY).to_pylist() == expected
+
+
+def test_a_hot_key_is_thinned_to_three_rows() -> None:
+    history = [change("i", 1, (1, "a", 0)), *(change("u", n, (1, "a", n), (1, "a", n - 1)) for n in range(2, 900))]
+    assert thinned(table(history), KEY)["_seq"].to_pylist() == [1, 899]
 
 
 @settings(max_examples=150, deadline=None)

@@ -104,6 +104,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
                 f"innodb_lock_wait_timeout = 20, wait_timeout = {IDLE_S}"
             )
+            cursor.execute("SET @sluice = 1")  # by which a trigger at the target can tell these rows from others
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     except BaseException:
         connection.close()

@@ -1,6 +1,7 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
 * A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to bring it.
+* A new row, from before its table had all of its columns, gets the target's defaults.
 * A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
   makes, so that no value passes through a type of ours; then the row leaves its old place and comes back whole.
 
@@ -78,11 +79,14 @@ class PartialRows:
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
         texts = _texts(fields, leaving)
         conditions = _conditions(self.table, self.origins)
+        fresh = pc.is_null(leaving["_before"].combine_chunks()).to_pylist()
         values = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
             found: Sequence[str] | None = ()
-            if absent:
+            if absent and fresh[row]:  # inserted before its table had these columns
+                found = ["DEFAULT"] * len(absent)
+            elif absent:
                 wanted = ", ".join(_as_literal(fields[index][0], quoted(fields[index][1])) for index in absent)
                 cursor.execute(
                     f"SELECT {wanted} FROM {quoted_table(self.table.table)} WHERE {conditions[row]} FOR UPDATE"
@@ -149,9 +153,9 @@ def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
 
 def _absent(table: TargetTable, condition: str) -> LoadError:
     return LoadError(
-        f"the target has no row of {table.table} with {condition}, of which the log brought only the columns that changed",
+        f"the target has no row of {table.table} with {condition}, of which only the columns that changed have come",
         where=str(table.table),
-        hint="copy the table anew (`sluice dump`), or set binlog_row_image = FULL at the source, so that an update makes up for a missing row",
+        hint="copy the table anew (`sluice dump`), or send whole rows, which make up for a missing one: binlog_row_image = FULL, send: rows",
     )
 
 

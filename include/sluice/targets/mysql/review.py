@@ -20,8 +20,10 @@ def review(
     infos: Mapping[TableId, TableInfo],
     triggers: Mapping[TableId, Sequence[str]],
     flavour: str,
+    *,
+    fire: bool = False,
 ) -> list[Remark]:
-    """One remark for each thing to know, in the order of ``plans``. ``flavour``: MySQL or MariaDB, the target's."""
+    """One remark for each thing to know, in the order of ``plans``. ``flavour``: MySQL or MariaDB, the target's; ``fire``: triggers are meant."""
     remarks: list[Remark] = []
     for plan in plans:
         info = infos.get(plan.target)
@@ -39,13 +41,28 @@ def review(
         names = triggers.get(plan.target, ())
         if names:
             why = (
-                f"trigger {', '.join(names)} at the target fires for rows that Sluice writes; what the source's trigger wrote arrives as rows too: "
-                "its effect is there twice"
+                f"{_fires(names)} (options.triggers: fire)" if fire else f"{_fires(names)}; {_hint(plan.target, names)}"
             )
-            place = quoted(plan.target.schema)
-            drop = "; ".join(f"DROP TRIGGER {place}.{quoted(name)}" for name in names)
-            remarks.append(Remark("warning", plan.target, "", f"{why} (drop it, if the source has it too: {drop})"))
+            remarks.append(Remark("warning" if fire else "error", plan.target, "", why))
     return remarks
+
+
+def refuse_triggers(triggers: Mapping[TableId, Sequence[str]]) -> None:
+    """Raises MappingError if there is one."""
+    for table, names in sorted(triggers.items()):
+        raise MappingError(_fires(names), where=str(table), hint=_hint(table, names))
+
+
+def _fires(names: Sequence[str]) -> str:
+    return (
+        f"trigger {', '.join(names)} at the target fires for rows that Sluice writes; what the source's trigger wrote arrives as rows too: "
+        "its effect would be there twice"
+    )
+
+
+def _hint(table: TableId, names: Sequence[str]) -> str:
+    drop = "; ".join(f"DROP TRIGGER {quoted(table.schema)}.{quoted(name)}" for name in names)
+    return f"drop it, if the source has it too ({drop}); options.triggers: fire, if it is meant for these rows, or begins with IF @sluice IS NULL"
 
 
 def _statement(hint: str | None) -> str:
@@ -75,7 +92,8 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
         found = there.get(column.name.casefold())
         if found is None or found.generated or not column.sql_type:
             continue
-        why = loss(SqlType.parse(column.sql_type, column.charset), SqlType.parse(found.sql_type, found.charset))
+        sent = declared_word(column)
+        why = loss(SqlType.parse(sent, column.charset), SqlType.parse(found.sql_type, found.charset)) or column.loses
         if not why and not found.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         if not why and column.key and column.collation and found.collation and found.collation != column.collation:
@@ -88,6 +106,13 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
                 Remark("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
             )
     return remarks
+
+
+def declared_word(column: PlannedColumn) -> str:
+    """The type as which values are sent: a moment in time stays one, whatever its column was; the rest as the source has it."""
+    ends = (column.sql_type.lower().partition("(")[0], column.wanted.lower().partition("(")[0])
+    swapped = ends in {("datetime", "timestamp"), ("timestamp", "datetime")}
+    return column.sql_type.lower().replace(*ends, 1) if swapped else column.sql_type
 
 
 def _widened(column: PlannedColumn, found: ColumnInfo) -> str:

@@ -151,6 +151,8 @@ def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo
 
 def column_type(column: PlannedColumn) -> str:
     """The type for a column definition."""
+    if column.wanted:
+        return column.wanted
     kind = column.sql_type or _BY_ARROW.get(column.arrow_type, column.arrow_type.replace("decimal128", "decimal"))
     if column.charset and column.collation:
         kind += f" CHARACTER SET {column.charset} COLLATE {column.collation}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar
+from itertools import groupby
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,9 +46,10 @@ from sluice.targets.mysql.connection import (
     connect,
     errors,
 )
+from sluice.targets.mysql.families import generations, read_parents
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.kept import Kept
-from sluice.targets.mysql.review import read_triggers, review
+from sluice.targets.mysql.review import read_triggers, refuse_triggers, review
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
 
 _log = structlog.get_logger()
@@ -65,6 +68,17 @@ class MySQLOptions(BaseModel):
         None, description="Schema of the table _sluice_ack. Default: the connection's schema, else sluice."
     )
 
+    foreign_keys: Literal["unchecked", "ordered"] = Field(
+        "unchecked",
+        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, and the target "
+        "checks each row that it gets.",
+    )
+    triggers: Literal["refuse", "fire"] = Field(
+        "refuse",
+        description="A table with triggers is refused, as what the source's triggers wrote arrives as rows: its effect would be there twice. "
+        "fire: they are meant for these rows, too.",
+    )
+
 
 class MySQLTarget:
     """One MySQL or MariaDB server. A session is one verb's, and then kept for the next one for a moment."""
@@ -80,6 +94,11 @@ class MySQLTarget:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
             raise ConfigError(f"target {config.name!r}: options.{field}: {first['msg']}") from error
+        if self.options.foreign_keys == "ordered" and config.consistency == "table":
+            raise ConfigError(
+                f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
+                hint="consistency: row or batch; or foreign_keys: unchecked",
+            )
         self.config = config
         self.endpoint = endpoint
         self.acks = AckTable(self.options.ack_schema or endpoint.schema or "sluice", pipeline, config.name)
@@ -113,8 +132,15 @@ class MySQLTarget:
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's information_schema. Raises MappingError."""
+        places = [plan.target for plan in tables]
         with self._session("reading the target's tables") as session:
-            return compare_all(tables, read_tables(session.cursor, [plan.target for plan in tables]))
+            found = compare_all(tables, read_tables(session.cursor, places))
+            if self.options.triggers == "refuse":
+                refuse_triggers(read_triggers(session.cursor, places))
+            if self.options.foreign_keys == "ordered":
+                order = generations(read_parents(session.cursor, places))
+                found = {table: replace(info, generation=order[table]) for table, info in found.items()}
+            return found
 
     def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
         """See :meth:`sluice.targets.base.Target.replaceable`."""
@@ -132,7 +158,8 @@ class MySQLTarget:
         with self._session("reading the target's tables") as session:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
-            return review(tables, infos, triggers, "MariaDB" if session.mariadb else "MySQL")
+            flavour = "MariaDB" if session.mariadb else "MySQL"
+            return review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire")
 
     def apply_statement(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
@@ -245,7 +272,8 @@ class MySQLTarget:
     ) -> LoadCount:
         """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
         with self._session("loading") as session:
-            groups = [list(changes)] if one_transaction or acknowledge is not None else [[item] for item in changes]
+            whole = one_transaction or acknowledge is not None
+            groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
             total = LoadCount()
             for group in groups:
                 write = partial(self._write, session, fence, group, acknowledge, on_refused)
@@ -323,7 +351,12 @@ class MySQLTarget:
                 sent += session.run(statements.deletes(item.table, rows, session.dialect))
             deleted = removed.num_rows
         if item.upserts:
-            sent += self._upsert(session, item.table, live)
+            checked = item.table.generation is not None
+            with session.foreign_keys(checked=checked):
+                if item.in_order or checked:  # REPLACE would take a parent away from its children
+                    sent += session.run(statements.upserts(item.table, live, session.dialect))
+                else:
+                    sent += self._upsert(session, item.table, live)
             upserted = live.num_rows
         return LoadCount(upserted, deleted, sent)
 
@@ -354,7 +387,7 @@ class MySQLTarget:
         self, session: _Session, fence: Fence, item: TableChanges, lacks: np.ndarray[Any, Any]
     ) -> LoadCount:
         """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction."""
-        scope = str(item.table.table)
+        scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
         gone = pc.equal(item.rows["_op"], "d").to_numpy(zero_copy_only=False)
@@ -449,6 +482,21 @@ class _Session:
             Exception
         ) as error:  # the connection is gone, and the server rolls back by itself; the first error is the one to show
             _log.debug("rollback_failed", error=str(error))
+
+    @contextmanager
+    def foreign_keys(self, *, checked: bool) -> Iterator[None]:
+        """Rows written inside are checked, or are not."""
+        if not checked:
+            yield
+            return
+        self.cursor.execute("SET SESSION foreign_key_checks = 1")
+        try:
+            yield
+        finally:
+            with suppress(
+                pymysql.err.Error
+            ):  # the connection is gone, and its session with it; the first error is the one to show
+                self.cursor.execute("SET SESSION foreign_key_checks = 0")
 
     def _refuse_warnings(self) -> None:
         """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""

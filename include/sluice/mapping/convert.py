@@ -1,0 +1,86 @@
+"""Values on their way into a column of another type: moments in a time zone become moments, and the other way round.
+
+All other conversions are the target's own: a value is sent as the source declared it, and a strict session refuses what does not fit.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.pipeline import ColumnConversion
+from sluice.errors import MappingError
+from sluice.model import temporal
+
+_DIGITS = re.compile(r"\(\d\)")
+
+
+def declared(sql_type: str, conversion: ColumnConversion) -> str:
+    """The type at the target of a column that is ``sql_type`` at the source."""
+    if conversion.type:
+        return conversion.type
+    if not conversion.time_zone:
+        return sql_type
+    digits = _DIGITS.search(sql_type)
+    word = "datetime" if sql_type.lower().startswith("timestamp") else "timestamp"
+    return word + (digits[0] if digits else "")
+
+
+def remark(sql_type: str, conversion: ColumnConversion) -> str:
+    """What the conversion itself cannot keep, "" if it keeps everything."""
+    if not conversion.time_zone or _moves(sql_type, conversion) == 0:
+        return ""
+    return f"the hour that {conversion.time_zone} lives twice when its clocks go back is one: the first is taken"
+
+
+def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, table: str) -> tuple[pa.Field, pa.Array]:
+    """A column's field and values at the target. Raises MappingError: a key would lose its identity, or the zone means nothing to the type."""
+    metadata = dict(field.metadata or {})
+    sql_type = metadata.get(b"sluice.type", b"").decode()
+    way = _moves(sql_type, conversion)
+    if way == 0:
+        if conversion.time_zone:
+            raise MappingError(
+                f"column {field.name!r} of {table} has a time_zone, and its type {sql_type} goes to {conversion.type or sql_type}",
+                where=table,
+                hint="time_zone is for a DATETIME that becomes a TIMESTAMP, or a TIMESTAMP that becomes a DATETIME",
+            )
+        return field, values
+    if b"sluice.key" in metadata:
+        raise MappingError(
+            f"the key column {field.name!r} of {table} would change its time zone: two keys of the hour that clocks live twice would be one",
+            where=table,
+            hint="leave key columns as they are",
+        )
+    digits = _DIGITS.search(sql_type)
+    metadata[b"sluice.type"] = (("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")).encode()
+    kind = pa.timestamp("us", tz="UTC") if way > 0 else pa.timestamp("us")
+    return pa.field(field.name, kind, metadata=metadata), _moved(values, conversion.time_zone, kind)
+
+
+def _moves(sql_type: str, conversion: ColumnConversion) -> int:
+    """1: wall time of the zone becomes a moment; -1: a moment becomes wall time; 0: neither."""
+    ends = (sql_type.lower()[:8], declared(sql_type, conversion).lower()[:8])
+    if not conversion.time_zone:
+        return 0
+    return {("datetime", "timestam"): 1, ("timestam", "datetime"): -1}.get(ends, 0)
+
+
+def _moved(values: pa.Array, zone: str, kind: pa.DataType) -> pa.Array:
+    """Zero and other dates that no calendar has stay what they are."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    special = temporal.is_special(values)
+    plain = pc.if_else(pa.array(special), pa.scalar(None, values.type), values) if special.any() else values
+    if kind.tz:
+        made = pc.assume_timezone(plain, zone, ambiguous="earliest", nonexistent="latest").cast(kind)
+    else:
+        made = pc.local_timestamp(plain.cast(pa.timestamp("us", tz=zone)))
+    if not special.any():
+        return made
+    numbers = np.where(special, values.view(pa.int64()).fill_null(0), made.view(pa.int64()).fill_null(0))
+    empty = np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))
+    return pa.array(numbers.astype(np.int64), mask=empty).view(kind)
