@@ -33,3 +33,12 @@ def test_parsing_a_dag_stays_light() -> None:
         env={"PYTHONPATH": str(REPOSITORY / "include"), "PATH": "/usr/bin:/bin"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_flows_load_without_pandas() -> None:
+    """A command or a task that only imports them does not pay for it."""
+    code = (
+        "import sys, sluice.flows.merge, sluice.flows.load, sluice.flows.transform; sys.exit('pandas' in sys.modules)"
+    )
+    environment = {"PYTHONPATH": str(REPOSITORY / "include"), "PATH": "/usr/bin:/bin"}
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False, env=environment).returncode == 0
