@@ -121,6 +121,9 @@ def test_a_key_keeps_its_zone(
         for server, kind in ((mysql_source, "DATETIME"), (mysql_target, "TIMESTAMP")):
             server.execute(f"CREATE TABLE k (at {kind} PRIMARY KEY)", database=db)
         made.run_until_head()
+        done = made.cli("check", str(made.path))
+        assert done.returncode != 0
+        assert "key column 'at'" in done.stdout
         mysql_source.execute("INSERT INTO k VALUES ('2024-10-27 02:30:00')", database=db)
         with pytest.raises(MappingError, match="key column 'at'"):
             made.run_until_head()

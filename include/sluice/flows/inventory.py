@@ -13,7 +13,7 @@ from sluice.binlog.selection import Selection
 from sluice.config.pipeline import ColumnConversion
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
-from sluice.mapping.convert import declared, remark
+from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.tables import TableId
 from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
 
@@ -93,6 +93,9 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
     """What goes over of ``table``: target names, types as declared at the source."""
     key = table.schema.primary_key or route.key
     columns = []
+    for column in table.schema.columns:
+        if conversion := route.conversion(column.name):
+            refuse(column.name, column.sql_type, column.name in key, conversion, str(table.id))
     for column in table.schema.columns:
         ordinal = key.index(column.name) + 1 if column.name in key else 0
         name = route.target_name(column.name)

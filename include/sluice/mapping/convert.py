@@ -36,25 +36,32 @@ def remark(sql_type: str, conversion: ColumnConversion) -> str:
     return f"the hour that {conversion.time_zone} lives twice when its clocks go back is one: the first is taken"
 
 
-def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, table: str) -> tuple[pa.Field, pa.Array]:
-    """A column's field and values at the target. Raises MappingError: a key would lose its identity, or the zone means nothing to the type."""
-    metadata = dict(field.metadata or {})
-    sql_type = metadata.get(b"sluice.type", b"").decode()
-    way = _moves(sql_type, conversion)
-    if way == 0:
-        if conversion.time_zone:
-            raise MappingError(
-                f"column {field.name!r} of {table} has a time_zone, and its type {sql_type} goes to {conversion.type or sql_type}",
-                where=table,
-                hint="time_zone is for a DATETIME that becomes a TIMESTAMP, or a TIMESTAMP that becomes a DATETIME",
-            )
-        return field, values
-    if b"sluice.key" in metadata:
+def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversion, table: str) -> None:
+    """Raises MappingError: a key would lose its identity, or the zone means nothing to the type."""
+    if not conversion.time_zone:
+        return
+    if _moves(sql_type, conversion) == 0:
         raise MappingError(
-            f"the key column {field.name!r} of {table} would change its time zone: two keys of the hour that clocks live twice would be one",
+            f"column {column!r} of {table} has a time_zone, and its type {sql_type} goes to {conversion.type or sql_type}",
+            where=table,
+            hint="time_zone is for a DATETIME that becomes a TIMESTAMP, or a TIMESTAMP that becomes a DATETIME",
+        )
+    if in_key:
+        raise MappingError(
+            f"the key column {column!r} of {table} would change its time zone: two keys of the hour that clocks live twice would be one",
             where=table,
             hint="leave key columns as they are",
         )
+
+
+def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, table: str) -> tuple[pa.Field, pa.Array]:
+    """A column's field and values at the target. Raises MappingError (see :func:`refuse`)."""
+    metadata = dict(field.metadata or {})
+    sql_type = metadata.get(b"sluice.type", b"").decode()
+    refuse(field.name, sql_type, b"sluice.key" in metadata, conversion, table)
+    way = _moves(sql_type, conversion)
+    if way == 0:
+        return field, values
     digits = _DIGITS.search(sql_type)
     metadata[b"sluice.type"] = (("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")).encode()
     kind = pa.timestamp("us", tz="UTC") if way > 0 else pa.timestamp("us")
