@@ -307,11 +307,12 @@ class MySQLTarget:
         return total
 
     def _clear(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
-        """What the source does not have goes first. A table without a key that remembers the batch has been through it."""
+        """What the source does not have goes first. A table that remembers the batch (without a key, or with partial rows) has been through it."""
         if not item.replaces:
             return LoadCount()
         scope = item.scope or str(item.table.table)
-        if not item.table.key and self.acks.table_done(session.cursor, scope, fence.batch):
+        remembers = not item.table.key or (item.rows.num_columns and incomplete.missing(item.rows, item.table).any())
+        if remembers and self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
         count = LoadCount()
         with errors(
