@@ -304,7 +304,8 @@ def _needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
         f"rules work on whole rows, and the log of {source} brings only the columns that changed",
         where=str(source),
-        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications, or take the table out of the rules' match",
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the log already: take the table out "
+        "of the rules' match until it is delivered, then copy it through the rules (`sluice dump start`)",
     )
 
 
