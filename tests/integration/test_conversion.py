@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_columns_of_another_type_and_zone(
         made.run_until_head()
         assert mysql_target.execute(f"SELECT id, more, price FROM {db}.t") == [
             (3, 5, None),
-            (4, 5, pytest.approx(9.99)),
+            (4, 5, Decimal("9.99")),
         ]
         types = mysql_target.execute(f"SHOW COLUMNS FROM {db}.t LIKE 'price'")
         assert types[0][1] == "decimal(12,2)"
