@@ -236,6 +236,37 @@ def test_a_target_that_joins_gets_its_copy_and_no_other_target_does(
             assert server.execute(f"SELECT COUNT(*) FROM `{schema}`.t WHERE note = 'both'") == [(rows,)]
 
 
+def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case) -> None:
+    """What the dump read is what the target holds: the value has to be free before another row takes it."""
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20), UNIQUE (email))")
+    begin(quiet)
+    quiet.source.execute(f"USE `{quiet.schema}`", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    quiet.run_until_head()
+    quiet.assert_equal("t")
+    runtime = quiet.runtime()
+    dump = start(runtime)
+    moved = threading.Event()
+
+    def move(at: str, chunk: Any) -> None:
+        if at == "marked":
+            quiet.source.execute(
+                f"USE `{quiet.schema}`",
+                "UPDATE t SET email = NULL WHERE id = 3",
+                "UPDATE t SET email = 'c' WHERE id = 1",
+                "UPDATE t SET email = 'a' WHERE id = 3",
+            )
+            moved.set()
+
+    worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=move), daemon=True)
+    worker.start()
+    assert moved.wait(60)
+    with runtime.state():
+        while step(quiet, runtime):
+            pass
+    worker.join(60)
+    quiet.assert_equal("t")
+
+
 STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]
 
 

@@ -69,7 +69,7 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
     lines: list[RenderableType] = [Text.from_markup(about, overflow="fold")]
     if d.state in {"running", "paused"}:
         t = d.tuning
-        pace = f"{d.workers} reading (at most {t.parallelism}), chunks of {t.chunk_rows:,} rows"
+        pace = f"{d.workers} of at most {t.parallelism} chunks are being read, {t.chunk_rows:,} rows each"
         pace += f", {t.delay_ms} ms between two" if t.delay_ms else ""
         pace += f", at most {t.max_rows_per_second:,} rows/s" if t.max_rows_per_second else ""
         lines.append(Text(pace, style="dim"))
@@ -82,12 +82,16 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
         order = {"reading": 0, "paused": 0, "waiting": 1}
         tables = tuple(sorted(tables, key=lambda one: order.get(one.state, 2)))[:most]
         lines.append(Text(f"{most} of {len(d.tables)} tables", style="dim"))
-    lines.append(_lines(tables, console.width) if tables else Text("no table", style="dim"))
+    lines.append(
+        _lines(tables, console.width, bars=bool(console.color_system) and console.width >= WIDE)
+        if tables
+        else Text("no table", style="dim")
+    )
     return Group(*lines)
 
 
-def _lines(tables: tuple[TableView, ...], width: int) -> Table:
-    bars, middle = width >= WIDE, width >= MIDDLE
+def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
+    middle = width >= MIDDLE
     heads = ["rows", *(["of about", "overtaken"] if middle else []), "rows/s", "left"]
     rows = []
     for t in tables:

@@ -6,8 +6,10 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
 from sluice.errors import ConfigError
@@ -55,7 +57,7 @@ def _all_runtimes() -> list[Runtime]:
     return found
 
 
-def _status_table(statuses: list[Status]) -> Table:
+def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
     from sluice.flows.rulestatus import in_words
 
@@ -81,7 +83,9 @@ def _status_table(statuses: list[Status]) -> Table:
         "new": "dim",
         "unreachable": "bold red",
     }
+    messages: list[str] = []
     for s in statuses:
+        said: list[str] = []
         state = f"[{colour[s.state]}]{s.state}[/]"
         if not s.targets:
             table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "", "")
@@ -102,25 +106,20 @@ def _status_table(statuses: list[Status]) -> Table:
                 behind,
             )
             if t.alert_since:
-                table.add_row("", "", "", f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
+                said.append(f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
         if s.paused:
-            table.add_row("", "", "", f"[yellow]paused {escape(s.paused)}[/]")
+            said.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):
-            table.add_row("", "", "", f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
+            said.append(f"[dim]rules, batch {s.rules_batch}: {escape(in_words(s.rules))}[/]")
         if s.dead_letters:
-            table.add_row(
-                "", "", "", f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]"
-            )
-        for dump in s.dumps:
-            if not dump.ended_ms:
-                table.add_row("", "", "", f"[cyan]dump {escape(in_a_line(dump))}[/]")
+            said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
+        said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
         if s.reread_from and s.reread_from != s.captured:
-            table.add_row("", "", "", f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
-        for message in s.warnings:
-            table.add_row("", "", "", f"[yellow]{escape(message)}[/]")
-        for message in s.errors:
-            table.add_row("", "", "", f"[red]{escape(message)}[/]")
-    return table
+            said.append(f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
+        said.extend(f"[yellow]{escape(message)}[/]" for message in s.warnings)
+        said.extend(f"[red]{escape(message)}[/]" for message in s.errors)
+        messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said
+    return Group(table, *(Text.from_markup(line, overflow="fold") for line in messages)) if messages else table
 
 
 def _bytes(size: float) -> str:

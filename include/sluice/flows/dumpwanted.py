@@ -168,7 +168,8 @@ class Planner:
     def _estimate(self, definition: Definition, key: Key, request: TableRequest) -> int:
         """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
-        sql = selection_sql(request.table, definition.plan.schema.columns[:1], key, *conditions)
+        any_index = Key(key.columns, "")  # FORCE INDEX would keep the server from looking into it
+        sql = selection_sql(request.table, definition.plan.schema.columns[:1], any_index, *conditions)
         with open_reader(self.runtime.source) as reader:
             try:
                 rows_of(reader, f"USE {quoted(request.table.schema)}")

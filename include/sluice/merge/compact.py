@@ -14,7 +14,8 @@ delete, update        update
 delete, delete        delete
 ====================  ======  ====================================================================
 
-A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``) is an insert.
+A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``) is an insert;
+if the row changes again in the batch, what the dump read is its state before the batch: a target may hold that already, with its unique values.
 :mod:`sluice.merge.reference` says the same a row at a time.
 """
 
@@ -78,6 +79,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     if is_partial(changes):
         arrives = (ops == UPDATE) & (_arrivals_are_inserts(changes, ops, key, identity) == INSERT)
         return combine(changes, ops, users, key, identity, arrives)
+    reads = ops == READ
     ops = _arrivals_are_inserts(changes, ops, key, identity)
     codes, count = dense(group_codes(changes, key, identity))
     rows = np.arange(len(codes))
@@ -87,7 +89,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     first[codes[::-1]] = rows[::-1]
     final = _final_ops(ops, codes, count, last)
     order = _key_order(changes, key, last)
-    return _result(changes, users, final[order], first[order], last[order], ops)
+    return _result(changes, users, final[order], first[order], last[order], ops, reads)
 
 
 def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
@@ -171,8 +173,9 @@ def _result(
     first: npt.NDArray[np.int64],
     last: npt.NDArray[np.int64],
     ops: npt.NDArray[np.int64],
+    reads: npt.NDArray[np.bool_],
 ) -> pa.Table:
-    begun = ops[first]
+    begun = np.where(reads[first] & (first != last), READ, ops[first])
     images = changes.select(users).take(pa.array(last))
     before = _before(changes, users, first, begun)
     return pa.table(
@@ -198,10 +201,10 @@ def merged_schema(schema: pa.Schema) -> pa.Schema:
 def _before(
     changes: pa.Table, users: list[str], first: npt.NDArray[np.int64], begun: npt.NDArray[np.int64]
 ) -> pa.StructArray:
-    """State before the batch: an update's own before image; for a delete the row itself; nothing for an insert."""
+    """State before the batch: an update's own before image; for a delete and what a dump read the row itself; nothing for an insert."""
     field = changes.schema.field("_before")
     stored = changes["_before"].combine_chunks()
-    is_update, is_delete = begun == UPDATE, (begun == DELETE) | (begun == MOVED)
+    is_update, is_delete = begun == UPDATE, (begun == DELETE) | (begun == MOVED) | (begun == READ)
     from_struct = pa.array(first, mask=~is_update)
     from_row = pa.array(first, mask=~is_delete)
     children = []
@@ -241,4 +244,4 @@ def _compact_keyless(
     begun = np.where(final == DELETE, DELETE, INSERT)
     states = np.zeros(every.num_rows, np.int64)
     states[picked] = begun
-    return _result(every, users, final, picked, picked, states)
+    return _result(every, users, final, picked, picked, states, np.zeros(every.num_rows, bool))

@@ -31,6 +31,7 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
     for change in changes:
         image = {name: change[name] for name in users}
         op, before = change["_op"], change["_before"]
+        read = image if op == "r" else None
         if op in {"d", "k"}:
             op, before = "d", image
         elif op == "r" or (op == "u" and any(before[name] != change[name] for name in key)):
@@ -40,9 +41,10 @@ def compact_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
         identity = tuple(change[name] for name in key)
         earlier = merged.get(identity)
         if earlier is not None:
-            op, before = _MERGED[earlier["_op"], op], earlier["_before"]
-        merged[identity] = {**image, "_op": op, "_seq": change["_seq"], "_before": before}
-    return list(merged.values())
+            op, before = _MERGED[earlier["_op"], op], earlier["_before"] or earlier["_read"]
+            read = None
+        merged[identity] = {**image, "_op": op, "_seq": change["_seq"], "_before": before, "_read": read}
+    return [{name: value for name, value in row.items() if name != "_read"} for row in merged.values()]
 
 
 @dataclass

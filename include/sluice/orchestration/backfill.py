@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig
@@ -170,27 +170,30 @@ class PlanDumpOperator(SluiceOperator):
             name = _text(asked.get("dump")) or _dump_id(run)
             dump = state.dumps.get(name)
         if dump is None:
-            dump = start(
-                runtime,
-                tables=_list(asked.get("tables")),
-                targets=_list(asked.get("targets")),
-                lower=_columns(asked.get("first_key")),
-                upper=_columns(asked.get("last_key")),
-                keys=[line.strip() for line in _text(asked.get("keys")).splitlines() if line.strip()],
-                where=_text(asked.get("where")),
-                since=since,
-                until=until,
-                index=_text(asked.get("index")),
-                replace=bool(asked.get("replace")),
-                tuning=tuned(
-                    runtime.pipeline,
-                    **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
-                ),
-                dry_run=bool(asked.get("dry_run")),
-                by=f"airflow:{run.run_id}",
-                reason="backfill" if since or until else "asked for",
-                id_=name,
-            )
+            try:
+                dump = start(
+                    runtime,
+                    tables=_list(asked.get("tables")),
+                    targets=_list(asked.get("targets")),
+                    lower=_columns(asked.get("first_key")),
+                    upper=_columns(asked.get("last_key")),
+                    keys=[line.strip() for line in _text(asked.get("keys")).splitlines() if line.strip()],
+                    where=_text(asked.get("where")),
+                    since=since,
+                    until=until,
+                    index=_text(asked.get("index")),
+                    replace=bool(asked.get("replace")),
+                    tuning=tuned(
+                        runtime.pipeline,
+                        **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
+                    ),
+                    dry_run=bool(asked.get("dry_run")),
+                    by=f"airflow:{run.run_id}",
+                    reason="backfill" if since or until else "asked for",
+                    id_=name,
+                )
+            except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
+                raise AirflowFailException(str(error)) from error
         if asked.get("dry_run"):
             lines = [f"| {t.table} | about {t.estimate:,} |" for t in dump.tables]
             note.write(
