@@ -116,3 +116,23 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
     admin.resume(orders.runtime(), by="test")
     orders.run_until_head("connect")
     orders.assert_equal("orders")
+
+
+def test_a_load_that_waits_for_an_older_ones_lock_stops_too(orders: Case) -> None:
+    """A server notices late that a client inside a lock wait is gone, and the dead one's transaction holds the acknowledgement meanwhile."""
+    orders.source.execute(f"INSERT INTO `{orders.schema}`.orders VALUES (9, 'z')")
+    orders.run_until_head("local")
+    batch, runtime = a_batch(orders), orders.runtime("local")
+    merge(runtime, batch)
+    with orders.target.connect(orders.schema) as connection:
+        connection.begin()
+        connection.cursor().execute("SELECT * FROM _sluice_ack LOCK IN SHARE MODE")
+        work = Work(lambda: load(runtime, "copy", batch))
+        time.sleep(2)
+        assert work.thread.is_alive()
+        admin.pause(orders.runtime(), by="test", reason="tea")
+        assert isinstance(work.ends(), Paused)
+        connection.rollback()
+    admin.resume(orders.runtime(), by="test")
+    orders.run_until_head("local")
+    orders.assert_equal("orders")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -73,7 +74,7 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         with state.consumer(target) as lease:
             loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
             process = state.process(target) or process
-            held = loader.begin_load(lease.epoch, process.began)
+            held = watch.call(partial(loader.begin_load, lease.epoch, process.began))  # may wait for a dead one's lock
             if held < process.batch:
                 raise LoadError(
                     f"target {target} says it holds batch {held}, but batch {process.batch} was acknowledged: it was restored or replaced",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.coordination.state import Permit, PipelineState
 from sluice.errors import CoordinationUnavailable, SluiceError
 
 if TYPE_CHECKING:
     from sluice.spark.base import UnitRunner
+
+_T = TypeVar("_T")
 
 LOOK_S = 0.5
 """How often work under way looks at the permit."""
@@ -41,6 +43,17 @@ class Watch:
         if time.monotonic() - self._looked >= LOOK_S:
             self._looked = time.monotonic()
             self._state.require_permit(since=self.permit)
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """``function()``, looked after: left to itself when the work must stop. What it still does then must be fenced."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="verb")
+        try:
+            work = pool.submit(function)
+            while not wait([work], timeout=LOOK_S / 2).done:
+                self()
+            return work.result()
+        finally:
+            pool.shutdown(wait=False)
 
     def run(
         self,
