@@ -74,8 +74,8 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py
 
-faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), kills on the whole stack, every point at which a task may be paused
-	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults -q -s
+faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), kills on the whole stack, every point of a pause, all dumps that replace
+	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults tests/integration/test_dump_replace.py tests/integration/test_airflow_backfill.py -q -s
 
 clean: demo-down ## remove the environment, fetched servers, data and caches
 	rm -rf .venv .sluice .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

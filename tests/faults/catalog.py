@@ -6,6 +6,7 @@ A further fault is one more entry in :data:`FAULTS`.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import signal
 import time
@@ -17,6 +18,7 @@ import pymysql
 
 from sluice.errors import SluiceError
 from sluice.flows import admin
+from tests.faults.dumps import dump_amid
 from tests.faults.world import SCHEMA, SESSION_S, Crew, World
 
 TASKS = ("drain", "merge", "load", "ack")
@@ -227,4 +229,10 @@ FAULTS: list[Fault] = [
     Fault("roll back", roll_back, weight=2),
     Fault("restart", restart_pipeline),
     Fault("rotate the log", rotate),
+    Fault(
+        "a dump, and another fault",
+        dump_amid(lambda: [f.strike for f in FAULTS[:-1] if f.possible()]),
+        weight=3,
+        possible=lambda: bool(os.environ.get("SLUICE_FAULTS")),  # of `make faults`: it takes a quarter of a minute
+    ),
 ]

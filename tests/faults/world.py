@@ -41,6 +41,7 @@ LANES = 3
 PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
 JOURNAL = "journal"
+VERSIONS = f"CREATE TABLE `{SCHEMA}`.versions (id INT PRIMARY KEY, version BIGINT NOT NULL)"
 _LATELY_BYTES = 1 << 16
 
 
@@ -181,7 +182,7 @@ class World:
         self.links = {name: enter(TcpProxy("127.0.0.1", server.port or 0)) for name, server in servers.items()}
         for server in (self.source, self.target):
             shop.create_tables(server, SCHEMA)
-            server.execute(KEYLESS)
+            server.execute(KEYLESS, VERSIONS)
         self.case: Case = enter(case(self.folder, self.source, self.target, self.zookeeper, SCHEMA))
         self._direct = dict(self.case.connections)
         for name, connection in (("source", "case_source"), ("target", "case_target"), ("zookeeper", "zookeeper_default")):  # fmt: skip

@@ -1,0 +1,200 @@
+"""Dumps on a real Airflow: its own Backfill over hours, the form in a browser, and progress on the Sluice page.
+
+The source is a MariaDB, whose log takes the time of a change from the session: so that there are changes of hours that have ended. With
+``SLUICE_FAULTS`` set (``make faults``); without, the flow's own tests are enough for every day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.flows.dumpview import cancel, one_view, pause, resume, views
+from tests.airflows import TestAirflow, airflow, wait_until
+from tests.pipelines import Case, case
+from tests.ui.conftest import CHROMIUM, FLAGS
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.timeout(900),
+    pytest.mark.skipif(not os.environ.get("SLUICE_FAULTS"), reason="set SLUICE_FAULTS, or `make faults`"),
+]  # fmt: skip
+DAG = "backfill__case"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: Any, mariadb: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+    schema, folder = "backfill_case", tmp_path_factory.mktemp("case")
+    for server in (mariadb, mysql_target):
+        server.execute(
+            f"CREATE DATABASE {schema}",
+            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200))",
+            f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
+        )
+    try:
+        with case(folder, mariadb, mysql_target, zookeeper, schema, extra="retry: {delay: 1s, max_delay: 3s}") as made:
+            made.run_until_head()
+            values = ",".join(f"({i}, 'first')" for i in range(3000))
+            mariadb.execute(f"INSERT INTO {schema}.orders VALUES {values}")
+            made.run_until_head()
+            yield made
+    finally:
+        for server in (mariadb, mysql_target):
+            server.execute(f"DROP DATABASE {schema}")
+
+
+@pytest.fixture(scope="module")
+def started(orders: Case, tmp_path_factory: Any) -> Iterator[TestAirflow]:
+    extra = {"SLUICE_RULES": str(orders.folder / "rules")}
+    with airflow(tmp_path_factory.mktemp("airflow"), orders.folder, orders.connections, extra) as one:
+        one.api.wait_for_dag(DAG)
+        one.api.wait_for_dag("sync__case")
+        yield one
+
+
+def notes(made: Case, *ids: int) -> list[str]:
+    chosen = ",".join(map(str, ids))
+    return [
+        r[0] for r in made.target.execute(f"SELECT note FROM {made.schema}.orders WHERE id IN ({chosen}) ORDER BY id")
+    ]
+
+
+def equal(made: Case) -> bool:
+    rows = [s.execute(f"SELECT * FROM {made.schema}.orders ORDER BY id") for s in (made.source, made.target)]
+    return bool(rows[0] == rows[1])
+
+
+def shot(page: Any, name: str) -> None:
+    folder = os.environ.get("SLUICE_SCREENSHOTS")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)
+
+
+def test_airflows_backfill_sends_what_was_touched_in_each_hour(orders: Case, started: TestAirflow) -> None:
+    """Three hours: keys of the two that are asked for come again as they are now; a key that is gone, and others, do not."""
+    this_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    with orders.source.connect(orders.schema) as connection, connection.cursor() as cursor:
+        for hours, ids in ((4, (10, 11)), (3, (20, 21, 22)), (2, (30, 31))):
+            cursor.execute("SET timestamp = %s", ((this_hour - HOUR * hours).timestamp() + 600,))
+            for number in ids:
+                cursor.execute("UPDATE orders SET note = %s WHERE id = %s", (f"{hours} hours ago", number))
+            cursor.execute("SET timestamp = DEFAULT")
+        cursor.execute("UPDATE orders SET note = 'now' WHERE id = 21")
+        cursor.execute("DELETE FROM orders WHERE id = 22")
+    wait_until(lambda: equal(orders), "delivery")
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id < 100")
+    begin, end = this_hour - HOUR * 3, this_hour - HOUR * 2
+    made = started.api.call(
+        "POST",
+        "/backfills",
+        {
+            "dag_id": DAG,
+            "from_date": begin.isoformat(),
+            "to_date": end.isoformat(),
+            "run_backwards": False,
+            "dag_run_conf": {},
+            "reprocess_behavior": "none",
+            "max_active_runs": 2,
+        },
+    )
+    assert made["dag_id"] == DAG
+
+    def done() -> bool:
+        runs = started.runs(DAG, run_type="backfill")
+        return len(runs) == 2 and {run["state"] for run in runs} == {"success"}
+
+    wait_until(done, "the two runs of the backfill", 180)
+    wait_until(lambda: notes(orders, 30, 31) == ["2 hours ago"] * 2, "what the second hour touched")
+    assert notes(orders, 20, 21) == ["3 hours ago", "now"]
+    assert notes(orders, 22) == []
+    assert notes(orders, 10, 11, 12) == ["spoilt"] * 3
+
+
+def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow) -> None:
+    """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end. Then a dark and a narrow window."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    expect = playwright.expect
+    orders.target.execute(
+        f"DELETE FROM {orders.schema}.orders WHERE id < 50",
+        f"INSERT INTO {orders.schema}.orders VALUES (99999, 'lost')",
+    )
+    known = {v.id for v in views(orders.runtime())}
+    with playwright.sync_playwright() as driver, contextlib.ExitStack() as stack:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        stack.callback(browser.close)
+        page = _login(browser, started)
+        page.goto(f"{started.url}/dags/{DAG}")
+        page.get_by_role("button", name="Trigger").first.click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_text("Replace").first.wait_for()
+        page.wait_for_timeout(800)
+        shot(page, "backfill-form")
+        dialog.locator("[name='element_replace']").first.evaluate("box => box.click()")
+        dialog.get_by_role("combobox").first.click()
+        page.get_by_role("option", name=f"{orders.schema}.orders").click()
+        page.keyboard.press("Tab")
+        for section, values in (
+            ("Which rows", {"first_key": "0"}),
+            ("How fast", {"chunk_rows": "100", "max_rows_per_second": "300"}),
+        ):
+            dialog.get_by_text(section, exact=True).first.click()
+            page.wait_for_timeout(700)
+            for name, value in values.items():
+                dialog.locator(f"[name='element_{name}']").fill(value)
+        shot(page, "backfill-form-filled")
+        dialog.get_by_role("button", name="Trigger").last.click()
+        wait_until(lambda: [v for v in views(orders.runtime()) if v.id not in known], "the dump of the form")
+        dump = next(v for v in views(orders.runtime()) if v.id not in known)
+        assert [t.table for t in dump.tables] == [f"{orders.schema}.orders"]
+        page.goto(f"{started.url}/plugin/sluice")
+        card = page.frame_locator("iframe").locator("article[data-pipeline=case]")
+        assert (dump.tuning.chunk_rows, dump.tuning.max_rows_per_second) == (100, 300)
+        wait_until(lambda: one_view(orders.runtime(), dump.id).rows > 200, "some rows")
+        expect(card.locator("section[data-dump=running]")).to_be_visible()
+        page.wait_for_timeout(1500)
+        shot(page, "page-dump-running")
+        pause(orders.runtime(), dump.id, by="tester")
+        expect(card.locator("section[data-dump=paused]")).to_be_visible()
+        page.wait_for_timeout(1200)
+        shot(page, "page-dump-paused")
+        resume(orders.runtime(), dump.id, by="tester")
+        wait_until(lambda: one_view(orders.runtime(), dump.id).state == "done", "the end of the dump", 120)
+        expect(card.locator("section[data-dump=done]").first).to_be_visible()
+        wait_until(lambda: equal(orders), "equal sides")
+        for name, scheme, width in (("page-dark", "dark", 1440), ("page-narrow", "light", 420)):
+            other = _login(browser, started, scheme, width)
+            other.goto(f"{started.url}/plugin/sluice")
+            expect(other.frame_locator("iframe").locator("article[data-pipeline=case]")).to_be_visible()
+            other.wait_for_timeout(2500)
+            shot(other, name)
+        again = started.trigger(
+            DAG, {"tables": [f"{orders.schema}.orders"], "max_rows_per_second": 50, "chunk_rows": 20}
+        )
+        wait_until(lambda: len(views(orders.runtime())) > len(known) + 1, "another dump")
+        last = views(orders.runtime())[-1]
+        cancel(orders.runtime(), last.id, by="tester")
+        assert started.wait_for_run(DAG, again, 90) == "success"
+        page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
+        time.sleep(2)
+        shot(page, "backfill-run")
+
+
+def _login(browser: Any, at: TestAirflow, scheme: str = "light", width: int = 1440) -> Any:
+    page = browser.new_context(viewport={"width": width, "height": 1100}, color_scheme=scheme).new_page()
+    page.set_default_timeout(30_000)
+    page.goto(at.url)
+    page.fill('input[name="username"]', "admin")
+    page.fill('input[name="password"]', at.password)
+    page.click('button[type="submit"]')
+    page.wait_for_url(lambda url: "/auth/login" not in url)
+    return page
