@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -340,6 +341,15 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
     )
     lines = subprocess.Popen([*argv, "--json"], env=shop.environment, stdout=subprocess.PIPE, text=True)
     os.close(terminal)
+    shown: list[str] = []
+
+    def read() -> None:  # all the time: a terminal that nobody reads stops whoever draws on it
+        with contextlib.suppress(OSError):  # the other end is closed
+            while True:
+                shown.append(os.read(us, 65536).decode("utf-8", "replace"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
     try:
         assert lines.stdout is not None
         assert json.loads(lines.stdout.readline())["targets"][0]["batch"] == 0
@@ -347,9 +357,8 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
         shop.run_until_head()
         while json.loads(lines.stdout.readline())["targets"][0]["batch"] != 1:
             pass
-        shown = ""
-        while "idle" not in shown or shown.count("delivered") < 2:  # drawn again and again
-            shown += os.read(us, 65536).decode("utf-8", "replace")
+        while "idle" not in "".join(shown) or "".join(shown).count("delivered") < 2:  # drawn again and again
+            time.sleep(0.1)
         for process in (table, lines):
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 130
@@ -357,6 +366,7 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
         for process in (table, lines):
             process.kill()
             process.wait()
+        reader.join()
         os.close(us)
 
 
