@@ -213,11 +213,11 @@ def warm(on: Servers, made: Case) -> Runtime:
     """Position written, kernels compiled, Spark's workers started: what a pipeline at work has."""
     made.run_until_head(on.mode)
     for server in (on.source, on.target):
-        server.execute(f"CREATE TABLE {made.schema}.warm (id INT PRIMARY KEY)")
+        server.execute(f"CREATE TABLE {made.schema}.warm (id INT PRIMARY KEY, k INT NOT NULL DEFAULT 0)")
     for first in (0, 20_000):  # more than a task works on by itself
         on.source.execute(
             "SET SESSION cte_max_recursion_depth = 100000",
-            f"INSERT INTO {made.schema}.warm WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {first + 19_999}) "
+            f"INSERT INTO {made.schema}.warm (id) WITH RECURSIVE s AS (SELECT {first} n UNION ALL SELECT n + 1 FROM s WHERE n < {first + 19_999}) "
             "SELECT n FROM s",
         )
         made.run_until_head(on.mode)
