@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Pipeline, err, out, print_json
+from sluice.cli.console import AsJson, Pipeline, err, open_pipeline, out, print_json
 from sluice.cli.dumptable import listed, shown
-from sluice.config.connections import from_environment
-from sluice.config.loading import find_pipeline
-from sluice.flows.runtime import Runtime, pipelines_folder
+from sluice.flows.runtime import Runtime
 
 if TYPE_CHECKING:
     from sluice.flows.dumpview import DumpView
@@ -33,10 +31,6 @@ MaxThreads = Annotated[
 MaxLag = Annotated[
     float | None, typer.Option("--max-replica-lag-s", help="Wait while a replica is further behind; 0: don't look.")
 ]
-
-
-def _runtime(pipeline: str) -> Runtime:
-    return Runtime.build(find_pipeline(pipeline, pipelines_folder()), resolver=from_environment, runner="local")
 
 
 def _who() -> str:
@@ -71,7 +65,7 @@ def start(
     """Copy captured tables (or a part of one) to the targets again, beside the log."""
     from sluice.flows import dumprequest
 
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline, mode="local")
     tuning = dumprequest.tuned(
         runtime.pipeline,
         chunk_rows=chunk_rows,
@@ -118,7 +112,7 @@ def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None
     """Read chunks of a dump in this process until all are placed. Several processes may; a dead one's chunks are taken over."""
     from sluice.flows.dumpview import newest
 
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline, mode="local")
     with runtime.state() as state:
         name = newest(state, dump)
     _work(runtime, name, as_json)
@@ -173,7 +167,7 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """All dumps of a pipeline."""
     from sluice.flows.dumpview import views
 
-    found = views(_runtime(pipeline))
+    found = views(open_pipeline(pipeline, mode="local"))
     if as_json:
         print_json([v.to_json() for v in found])
     else:
@@ -188,7 +182,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One dump: a line a table."""
-    runtime = _runtime(pipeline)
+    runtime = open_pipeline(pipeline, mode="local")
     if not watch or as_json:
         _show(runtime, dump, as_json)
         return
@@ -210,7 +204,7 @@ def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> Non
     """Begin no further chunk until resume, whatever dies in between."""
     from sluice.flows import dumpview
 
-    _print(dumpview.pause(_runtime(pipeline), dump, by=_who()), as_json)
+    _print(dumpview.pause(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
@@ -218,7 +212,7 @@ def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> No
     """Go on behind the last finished chunk."""
     from sluice.flows import dumpview
 
-    _print(dumpview.resume(_runtime(pipeline), dump, by=_who()), as_json)
+    _print(dumpview.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
@@ -226,7 +220,7 @@ def cancel(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> No
     """End a dump; what is placed stays."""
     from sluice.flows import dumpview
 
-    _print(dumpview.cancel(_runtime(pipeline), dump, by=_who()), as_json)
+    _print(dumpview.cancel(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
@@ -246,7 +240,7 @@ def tune(
 
     _print(
         dumpview.tune(
-            _runtime(pipeline),
+            open_pipeline(pipeline, mode="local"),
             dump,
             by=_who(),
             chunk_rows=chunk_rows,

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, print_json
-from sluice.config.loading import find_pipeline
+from sluice.cli.console import AsJson, open_pipeline, print_json
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError
-from sluice.flows.runtime import Runtime, pipelines_folder, rules_folder
+from sluice.flows.runtime import rules_folder
 
 if TYPE_CHECKING:
     from sluice.flows.ruletest import Sample, Tried
@@ -111,7 +110,7 @@ def try_out(
     found = ruletest.find_rule(rule, rules_folder(), kind=kind)
     masking = None
     if pipeline is not None:
-        runtime = Runtime.build(find_pipeline(pipeline, pipelines_folder()))
+        runtime = open_pipeline(pipeline)
         masking = Masking(runtime.pipeline.masked)
         numbers = runtime.store.batches()
         if batch is None and not numbers:
