@@ -44,11 +44,11 @@ def print_json(data: Any) -> None:
 
 def print_error(error: SluiceError) -> None:
     """What went wrong, where, and what to do next, on standard error."""
-    err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False)
+    err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
     if error.where:
-        err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False)
+        err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
     if error.hint:
-        err.print(f"  [dim]next[/] {escape(error.hint)}", highlight=False)
+        err.print(f"  [dim]next[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
 
 
 def log_to_stderr(verbose: bool) -> None:
