@@ -1,30 +1,28 @@
 """Foreign keys at the target: whose rows have to be there before whose."""
 
-# ruff: noqa: S608 - values are parameters
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sluice.model.tables import TableId
+from sluice.targets.mysql.tables import rows_about
 
 
 def read_parents(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, set[TableId]]:
     """The tables that each of ``tables`` refers to; one query however many there are."""
     if not tables:
         return {}
-    schemas = sorted({table.schema for table in tables})
-    cursor.execute(
-        "SELECT constraint_schema, table_name, unique_constraint_schema, referenced_table_name FROM information_schema.referential_constraints "
-        f"WHERE constraint_schema IN ({', '.join(['%s'] * len(schemas))})",
-        schemas,
-    )
-    found: dict[TableId, set[TableId]] = {table: set() for table in tables}
-    for schema, table, parent_schema, parent in cursor.fetchall():
-        if TableId(schema, table) in found:
-            found[TableId(schema, table)].add(TableId(parent_schema, parent))
-    return found
+    name, found = rows_about(
+        cursor, tables, "referential_constraints",
+        "constraint_schema, table_name, unique_constraint_schema, referenced_table_name",
+    )  # fmt: skip
+    asked = {name(table): table for table in tables}
+    result: dict[TableId, set[TableId]] = {}
+    for table in tables:
+        parents = [TableId(*parent) for parent in found[name(table)]]
+        result[table] = {asked.get(name(parent), parent) for parent in parents}
+    return result
 
 
 def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, int | None]:

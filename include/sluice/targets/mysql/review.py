@@ -1,7 +1,5 @@
 """What a MySQL target would make of the planned tables: what is missing, what would lose digits, what fires by itself, and the DDL that helps."""
 
-# ruff: noqa: S608 - identifiers are quoted, values are parameters
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,7 @@ from sluice.mapping.types import SqlType, loss
 from sluice.model.tables import TableId
 from sluice.targets.base import PlannedColumn, PlannedTable, Remark
 from sluice.targets.mysql.statements import quoted, quoted_table
-from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table
+from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table, rows_about
 
 
 def review(
@@ -123,15 +121,5 @@ def read_triggers(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, list[
     """Triggers by table, of the tables asked for."""
     if not tables:
         return {}
-    schemas = sorted({table.schema for table in tables})
-    cursor.execute(
-        "SELECT event_object_schema, event_object_table, trigger_name FROM information_schema.triggers "
-        f"WHERE event_object_schema IN ({', '.join(['%s'] * len(schemas))})",
-        schemas,
-    )
-    found: dict[TableId, list[str]] = {}
-    wanted = set(tables)
-    for schema, table, name in cursor.fetchall():
-        if TableId(schema, table) in wanted:
-            found.setdefault(TableId(schema, table), []).append(name)
-    return found
+    name, found = rows_about(cursor, tables, "triggers", "event_object_schema, event_object_table, trigger_name")
+    return {table: [trigger for (trigger,) in found[name(table)]] for table in tables if name(table) in found}

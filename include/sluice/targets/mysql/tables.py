@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,50 +44,72 @@ class TableInfo:
     unique_keys: tuple[tuple[str, ...], ...]
 
 
+Name = tuple[str, str]
+
+
+def rows_about(
+    cursor: Any, tables: Iterable[TableId], view: str, columns: str, more: str = ""
+) -> tuple[Callable[[TableId], Name], dict[Name, list[tuple[Any, ...]]]]:
+    """What a view of information_schema has about the schemas of ``tables``: how the server tells names apart, and the rows by name.
+
+    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: stands behind the condition on the schema.
+    """
+    schemas = sorted({table.schema for table in tables})
+    cursor.execute(
+        f"SELECT @@lower_case_table_names, {columns} FROM information_schema.{view} "
+        f"WHERE {columns.partition(',')[0]} IN ({', '.join(['%s'] * len(schemas))}) {more}",
+        schemas,
+    )
+    rows = cursor.fetchall()
+    fold = bool(rows and rows[0][0])
+
+    def name(table: TableId) -> Name:
+        return (table.schema.casefold(), table.table.casefold()) if fold else (table.schema, table.table)
+
+    found: dict[Name, list[tuple[Any, ...]]] = defaultdict(list)
+    for _, schema, table, *rest in rows:
+        found[name(TableId(schema, table))].append(tuple(rest))
+    return name, found
+
+
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
     """The tables that exist, by the ids asked for; two queries however many there are."""
     if not tables:
         return {}
-    cursor.execute("SELECT @@lower_case_table_names")
-    fold = bool(cursor.fetchone()[0])
-
-    def key(schema: str, table: str) -> tuple[str, str]:
-        return (schema.casefold(), table.casefold()) if fold else (schema, table)
-
-    schemas = sorted({table.schema for table in tables})
-    places = ", ".join(["%s"] * len(schemas))
-    columns: dict[tuple[str, str], list[ColumnInfo]] = defaultdict(list)
-    cursor.execute(
-        "SELECT table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, "
-        "character_set_name, collation_name FROM information_schema.columns "
-        f"WHERE table_schema IN ({places}) ORDER BY table_schema, table_name, ordinal_position",
-        schemas,
-    )
-    for schema, table, name, nullable, no_default, extra, declared, charset, collation in cursor.fetchall():
-        extra = (extra or "").lower()
-        generated = "generated" in extra.replace("default_generated", "") or extra in {
-            "virtual",
-            "persistent",
-            "stored",
-        }
-        required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
-        columns[key(schema, table)].append(
-            ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "")
-        )
-    uniques: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    cursor.execute(
-        "SELECT table_schema, table_name, index_name, column_name FROM information_schema.statistics "
-        f"WHERE table_schema IN ({places}) AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index",
-        schemas,
-    )
-    for schema, table, index, column in cursor.fetchall():
-        uniques[key(schema, table)][index].append(column or "")
+    name, columns = rows_about(
+        cursor, tables, "columns",
+        "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name",
+        "ORDER BY table_schema, table_name, ordinal_position",
+    )  # fmt: skip
+    _, indexes = rows_about(
+        cursor, tables, "statistics", "table_schema, table_name, index_name, column_name",
+        "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index",
+    )  # fmt: skip
     found = {}
     for table in tables:
-        place = key(table.schema, table.table)
-        if place in columns:
-            found[table] = TableInfo(tuple(columns[place]), tuple(tuple(c) for c in uniques[place].values()))
+        if name(table) in columns:
+            uniques: dict[str, list[str]] = defaultdict(list)
+            for index, column in indexes[name(table)]:
+                uniques[index].append(column or "")
+            found[table] = TableInfo(
+                tuple(_column(*row) for row in columns[name(table)]), tuple(tuple(key) for key in uniques.values())
+            )
     return found
+
+
+def _column(
+    name: str,
+    nullable: str,
+    no_default: int,
+    extra: str | None,
+    declared: str,
+    charset: str | None,
+    collation: str | None,
+) -> ColumnInfo:
+    extra = (extra or "").lower()
+    generated = "generated" in extra.replace("default_generated", "") or extra in {"virtual", "persistent", "stored"}
+    required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
+    return ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "")
 
 
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:

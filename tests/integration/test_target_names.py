@@ -1,0 +1,33 @@
+"""A target that folds the case of names (MariaDB: MySQL has to be initialised for it): a table is found under any spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.model.tables import TableId
+from sluice.stack.mariadb import MariaDBServer
+from sluice.targets.mysql.families import generations, read_parents
+from sluice.targets.mysql.review import read_triggers
+from sluice.targets.mysql.tables import read_tables
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_what_is_asked_about_a_table_is_found_under_the_servers_spelling(tmp_path: Path, fold: int) -> None:
+    customers, orders = TableId("Shop", "Customers"), TableId("Shop", "Orders")
+    with MariaDBServer(tmp_path / "folding", server_id=901, options={"lower_case_table_names": fold}) as server:
+        server.execute(
+            "CREATE DATABASE Shop",
+            "CREATE TABLE Shop.Customers (id INT PRIMARY KEY)",
+            "CREATE TABLE Shop.Orders (id INT PRIMARY KEY, of_whom INT, FOREIGN KEY (of_whom) REFERENCES Customers (id))",
+            "CREATE TRIGGER Shop.watch AFTER INSERT ON Shop.Orders FOR EACH ROW SET @seen = 1",
+        )
+        with server.connect() as connection, connection.cursor() as cursor:
+            found = read_tables(cursor, [customers, orders])
+            assert [column.name for column in found[orders].columns] == ["id", "of_whom"]
+            assert found[orders].unique_keys == (("id",),)
+            assert read_triggers(cursor, [customers, orders]) == {orders: ["watch"]}
+            assert generations(read_parents(cursor, [customers, orders])) == {customers: 0, orders: 1}
+            lowered = TableId("shop", "orders")
+            assert (lowered in read_tables(cursor, [lowered])) == bool(fold)
