@@ -8,7 +8,8 @@ import pytest
 
 from sluice.model.tables import TableId
 from sluice.stack.mariadb import MariaDBServer
-from sluice.targets.mysql.families import generations, read_parents
+from sluice.targets.base import Reference
+from sluice.targets.mysql.families import read_references
 from sluice.targets.mysql.review import read_triggers
 from sluice.targets.mysql.tables import read_tables
 
@@ -28,6 +29,15 @@ def test_what_is_asked_about_a_table_is_found_under_the_servers_spelling(tmp_pat
             assert [column.name for column in found[orders].columns] == ["id", "of_whom"]
             assert found[orders].unique_keys == (("id",),)
             assert read_triggers(cursor, [customers, orders]) == {orders: ["watch"]}
-            assert generations(read_parents(cursor, [customers, orders])) == {customers: 0, orders: 1}
+            for asked in ([customers, orders], [customers], [orders]):
+                [found_key] = read_references(cursor, asked)
+                lower = [TableId("shop", "customers"), TableId("shop", "orders")]
+                ends = [
+                    mine if mine in asked or not fold else low
+                    for mine, low in zip([customers, orders], lower, strict=True)
+                ]
+                assert found_key == Reference(
+                    "orders_ibfk_1" if fold else "Orders_ibfk_1", ends[1], ("of_whom",), ends[0], ("id",)
+                )
             lowered = TableId("shop", "orders")
             assert (lowered in read_tables(cursor, [lowered])) == bool(fold)

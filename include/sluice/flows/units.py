@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -518,7 +518,8 @@ class LoadPart:
     """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
 
     ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about how many those are.
-    ``replaces``: stretches to clear first; ``in_order``: in the order of the log (see :attr:`ChangesetFile.revived`).
+    ``replaces``: stretches to clear first; ``in_order``: in the order of the log (see :attr:`ChangesetFile.revived`); ``verify``: nothing is
+    written, foreign keys are looked at.
     """
 
     table: TargetTable
@@ -529,6 +530,7 @@ class LoadPart:
     rows: int = 0
     replaces: tuple[ReplacePart, ...] = ()
     in_order: bool = False
+    verify: bool = False
 
     @property
     def identity(self) -> str:
@@ -597,8 +599,8 @@ def plan_load(
     Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: source tables that a dump
     of the time of the batch, or later, copies.
 
-    * consistency row: lighter tables first; behind them, where the target checks foreign keys, parents before children. A small table is
-      written whole by one unit, a large one by several, in two phases: deletes (and rows that leave a unique value), then upserts.
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
+      that leave a unique value), then upserts. Behind them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
     * table: a table is one transaction. batch: everything and the acknowledgement are one transaction (``acknowledge`` False: it comes later).
 
     A table of which the log brought only some columns is one piece, as it remembers the batch (see ``incomplete``); so is one of which deleted rows
@@ -624,13 +626,13 @@ def plan_load(
             replace(_whole(files, info), replaces=stretches.pop(info.table, (info, ()))[1])
             for files, info in _per_target(_lighter_first(tables), known)
         ]
-        parts = (
-            *(LoadPart(info, (), replaces=those) for info, those in stretches.values()),
-            *_parents_first(wholes, apart=apart),
-        )
+        clearing = [LoadPart(info, (), replaces=those) for info, those in stretches.values()]
+        parts = (*clearing, *_parents_first(wholes, apart=apart))
         return [[unit(parts, True, changeset.manifest.last.position if acknowledge else None)]]
     phases: list[list[LoadUnit]] = []
-    behind: list[LoadPart] = []
+    leaving: list[LoadPart] = []
+    coming: list[LoadPart] = []
+    verifying: list[LoadPart] = []
     here = {table.target for table in tables}
     alone = [LoadPart(info, (), replaces=those) for target_, (info, those) in stretches.items() if target_ not in here]
     if alone:  # tables of which nothing is written
@@ -647,20 +649,21 @@ def plan_load(
             cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
             cut = cut and not whole.in_order and not any(file.partial for file in files)
             pieces = _by_key(whole, size) if cut and all(one.record.key for one in those) else [whole]
-            if info.generation is not None:
+            verifying += [piece for part in pieces for piece in _verifying(part)]
+            if info.generation is not None or info.references:
                 if _in_halves(whole, apart=apart) and all(one.record.key for one in those):
-                    first += [LoadPart(info, (), replaces=those)] if those else []
-                    first += [replace(piece, upserts=False) for piece in pieces]
-                    behind += [replace(piece, deletes=False) for piece in pieces]
+                    leaving += [LoadPart(info, (), replaces=those)] if those else []
+                    leaving += [replace(piece, upserts=False) for piece in pieces] if _leaves(whole) else []
+                    coming += [replace(piece, deletes=False) for piece in pieces]
                 else:
-                    behind.append(replace(whole, replaces=those))
+                    coming.append(replace(whole, replaces=those))
                 continue
             if len(pieces) == 1:
                 (first if whole.cost <= size else second).append(replace(whole, replaces=those))
                 continue
             if those:
                 first.append(LoadPart(info, (), replaces=those))
-            if any(f.deletes for f in files) or (info.unique_keys and any(f.updates or f.inserts for f in files)):
+            if _leaves(whole):
                 first += [replace(piece, upserts=False) for piece in pieces]
             second += [replace(piece, deletes=False) for piece in pieces]
         together = config.consistency == "row"
@@ -668,9 +671,11 @@ def plan_load(
             packed = pack([(part, part.cost) for part in parts_], size)
             if packed:
                 phases.append([unit(tuple(parts), together) for parts in packed])
-    size = min(max(UNIT_ROWS, sum(part.cost for part in behind) // config.parallelism + 1), MAX_UNIT_ROWS)
-    for generation in sorted({part.table.generation or 0 for part in behind}):  # consistency row: see the target
-        level = [part for part in behind if part.table.generation == generation]
+    levels = _in_order_of_families(leaving, coming, verifying)  # consistency row: see the target
+    if levels and sum(part.cost for level in levels for part in level) <= UNIT_ROWS:
+        return [*phases, [unit(tuple(part for level in levels for part in level), True)]]
+    for level in levels:
+        size = min(max(UNIT_ROWS, sum(part.cost for part in level) // config.parallelism + 1), MAX_UNIT_ROWS)
         phases.append([unit(tuple(parts), True) for parts in pack([(part, part.cost) for part in level], size)])
     return phases
 
@@ -680,14 +685,50 @@ def _in_halves(part: LoadPart, *, apart: bool) -> bool:
     return bool(part.table.key) and (apart or not part.table.unique_keys) and not any(f.partial for f in part.files)
 
 
+def _leaves(part: LoadPart) -> bool:
+    """True if some row may have to go before others come."""
+    return any(f.deletes or (part.table.unique_keys and (f.updates or f.inserts)) for f in part.files)
+
+
+def _verifying(part: LoadPart) -> list[LoadPart]:
+    """What has to be looked at when all of the batch is there: rows that others may refer to and that go, and rows that came unchecked."""
+    table = part.table
+    key = {name.casefold() for name in table.key}
+    unkeyed = any(
+        not {c.casefold() for c in r.parent_columns} <= key for r in table.references if r.parent == table.table
+    )
+    parted = any(r.parent == table.table for r in table.references) and any(f.deletes or unkeyed for f in part.files)
+    came = table.generation is None and any(f.inserts or f.updates for f in part.files)
+    asks = table.references and (parted or came)
+    return [replace(part, deletes=False, upserts=False, verify=True, replaces=())] if asks else []
+
+
+def _in_order_of_families(
+    leaving: Sequence[LoadPart], coming: Sequence[LoadPart], verifying: Sequence[LoadPart]
+) -> list[list[LoadPart]]:
+    """What is written behind what, where foreign keys are checked: children go before parents, parents come before children, then all is looked at.
+
+    What fits one unit is one transaction: readers see no child without its parent in between.
+    """
+    place = lambda part: part.table.generation or 0  # noqa: E731
+    down = [list(same) for _, same in groupby(sorted(leaving, key=place, reverse=True), key=place)]
+    up = [list(same) for _, same in groupby(sorted(coming, key=place), key=place)]
+    return [*down, *up, *([list(verifying)] if verifying else [])]
+
+
 def _parents_first(parts: Sequence[LoadPart], *, apart: bool) -> tuple[LoadPart, ...]:
-    """In one transaction: what goes goes first, then parents come before children, where the target checks that."""
+    """In one transaction: what goes goes first, then parents come before children, where the target checks that; then it is looked at."""
+    verifying = [piece for part in parts for piece in _verifying(part)]
     if all(part.table.generation is None for part in parts):
-        return tuple(parts)
+        return (*parts, *verifying)
     halves = [part for part in parts if _in_halves(part, apart=apart)]
     coming = [replace(part, deletes=False, replaces=()) if part in halves else part for part in parts]
     leaving = [replace(part, upserts=False) for part in halves]
-    return (*leaving, *sorted(coming, key=lambda part: part.table.generation or 0))
+    return (
+        *sorted(leaving, key=lambda part: -(part.table.generation or 0)),
+        *sorted(coming, key=lambda part: part.table.generation or 0),
+        *verifying,
+    )
 
 
 def _whole(files: tuple[ChangesetFile, ...], info: TargetTable) -> LoadPart:
@@ -760,6 +801,7 @@ def _changes(part: LoadPart, groups: Sequence[pa.Table]) -> list[TableChanges]:
             part.upserts,
             scope=f"{part.table.table}#{number}" if number else "",
             in_order=part.in_order,
+            verify=part.verify,
         )
         for number, rows in enumerate(groups)
     ]

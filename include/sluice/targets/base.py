@@ -93,6 +93,17 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A foreign key at the target: ``columns`` of ``child`` name a row of ``parent``."""
+
+    name: str
+    child: TableId
+    columns: tuple[str, ...]
+    parent: TableId
+    parent_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TargetTable:
     """A table as the target has it. Picklable: planned once, used by every work unit.
 
@@ -102,6 +113,7 @@ class TargetTable:
         key: the planned key, in the target's spelling; empty for a table without a key.
         being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
         generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
+        references: foreign keys that the target does not check while rows are written, from this table or to it.
     """
 
     table: TableId
@@ -110,6 +122,7 @@ class TargetTable:
     unique_keys: tuple[tuple[str, ...], ...] = ()
     being_copied: bool = False
     generation: int | None = None
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +201,7 @@ class TableChanges:
     a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there are several such parts, or they
     are not a batch's. ``replaces``: stretches to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
     ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
+    ``verify``: nothing is written; the table's ``references`` are looked at, as the rows are there.
     """
 
     table: TargetTable
@@ -197,6 +211,7 @@ class TableChanges:
     scope: str = ""
     replaces: tuple[Replacement, ...] = ()
     in_order: bool = False
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from sluice.model.tables import TableId
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets import TargetTable
+from sluice.targets.base import Reference
+from sluice.targets.mysql.families import ordered
 
 POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
 
@@ -99,12 +102,17 @@ def test_a_broken_rule_is_found_while_planning(store: SegmentStore, tmp_path: Pa
 
 
 class FakeTarget:
-    def __init__(self, unique: bool = False) -> None:
+    """``children``: (child, parent) of tables in schema s, where the target checks foreign keys."""
+
+    def __init__(self, unique: bool = False, children: Sequence[tuple[str, str]] = ()) -> None:
         self.unique = unique
+        self.children = children
 
     def check(self, plans: Any) -> dict[TableId, TargetTable]:
         uniques = (("email",),) if self.unique else ()
-        return {p.target: TargetTable(p.target, ("id", "email"), ("id",), uniques) for p in plans}
+        found = {p.target: TargetTable(p.target, ("id", "email"), ("id",), uniques) for p in plans}
+        keys = [Reference("k", TableId("s", c), ("email",), TableId("s", p), ("id",)) for c, p in self.children]
+        return ordered(found, keys) if keys else found
 
 
 def changed(
@@ -122,11 +130,17 @@ def changed(
     )
 
 
-def phases(store: SegmentStore, *tables: ChangesetTable, unique: bool = False, **target: Any) -> list[list[Any]]:
+def phases(
+    store: SegmentStore,
+    *tables: ChangesetTable,
+    unique: bool = False,
+    children: Sequence[tuple[str, str]] = (),
+    **target: Any,
+) -> list[list[Any]]:
     changeset = Changeset("x", ChangesetManifest(batch=7, attempt="a", last=POSITION, tables=tables))
     target_config = pipeline(**target).targets[0]
     resolver = lambda name: Endpoint(name, "mysql", "h")  # noqa: E731
-    return plan_load(store, changeset, target_config, FakeTarget(unique), "p", 3, resolver)  # type: ignore[arg-type]
+    return plan_load(store, changeset, target_config, FakeTarget(unique, children), "p", 3, resolver)  # type: ignore[arg-type]
 
 
 def test_small_tables_are_one_phase_and_one_transaction(store: SegmentStore) -> None:
@@ -163,6 +177,42 @@ def test_a_batch_is_one_transaction_with_its_acknowledgement(store: SegmentStore
     [[unit]] = phases(store, changed("b", 8, UNIT_ROWS, weight=2), changed("a", 1, 5), consistency="batch")
     assert [part.table.table.table for part in unit.parts] == ["a", "b"]
     assert unit.acknowledge == POSITION.position
+
+
+FAMILY = (("child", "parent"), ("grandchild", "child"), ("staff", "staff"))
+
+
+def halves(units: Sequence[Any]) -> list[tuple[str, str]]:
+    words = {(True, False): "leaves", (False, True): "comes", (True, True): "both", (False, False): "verify"}
+    return [(part.table.table.table, words[part.deletes, part.upserts]) for unit in units for part in unit.parts]
+
+
+def test_a_small_family_is_one_transaction_in_order_and_looked_at_behind(store: SegmentStore) -> None:
+    tables = [changed(name, 1, 10, deletes=2) for name in ("staff", "grandchild", "parent", "child")]
+    [[unit]] = phases(store, *tables, children=FAMILY)
+    assert unit.one_transaction
+    assert [one for one in halves([unit]) if one[0] != "staff"] == [
+        ("grandchild", "leaves"), ("child", "leaves"), ("parent", "leaves"), ("parent", "comes"), ("child", "comes"), ("grandchild", "comes"),
+        ("parent", "verify"), ("child", "verify"),
+    ]  # fmt: skip
+    assert halves([unit])[-3:].count(("staff", "verify")) == 1
+
+
+def test_a_large_family_is_written_level_by_level(store: SegmentStore) -> None:
+    tables = [changed(name, 4, UNIT_ROWS, deletes=2) for name in ("child", "parent", "staff")]
+    made = [set(halves(units)) for units in phases(store, *tables, children=FAMILY)]
+    assert made == [
+        {("child", "leaves")}, {("parent", "leaves"), ("staff", "leaves")}, {("parent", "comes"), ("staff", "comes")}, {("child", "comes")},
+        {("parent", "verify"), ("staff", "verify"), ("child", "verify")},
+    ]  # fmt: skip
+
+
+def test_a_batch_of_a_family_is_looked_at_before_it_is_acknowledged(store: SegmentStore) -> None:
+    tables = [changed("child", 1, 10), changed("parent", 1, 10, deletes=2)]
+    [[unit]] = phases(store, *tables, children=FAMILY[:1], consistency="batch")
+    assert halves([unit]) == [
+        ("child", "leaves"), ("parent", "leaves"), ("parent", "comes"), ("child", "comes"), ("parent", "verify"),
+    ]  # fmt: skip
 
 
 def test_an_empty_changeset_has_no_phases(store: SegmentStore) -> None:

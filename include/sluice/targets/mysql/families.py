@@ -1,27 +1,81 @@
-"""Foreign keys at the target: whose rows have to be there before whose."""
+"""Foreign keys at the target (``foreign_keys: ordered``): nothing of a batch breaks one, and none of their actions fires.
+
+Parents are written before children, and the server checks each child that comes. What no order makes right is looked at when all of the batch is
+there, as a database with deferred constraints does: parents that have gone, since their children may move to others in the same batch, and tables
+that refer to themselves, straight or around.
+
+Decision: rows go with the server's checks off, and what they leave behind is asked for. With checks on, ON DELETE and ON UPDATE would do once more
+what the log brings as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make it wrong.
+"""
+
+# ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.dump.keys import among
+from sluice.errors import LoadError
 from sluice.model.tables import TableId
+from sluice.targets.base import PlannedTable, Reference, Remark, TableChanges, TargetTable
+from sluice.targets.mysql import literals
+from sluice.targets.mysql.statements import MAX_KEYS, quoted, quoted_table, user_fields
 from sluice.targets.mysql.tables import rows_about
 
+SHOWN_KEYS = 3
 
-def read_parents(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, set[TableId]]:
-    """The tables that each of ``tables`` refers to; one query however many there are."""
+
+def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
+    """The foreign keys from ``tables`` and to them; two queries however many there are. Tables have the spelling asked for."""
     if not tables:
-        return {}
-    name, found = rows_about(
-        cursor, tables, "referential_constraints",
-        "constraint_schema, table_name, unique_constraint_schema, referenced_table_name",
-    )  # fmt: skip
-    asked = {name(table): table for table in tables}
-    result: dict[TableId, set[TableId]] = {}
-    for table in tables:
-        parents = [TableId(*parent) for parent in found[name(table)]]
-        result[table] = {asked.get(name(parent), parent) for parent in parents}
+        return []
+    rest = (
+        "constraint_schema, constraint_name, table_schema, table_name, column_name, "
+        "referenced_table_schema, referenced_table_name, referenced_column_name"
+    )
+    behind = "AND referenced_table_name IS NOT NULL ORDER BY constraint_schema, table_name, constraint_name, ordinal_position"
+    columns: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
+    for first in ("table_schema, table_name", "referenced_table_schema, referenced_table_name"):
+        name, found = rows_about(cursor, tables, "key_column_usage", f"{first}, {rest}", behind)
+        asked = {name(table): table for table in tables}
+        seen: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
+        for table in tables:
+            for _, constraint, schema, child, column, parent_schema, parent, parent_column in found[name(table)]:
+                ends = [TableId(schema, child), TableId(parent_schema, parent)]
+                ends = [asked.get(name(end), end) for end in ends]
+                seen.setdefault((ends[0], constraint, ends[1]), []).append((column, parent_column))
+        columns |= seen
+    return [
+        Reference(constraint, child, tuple(c for c, _ in pairs), parent, tuple(p for _, p in pairs))
+        for (child, constraint, parent), pairs in sorted(columns.items())
+    ]
+
+
+def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Reference]) -> dict[TableId, TargetTable]:
+    """The tables with their place in the order and what has to be looked at behind them.
+
+    A value that others refer to counts as unique: a row that changes it leaves first, so that no ON UPDATE meets it.
+    """
+    parents: dict[TableId, set[TableId]] = {table: set() for table in tables}
+    for reference in references:
+        if reference.child in parents:
+            parents[reference.child].add(reference.parent)
+    order = generations(parents)
+    result = {}
+    for table, info in tables.items():
+        mine = [r for r in references if r.parent == table or (r.child == table and order[table] is None)]
+        key = {name.casefold() for name in info.key}
+        named = dict.fromkeys(r.parent_columns for r in mine if r.parent == table)
+        more = [c for c in named if not {name.casefold() for name in c} <= key and c not in info.unique_keys]
+        result[table] = replace(
+            info, generation=order[table], references=tuple(mine), unique_keys=(*info.unique_keys, *more)
+        )
     return result
 
 
@@ -54,3 +108,100 @@ def _ancestors(parents: Mapping[TableId, set[TableId]], table: TableId) -> set[T
             seen.add(one)
             ahead += parents[one]
     return seen
+
+
+def verify(cursor: Any, item: TableChanges) -> int:
+    """Nothing that ``item`` wrote leaves a row without its parent. Returns the number of queries.
+
+    Raises:
+        LoadError: a row at the target refers to one that is not there.
+    """
+    asked = 0
+    for reference in item.table.references:
+        keys: set[tuple[str, ...]] = set()
+        if reference.parent == item.table.table:
+            keys |= _gone(item, reference.parent_columns)
+        if reference.child == item.table.table and item.table.generation is None:
+            live = item.rows.filter(pc.not_equal(item.rows["_op"], "d"))
+            keys |= _keys(live, {f.name: live[f.name] for f in user_fields(live.schema)}, reference.columns)
+        for some in _pieces(sorted(keys)):
+            asked += 1
+            _look(cursor, reference, some, hidden=any(b"sluice.masked" in (f.metadata or {}) for f in item.rows.schema))
+    return asked
+
+
+def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
+    """Values that a row had, and may have no more."""
+    rows = item.rows
+    users = user_fields(rows.schema)
+    removed = rows.filter(pc.equal(rows["_op"], "d"))
+    found = _keys(removed, {f.name: removed[f.name] for f in users}, columns)
+    if {name.casefold() for name in columns} <= {name.casefold() for name in item.table.key}:
+        return found  # a row that changes its key is a delete and an insert
+    before = rows["_before"].combine_chunks()
+    known = {field.name for field in before.type}
+    then = {f.name: pc.struct_field(before, f.name) if f.name in known else pa.nulls(len(before)) for f in users}
+    return found | _keys(rows, then, columns)
+
+
+def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> set[tuple[str, ...]]:
+    """Literals of the values that ``rows`` have in ``columns``, each once; rows with a NULL, and columns that do not come, have none."""
+    fields = {literals.column_name(field).casefold(): field for field in user_fields(rows.schema)}
+    wanted = [fields.get(name.casefold()) for name in columns]
+    if not rows.num_rows or any(field is None for field in wanted):
+        return set()
+    arrays = [values[field.name] for field in wanted if field is not None]
+    arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
+    whole = np.logical_and.reduce([pc.is_valid(array).to_numpy(zero_copy_only=False) for array in arrays])
+    some = [array.filter(pa.array(whole)) for array in arrays]
+    texts = [
+        literals.literals(field, array, comparing=True).to_pylist()
+        for field, array in zip(wanted, some, strict=True)
+        if field is not None
+    ]
+    return set(zip(*texts, strict=True))
+
+
+def _pieces(keys: Sequence[tuple[str, ...]]) -> Iterator[Sequence[tuple[str, ...]]]:
+    for start in range(0, len(keys), MAX_KEYS):
+        yield keys[start : start + MAX_KEYS]
+
+
+def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *, hidden: bool) -> None:
+    child, parent = quoted_table(reference.child), quoted_table(reference.parent)
+    pairs = list(zip(reference.columns, reference.parent_columns, strict=True))
+    same = " AND ".join(f"_p.{quoted(theirs)} = {child}.{quoted(mine)}" for mine, theirs in pairs)
+    orphans = f"{among(reference.columns, keys)} AND NOT EXISTS (SELECT 1 FROM {parent} _p WHERE {same})"
+    names = ", ".join(map(quoted, reference.columns))
+    cursor.execute(f"SELECT DISTINCT {names} FROM {child} WHERE {orphans} LIMIT {SHOWN_KEYS + 1}")
+    found = cursor.fetchall()
+    if not found:
+        return
+    values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
+    more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
+    raise LoadError(
+        f"foreign key {reference.name} does not hold behind the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
+        f"{values}{more}, and {reference.parent} has no such row",
+        where=f"{reference.child} -> {reference.parent}",
+        hint=f"bring the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "
+        "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: unchecked",
+    )
+
+
+def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[Remark]:
+    """What the pipeline's rows alone do not keep right, before the first one."""
+    planned = {plan.target: {column.name.casefold() for column in plan.columns} for plan in plans}
+    found = []
+    for one in references:
+        if one.child not in planned:
+            why = (
+                f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this table; the batch that removes a row "
+                "they refer to stops"
+            )
+            found.append(Remark("warning", one.parent, "", why))
+        for table, columns in ((one.child, one.columns), (one.parent, one.parent_columns)):
+            absent = [name for name in columns if table in planned and name.casefold() not in planned[table]]
+            if absent:
+                why = f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no such column comes over"
+                found.append(Remark("warning", table, absent[0], why))
+    return found

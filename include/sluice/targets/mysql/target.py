@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -35,7 +34,7 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, ddl, incomplete, literals, refusals, replacing, statements
+from sluice.targets.mysql import bulk, ddl, families, incomplete, literals, refusals, replacing, statements
 from sluice.targets.mysql.connection import (
     CONTENTION,
     LAX,
@@ -46,7 +45,6 @@ from sluice.targets.mysql.connection import (
     connect,
     errors,
 )
-from sluice.targets.mysql.families import generations, read_parents
 from sluice.targets.mysql.fence import AckTable
 from sluice.targets.mysql.kept import Kept
 from sluice.targets.mysql.review import read_triggers, refuse_triggers, review
@@ -70,8 +68,8 @@ class MySQLOptions(BaseModel):
 
     foreign_keys: Literal["unchecked", "ordered"] = Field(
         "unchecked",
-        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, and the target "
-        "checks each row that it gets.",
+        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, the target "
+        "checks each row that it gets, and at the end of the batch no row refers to one that is gone.",
     )
     triggers: Literal["refuse", "fire"] = Field(
         "refuse",
@@ -138,8 +136,7 @@ class MySQLTarget:
             if self.options.triggers == "refuse":
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
-                order = generations(read_parents(session.cursor, places))
-                found = {table: replace(info, generation=order[table]) for table, info in found.items()}
+                found = families.ordered(found, families.read_references(session.cursor, places))
             return found
 
     def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
@@ -159,7 +156,10 @@ class MySQLTarget:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
             flavour = "MariaDB" if session.mariadb else "MySQL"
-            return review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire")
+            found = review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire")
+            if self.options.foreign_keys == "ordered":
+                found += families.remarks(tables, families.read_references(session.cursor, places))
+            return found
 
     def apply_statement(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
@@ -295,6 +295,9 @@ class MySQLTarget:
             total += self._clear(session, fence, item)
             if not item.rows.num_columns:
                 continue
+            if item.verify:
+                total += self._verify(session, item)
+                continue
             write = partial(self._write_table, session, fence)
             if on_refused is None:
                 total += write(item)
@@ -323,6 +326,11 @@ class MySQLTarget:
         if count.deleted:
             _log.info("target_replaced", consumer=self.config.name, table=str(item.table.table), deleted=count.deleted)
         return count
+
+    def _verify(self, session: _Session, item: TableChanges) -> LoadCount:
+        doing = f"looking whether foreign keys of {item.table.table} hold"
+        with errors(self.endpoint, doing, where=f"{self.config.name}: {item.table.table}"):
+            return LoadCount(statements=families.verify(session.cursor, item))
 
     def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         try:
@@ -380,7 +388,11 @@ class MySQLTarget:
         gone = pc.equal(item.rows["_op"], "d")
         live, removed = item.rows.filter(pc.invert(gone)), item.rows.filter(gone)
         sent = session.run(statements.keyless_deletes(item.table, removed, session.dialect)) if removed.num_rows else 0
-        sent += self._upsert(session, item.table, live)
+        if item.table.generation is None:
+            sent += self._upsert(session, item.table, live)
+        else:
+            with session.foreign_keys(checked=True):
+                sent += session.run(statements.upserts(item.table, live, session.dialect))
         self.acks.table_holds(session.cursor, scope, fence)
         return LoadCount(live.num_rows, removed.num_rows, sent)
 
@@ -397,8 +409,9 @@ class MySQLTarget:
         values = rows.whole(session.cursor)
         sent = session.run(statements.deletes(item.table, rows.origins, session.dialect))
         done = self._write_keyed(session, TableChanges(item.table, item.rows.filter(pa.array(~some))))
-        sent += session.run(rows.insert(values, session.dialect))
-        sent += rows.update(session.cursor)
+        with session.foreign_keys(checked=item.table.generation is not None):
+            sent += session.run(rows.insert(values, session.dialect))
+            sent += rows.update(session.cursor)
         self.acks.table_holds(session.cursor, scope, fence)
         return done + LoadCount(rows.rows.num_rows, 0, sent)
 
