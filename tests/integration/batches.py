@@ -12,14 +12,9 @@ import pyarrow as pa
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.changeset import Changeset
-from sluice.flows.units import (
-    LoadResult,
-    plan_load,
-    plan_merge,
-    run_load_unit,
-    run_merge_unit,
-    write_changeset_manifest,
-)
+from sluice.flows.finishing import write_changeset_manifest
+from sluice.flows.loadunits import LoadResult, plan_load, run_load_unit
+from sluice.flows.mergeunits import plan_merge, run_merge_unit
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.segments.buckets import key_bucket

@@ -15,6 +15,7 @@ from sluice.flows.letters import letters
 from sluice.flows.replay import replay
 from tests.pipelines import Case, case
 from tests.servers import setting
+from tests.smallunits import small_units
 
 FAMILY = (
     "CREATE TABLE parents (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)",
@@ -85,10 +86,7 @@ def test_cascades_end_equal(
 ) -> None:
     """The source writes the effects of its foreign keys to its log; the target has the same keys, and they hold."""
     keys, consistency, *more = settings.split()
-    if "one" not in more:
-        monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 8)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 4)
+    small_units(monkeypatch, 5000 if "one" in more else 8, 4)
     target = request.getfixturevalue(server)
     schema = fresh_schema(mysql_source, target)
     options = f"    consistency: {consistency}\n    options: {{foreign_keys: {keys}}}"

@@ -11,6 +11,7 @@ import pytest
 from sluice.errors import MappingError
 from tests.pipelines import case
 from tests.servers import setting
+from tests.smallunits import small_units
 
 SPELLINGS = [
     "a",
@@ -67,9 +68,7 @@ def test_spellings_that_are_equal_to_the_server(
     consistency: str,
 ) -> None:
     """The table ends byte for byte as the source's, however the batch is cut into units."""
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 20)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 5)
+    small_units(monkeypatch, 20, 5)
     _words(tmp_path, (mysql_source, mysql_target), zookeeper, fresh_schema, collation, consistency)
 
 
@@ -77,8 +76,7 @@ def test_spellings_that_are_equal_to_the_server(
 def test_spellings_on_mariadb(
     tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, collation: str
 ) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 20)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    small_units(monkeypatch, 20)
     source = fresh_schema(mariadb, prefix="s")
     _words(
         tmp_path,
@@ -102,8 +100,7 @@ def test_spellings_of_which_the_log_brings_only_what_changed(
     monkeypatch: Any,
     collation: str,
 ) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 10)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    small_units(monkeypatch, 10)
     with setting(mysql_source, binlog_row_image="MINIMAL"):
         _words(tmp_path, (mysql_source, mysql_target), zookeeper, fresh_schema, collation, "row")
 
@@ -120,9 +117,7 @@ def test_a_deleted_row_that_stays_gives_way_to_its_other_spelling(
 ) -> None:
     """soft_delete keeps ``a``, and ``A`` comes in the same batch: for the target that is one row, and it is alive."""
     source = request.getfixturevalue(server)
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 10)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 2)
+    small_units(monkeypatch, 10, 2)
     schema = fresh_schema(source, mysql_target)
     words = "CREATE TABLE words (word VARCHAR(20) COLLATE utf8mb4_general_ci NOT NULL, n INT, m INT NOT NULL, PRIMARY KEY (m, word)) CHARSET utf8mb4"
     choose = random.Random(7)

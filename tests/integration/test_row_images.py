@@ -10,6 +10,7 @@ from sluice.errors import LoadError, RuleError
 from tests.integration.test_schema_history import assert_same_rows
 from tests.pipelines import case
 from tests.servers import setting
+from tests.smallunits import small_units
 
 TABLES = (
     """CREATE TABLE t (
@@ -95,8 +96,7 @@ def test_the_target_ends_equal(made) -> None:
 @pytest.mark.parametrize("made", [("mysql_source", "MINIMAL", "MINIMAL")], indirect=True, ids=["minimal"])
 def test_a_large_batch_of_partial_rows_is_written_once_and_whole(made, monkeypatch) -> None:
     """More rows than a unit takes: the target's memory of the batch must not make one unit hide another."""
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 20)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    small_units(monkeypatch, 20)
     with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
         cursor.executemany("INSERT INTO u VALUES (%s, 'a', %s, 'w', 0)", [(i, i) for i in range(300)])
         cursor.executemany("INSERT INTO t (c) VALUES (%s)", [(i,) for i in range(300)])

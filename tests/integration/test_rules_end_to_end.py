@@ -10,6 +10,7 @@ import pytest
 
 from sluice.errors import RuleError
 from sluice.flows.capture import drain
+from sluice.flows.changeset import read_changeset
 from sluice.flows.check import check
 from sluice.flows.load import load
 from sluice.flows.merge import merge
@@ -17,7 +18,6 @@ from sluice.flows.rulenew import changes_file, new_rule
 from sluice.flows.ruletest import find_rule, handwritten, try_rule
 from sluice.flows.runtime import attempt_id
 from sluice.flows.transform import apply_rule
-from sluice.flows.units import read_changeset
 from tests.pipelines import Case, case
 
 CUSTOMERS = (

@@ -18,6 +18,7 @@ from sluice.stack.spark import SparkConnectServer, SparkStandalone
 from tests.integration.batches import Delivery, checksum, segment_rows
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.s3.server import S3Server, moto_server
+from tests.smallunits import small_units
 
 ROWS = 3000
 
@@ -71,7 +72,7 @@ def batches(schema: Any) -> list[list[dict[str, Any]]]:
 def test_every_place_gives_the_same_rows(
     tmp_path: Path, cluster: ConnectRunner, s3: S3Server, mysql_target: Any, fresh_schema: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 1000)
+    small_units(monkeypatch, 1000)
     sums = {}
     for place in ("here", "shared", "s3"):
         db = fresh_schema(mysql_target)
@@ -105,15 +106,14 @@ def test_a_key_with_most_of_the_changes_neither_fills_a_unit_nor_holds_it_up(
 ) -> None:
     """19 of 20 changes are of one key, which cannot be cut: what a merge holds is bounded all the same, and the rows are those of any other cut."""
     bound, part, total = 2_000, 500, 20_000
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 1000)
-    monkeypatch.setattr("sluice.flows.units.MAX_UNIT_ROWS", bound)
+    small_units(monkeypatch, 1000, most=bound)
     held: list[int] = []
 
     def counted(changes: Any, key: Any) -> Any:
         held.append(changes.num_rows)
         return compact(changes, key)
 
-    monkeypatch.setattr("sluice.flows.units.compact", counted)
+    monkeypatch.setattr("sluice.flows.mergeunits.compact", counted)
     db = fresh_schema(mysql_target)
     mysql_target.execute(DDL.format(db, "people"))
     schema = people(db)

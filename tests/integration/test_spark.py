@@ -16,6 +16,7 @@ from sluice.spark.connect import ConnectRunner
 from tests.integration.batches import Delivery, checksum
 from tests.integration.spark_functions import faulty, picky, slow, square
 from tests.integration.test_target_mysql import DDL, insert, people, rows, update
+from tests.smallunits import small_units
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_no_server_is_said_soon() -> None:
 def test_a_batch_goes_through(
     runner: ConnectRunner, tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 500)
+    small_units(monkeypatch, 500)
     db = fresh_schema(mysql_target)
     mysql_target.execute(DDL.format(db, "people"), f"CREATE TABLE {db}.expected LIKE {db}.people")
     pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}}, runner=runner)
@@ -107,7 +108,7 @@ def test_rules_and_fences_fail_as_themselves_in_workers(
     pipe.target.begin_load(1)
     [phase] = pipe.plan(changeset)
     pipe.target.begin_load(2)
-    from sluice.flows.units import run_load_unit
+    from sluice.flows.loadunits import run_load_unit
 
     with pytest.raises(Fenced, match="epoch 2"):
         runner.run(run_load_unit, phase)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError, Fenced, LoadError, MappingError, TargetUnavailable
-from sluice.flows.units import run_load_unit
+from sluice.flows.loadunits import run_load_unit
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from tests.integration.batches import Delivery
+from tests.smallunits import small_units
 
 
 def people(schema: str, table: str = "people") -> TableSchema:
@@ -89,8 +90,7 @@ def test_unique_values_swap(delivery: Any, mysql_target: Any, db: str, consisten
 
 
 def test_unique_values_rotate_over_many_units(delivery: Any, mysql_target: Any, db: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 50)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    small_units(monkeypatch, 50)
     pipe = delivery()
     schema, n = people(db), 400
     pipe.deliver({schema: [insert(i, f"u{i}") for i in range(n)]})

@@ -13,6 +13,7 @@ from sluice.targets.mysql import target as module
 from tests.integration.batches import Delivery
 from tests.integration.cuts import Budget
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
+from tests.smallunits import small_units
 
 STEP = int(os.environ.get("SLUICE_CUTS", "2"))
 """Every so many statements; SLUICE_CUTS=1: at each."""
@@ -29,10 +30,8 @@ def test_cut_at_every_statement(
     server: str,
 ) -> None:
     """Chains and rings of unique values over several units, rows that come and go, a table without a key."""
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 12)
-    monkeypatch.setattr("sluice.flows.units.TABLE_COST", 1)
+    small_units(monkeypatch, 12, 4)
     monkeypatch.setattr("sluice.flows.changeset.ROW_GROUP_ROWS", 8)
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 4)
     monkeypatch.setattr("sluice.targets.mysql.statements.MAX_ROWS", 6)
     monkeypatch.setattr("sluice.targets.mysql.statements.MAX_KEYS", 6)
     target = request.getfixturevalue(server)

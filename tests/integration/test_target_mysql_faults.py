@@ -14,12 +14,13 @@ from sluice.errors import RetryableError
 from sluice.stack.mysql import MySQLServer
 from tests.integration.batches import Delivery
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
+from tests.smallunits import small_units
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
 def test_kill_9_of_the_target_while_it_is_loaded(tmp_path: Path, monkeypatch: Any, consistency: str) -> None:
-    monkeypatch.setattr("sluice.flows.units.UNIT_ROWS", 1500)
+    small_units(monkeypatch, 1500)
     seed = random.randrange(1 << 30)
     choose = random.Random(seed)
     n = 6000

@@ -17,8 +17,8 @@ from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.changeset import read_changeset
 from sluice.flows.deadletters import FOLDER, METADATA, RULES, SETTLED, Origin, letter_id
+from sluice.flows.mergeread import merged_tables
 from sluice.flows.runtime import Runtime
-from sluice.flows.units import merged_tables
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules.values import to_python, true_name
 from sluice.segments.manifest import SegmentManifest

@@ -13,12 +13,12 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LoadError
-from sluice.flows.changeset import Changeset
+from sluice.flows.changeset import Changeset, read_changeset
 from sluice.flows.ddl import BatchDdl, plan_ddl
+from sluice.flows.loadunits import LoadResult, plan_load, run_load_unit
 from sluice.flows.replacing import ReplacePart, plan_replaces
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
-from sluice.flows.units import LoadResult, plan_load, read_changeset, run_load_unit
 from sluice.flows.watch import Watch
 from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState

@@ -11,11 +11,12 @@ import structlog
 from sluice.config.engine import OnError
 from sluice.flows.changeset import changeset_folder, read_changeset
 from sluice.flows.deadletters import forget_attempts
+from sluice.flows.finishing import MergeResult, write_changeset_manifest
+from sluice.flows.mergeunits import plan_merge, run_merge_unit
 from sluice.flows.ruling import rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stagefiles import StageManifest, stages_of, stored, tables_of, write_stage
 from sluice.flows.stages import log_totals
-from sluice.flows.units import MergeResult, plan_merge, run_merge_unit, write_changeset_manifest
 from sluice.flows.watch import Watch
 from sluice.rules import RuleSet
 

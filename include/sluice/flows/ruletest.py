@@ -20,8 +20,8 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.flows.frames import try_frames
 from sluice.flows.inspect import manifest_of
 from sluice.flows.lookups import LookupReader
+from sluice.flows.mergeread import merged_tables
 from sluice.flows.runtime import Runtime
-from sluice.flows.units import merged_tables
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type

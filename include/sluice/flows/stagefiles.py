@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
 from sluice.flows.changeset import ChangesetFile, RuleTotal
-from sluice.flows.units import MergeResult
+from sluice.flows.finishing import MergeResult
 from sluice.model.tables import TableId
 from sluice.rules import RuleConfig, RuleSet
 from sluice.rules.script import Rule

@@ -10,11 +10,13 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import TableMapping
+from sluice.flows import units
 from sluice.flows.changeset import ChangesetFile, RuleTotal, read_changeset_file
+from sluice.flows.finishing import MergeResult, Stage, StageRows, finish_part
 from sluice.flows.frames import Framed, fold_files
 from sluice.flows.ruling import Ruling
 from sluice.flows.stagefiles import StageTable
-from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS, MergeResult, finish_part, pack
+from sluice.flows.units import pack, unit_size
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount
@@ -88,11 +90,11 @@ def plan_stage(
         rule, made = framed
         for table in sorted({*made.images, *made.inputs}):
             files, inputs = made.images.get(table, ()), made.inputs.get(table, ())
-            of = min(max(1, -(-sum(f.rows for f in (*files, *inputs)) // MAX_UNIT_ROWS)), KEY_BUCKETS)
+            of = min(max(1, -(-sum(f.rows for f in (*files, *inputs)) // units.MAX_UNIT_ROWS)), KEY_BUCKETS)
             found = tuple(by_table.get(table, segments))
             parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
     total = sum(part.cost for part in parts)
-    size = min(max(UNIT_ROWS, total // (parallelism * 2) + 1), MAX_UNIT_ROWS)
+    size = unit_size(total, parallelism * 2)
     return [
         StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping)
         for number, group in enumerate(pack([(part, part.cost) for part in parts], size))
@@ -104,6 +106,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
     started = time.perf_counter()
     store = SegmentStore(unit.store_uri, unit.pipeline)
     routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
+    stage = Stage(store, unit.batch, unit.attempt, unit.ruling, routes)
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         if part.framed is not None:
@@ -114,19 +117,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
             rows, revived = read_changeset_file(store, part.files[0]), part.files[0].revived
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
         name = f"{unit.number:05d}-{number:04d}"
-        result += finish_part(
-            store,
-            unit.batch,
-            unit.attempt,
-            name,
-            unit.ruling,
-            routes,
-            part.source,
-            rows,
-            buckets,
-            part.segments,
-            revived=revived,
-        )
+        result += finish_part(stage, StageRows(name, part.source, rows, buckets, part.segments, revived=revived))
     return replace(result, seconds=time.perf_counter() - started)
 
 

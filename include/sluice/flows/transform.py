@@ -13,13 +13,13 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError
 from sluice.flows.changeset import RuleTotal, changeset_folder, read_changeset
 from sluice.flows.deadletters import forget_attempts
+from sluice.flows.finishing import MergeResult, write_changeset_manifest
 from sluice.flows.frames import run_frames
 from sluice.flows.merge import merge
 from sluice.flows.ruling import Ruling, rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stagefiles import StageManifest, read_stage, rules_of_stage, tables_of, write_stage
 from sluice.flows.stages import log_totals, plan_stage, run_stage_unit
-from sluice.flows.units import MergeResult, write_changeset_manifest
 from sluice.flows.watch import Watch
 from sluice.rules import RuleCount, RuleSet
 

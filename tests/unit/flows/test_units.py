@@ -21,7 +21,10 @@ from sluice.flows.changeset import (
     read_changeset,
     read_changeset_file,
 )
-from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS, Endpoints, plan_load, plan_merge
+from sluice.flows.endpoints import Endpoints
+from sluice.flows.loadunits import plan_load
+from sluice.flows.mergeunits import plan_merge
+from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS
 from sluice.model.tables import TableId
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -238,7 +241,7 @@ def test_a_changeset_manifest_reads_back_and_a_damaged_one_is_said(store: Segmen
 
 def test_rows_that_never_had_a_column_do_not_bring_it(store: SegmentStore) -> None:
     """A column added in the middle of a batch: older rows are in a file of their own, without it."""
-    from sluice.flows.units import run_merge_unit
+    from sluice.flows.mergeunits import run_merge_unit
     from sluice.segments.writer import SegmentWriter
     from tests.integration.batches import segment_rows
     from tests.unit.merge.test_compact import SCHEMA

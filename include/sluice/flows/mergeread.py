@@ -1,0 +1,145 @@
+"""The changes of a part of a table, read from its segments as one table in the newest definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.errors import SegmentError
+from sluice.flows import units
+from sluice.merge.compact import compact, thinned, user_columns
+from sluice.merge.presence import is_partial, renewed
+from sluice.merge.rekey import rekeyed
+from sluice.model.tables import KEY_BUCKETS, TableId, stored_name
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+
+_READ = ("_op", "_seq", "_commit_ts", "_before")
+
+
+@dataclass(frozen=True, slots=True)
+class MergePart:
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key."""
+
+    source: TableId
+    files: tuple[SegmentFile, ...]
+    buckets: tuple[int, int]
+    key: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        share = (self.buckets[1] - self.buckets[0]) / KEY_BUCKETS
+        return int(units.rows_of(self.files) * share) + units.TABLE_COST
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """Rows of a part in the newest definition of its table, and the key's stored names.
+
+    ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+    """
+
+    changes: pa.Table
+    key: list[str]
+    added: tuple[tuple[int, str], ...] = ()
+
+
+def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
+    """The files of a batch by table."""
+    tables: dict[TableId, list[SegmentFile]] = {}
+    for file in manifest.files:
+        tables.setdefault(file.table_id, []).append(file)
+    return tables
+
+
+def read_part(store: SegmentStore, part: MergePart) -> PartRead:
+    """Raises SegmentError."""
+    tables = []
+    for file in part.files:
+        with store.open_input(file.path) as source:
+            try:
+                schema = pq.read_schema(source)
+            except (pa.ArrowException, OSError) as error:
+                raise SegmentError("the segment file is damaged", where=file.path) from error
+        wanted = [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
+        table = read_file(store, file, part.buckets, wanted)
+        if not is_partial(table) and "_present" in table.schema.names:
+            table = table.drop_columns(["_present"])
+        tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
+        if (
+            sum(table.num_rows for table in tables) > units.MAX_UNIT_ROWS and not part.key
+        ):  # few keys have most of the changes
+            tables = _thinned(tables)
+    newest = max(tables, key=_last_seq).schema
+    added = []
+    for name in user_columns(newest):
+        having = [table for table in tables if name in table.schema.names]
+        if len(having) < len(tables):
+            added.append((min(_first_seq(table) for table in having), name))
+    if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
+        newest = newest.append(pa.field("_present", pa.binary()))
+    changes = pa.concat_tables([_as(table, newest) for table in tables])
+    key = _key_of(newest)
+    if part.key and not key:
+        changes = rekeyed(changes, part.source, part.key)
+        return PartRead(changes, [stored_name(name) for name in part.key], tuple(added))
+    return PartRead(changes, key, tuple(added))
+
+
+def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
+    """All tables of a batch, each merged whole: for looking at, not for work."""
+    for source, files in sorted(by_table(manifest).items()):
+        read = read_part(store, MergePart(source, tuple(files), (0, KEY_BUCKETS)))
+        yield source, compact(read.changes, read.key)
+
+
+def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
+    """One table of the rows that a merge needs, if all have one definition."""
+    schema = tables[0].schema
+    if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
+        return tables
+    return [thinned(pa.concat_tables(tables), _key_of(schema))]
+
+
+def _key_of(schema: pa.Schema) -> list[str]:
+    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
+    return [name for _, name in sorted(key)]
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` in a newer definition: new columns are null, dropped ones go, types are converted."""
+    if table.schema.equals(schema, check_metadata=True):
+        return table
+    columns = []
+    for field_ in schema:
+        if field_.name == "_present":
+            columns.append(renewed(table, user_columns(table.schema), user_columns(schema)))
+        elif field_.name not in table.schema.names:
+            columns.append(pa.nulls(table.num_rows, field_.type))
+        elif field_.name == "_before":
+            struct = table["_before"].combine_chunks()
+            present = {child.name for child in struct.type}
+            children = [
+                pc.struct_field(struct, child.name).cast(child.type)
+                if child.name in present
+                else pa.nulls(table.num_rows, child.type)
+                for child in field_.type
+            ]
+            columns.append(pa.StructArray.from_arrays(children, fields=list(field_.type), mask=pc.is_null(struct)))
+        else:
+            columns.append(table[field_.name].cast(field_.type))
+    return pa.table(columns, schema=schema)
+
+
+def _first_seq(table: pa.Table) -> int:
+    return int(pc.min(table["_seq"]).as_py() or 0)
+
+
+def _last_seq(table: pa.Table) -> int:
+    return int(pc.max(table["_seq"]).as_py() or 0)
