@@ -271,3 +271,35 @@ def test_a_table_without_a_key_gets_rows_of_several_definitions(
         )
         made.run_until_head()
         made.assert_equal("t", "k")
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_rows_that_come_anew_swap_their_unique_values(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, image: str
+) -> None:
+    """Deleted and inserted again in one batch: what they held before has to be free, whoever takes it."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with (
+        setting(mysql_source, binlog_row_image=image),
+        case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made,
+    ):
+        for server in (mysql_source, mysql_target):
+            server.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, u VARCHAR(9), n INT DEFAULT 5, UNIQUE (u))")
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3), (4, 'd', 4)")
+        made.run_until_head()
+        with mysql_source.connect(schema) as connection, connection.cursor() as cursor:
+            for statement in (
+                "BEGIN",
+                "UPDATE t SET n = 9 WHERE id = 4",
+                "UPDATE t SET u = NULL WHERE id = 4",
+                "REPLACE INTO t (id, u) VALUES (1, 'b')",  # deletes 1 and 2
+                "INSERT INTO t (id, u) VALUES (2, 'd')",
+                "DELETE FROM t WHERE id = 3",
+                "INSERT INTO t (id, u) VALUES (3, 'a')",
+                "UPDATE t SET u = 'c' WHERE id = 4",
+                "COMMIT",
+            ):
+                cursor.execute(statement)
+        made.run_until_head()
+        made.assert_equal("t")

@@ -117,7 +117,7 @@ def _deliver(
     results = (
         []
         if progress.rows
-        else _load_rows(runtime, watch, lease, loader, target, record, changeset, copying, followed=bool(ddl))
+        else _load_rows(runtime, state, watch, lease, loader, target, record, changeset, copying, followed=bool(ddl))
     )
     if ddl and not progress.rows:
         loader.rows_loaded(fence)
@@ -136,6 +136,7 @@ def _follow(loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: Dd
 
 def _load_rows(
     runtime: Runtime,
+    state: PipelineState,
     watch: Watch,
     lease: Lease,
     loader: Target,
@@ -148,7 +149,7 @@ def _load_rows(
 ) -> list[LoadResult]:
     """Write the rows of a batch. ``followed``: by DDL, so that the acknowledgement does not go with them."""
     config, number = runtime.pipeline.target(target), record.number
-    replaces = _replaces(runtime, loader, record, changeset, target)
+    replaces = _replaces(runtime, state, loader, record, changeset, target)
     phases = plan_load(
         runtime.store,
         changeset,
@@ -176,7 +177,7 @@ def _load_rows(
 
 
 def _replaces(
-    runtime: Runtime, loader: Target, record: Batch, changeset: Changeset, target: str
+    runtime: Runtime, state: PipelineState, loader: Target, record: Batch, changeset: Changeset, target: str
 ) -> dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]]:
     """What dumps that were placed in this batch found to be all there is. One that nobody asked for and that cannot be done is noted."""
     if not changeset.manifest.counts.get("replaces"):
@@ -185,10 +186,9 @@ def _replaces(
     if not loader.capabilities.replaces:
         return {}
     found, left_out = plan_replaces(runtime, loader, target, records)
-    with runtime.state() as state:
-        for dump, why in left_out.items():
-            _log.warning("dump_replaces_not", pipeline=runtime.name, consumer=target, dump=dump, because=why)
-            state.dumps.add_note(dump, f"rows that the source no longer has may stay at {target}: {why}")
+    for dump, why in left_out.items():
+        _log.warning("dump_replaces_not", pipeline=runtime.name, consumer=target, dump=dump, because=why)
+        state.dumps.add_note(dump, f"rows that the source no longer has may stay at {target}: {why}")
     return found
 
 

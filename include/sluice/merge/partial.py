@@ -5,7 +5,9 @@ each row that there is at the end,
 
 * ``i`` with all columns: it was inserted in the batch (at any key), whatever was there before is replaced;
 * ``u`` with the columns that are known: the target has the others;
-* ``i`` with ``_before`` and missing columns: the row has moved here from the key in ``_before``, where the target has its other columns;
+* ``i`` with ``_before`` under another key and missing columns: the row has moved here from there, where the target has its other columns;
+* ``i`` with ``_before`` under its own key: the target holds a row there already, whose unique values have to be free first. ``_before`` is what a
+  dump read of it, if that is the first thing that the batch says of the key; else nothing but the key is told;
 
 and ``d`` for every key that was touched and holds no row at the end. ``_present`` tells the columns that are known.
 """
@@ -47,7 +49,7 @@ def combine(
     ):
         follow.see(row, op, code, moved, seq)
     after, before = masks(changes["_present"], len(users))
-    return _Result(changes, ops, users, after, before, follow).table()
+    return _Result(changes, ops, users, key, arrives, after, before, follow).table()
 
 
 class _Follower:
@@ -58,6 +60,7 @@ class _Follower:
         self.origin: list[int] = []  # key the row had before the batch, -1 if it was inserted in it
         self.first: list[int] = []
         self.here: list[int] = [-1] * keys
+        self.first_of_key: list[int] = [-1] * keys
         self.last_of_key: list[int] = [-1] * keys
         self._moving: dict[int, int] = {}
 
@@ -67,6 +70,8 @@ class _Follower:
         return len(self.origin) - 1
 
     def see(self, row: int, op: int, code: int, arrives: bool, seq: int) -> None:
+        if self.first_of_key[code] < 0:
+            self.first_of_key[code] = row
         self.last_of_key[code] = row
         current = self.here[code]
         if op in {INSERT, READ}:
@@ -87,9 +92,18 @@ class _Follower:
 
 class _Result:
     def __init__(
-        self, changes: pa.Table, ops: _Rows, users: Sequence[str], after: Any, before: Any, follow: _Follower
+        self,
+        changes: pa.Table,
+        ops: _Rows,
+        users: Sequence[str],
+        key: Sequence[str],
+        arrives: npt.NDArray[np.bool_],
+        after: Any,
+        before: Any,
+        follow: _Follower,
     ) -> None:
         self.changes, self.ops, self.users, self.after, self.before = changes, ops, users, after, before
+        self.key, self.arrives = set(key), arrives
         self.follow = follow
         self.identity = np.array(follow.of_row, np.int64)
         self.count = len(follow.origin)
@@ -128,7 +142,7 @@ class _Result:
             "_op": operations.merged().take(pa.array(final)),
             "_seq": changes["_seq"].take(pa.array(picked)),
             "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
-            "_before": self._before(begun, existed),
+            "_before": self._before(begun, existed, picked, self._replaces(live, inserted, len(removed))),
             "_present": bitmaps(np.column_stack(known) if known else np.ones((len(picked), 0), bool)),
         }).cast(_schema(changes.schema, self.users))
 
@@ -137,16 +151,33 @@ class _Result:
         origins = set(self.follow.origin)
         return np.array([code in origins for code in gone], bool)
 
-    def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_]) -> pa.StructArray:
-        """What the first change of the row said of the row before the batch."""
+    def _replaces(self, live: Sequence[int], inserted: npt.NDArray[np.bool_], gone: int) -> _Rows:
+        """For each row of the result: the first change of its key, where it takes the place of a row that the target may hold; else -1."""
+        found = np.full(len(live) + gone, -1, np.int64)
+        for place, (code, new) in enumerate(zip(live, inserted.tolist(), strict=True)):
+            first, last = self.follow.first_of_key[code], self.follow.last_of_key[code]
+            op = self.ops[first]
+            existed = op in {DELETE, MOVED} or (op == UPDATE and not self.arrives[first])
+            if new and (existed or (op == READ and first != last)):
+                found[place] = first
+        return found
+
+    def _before(self, begun: _Rows, existed: npt.NDArray[np.bool_], picked: _Rows, replaces: _Rows) -> pa.StructArray:
+        """What the first change of the row said of the row before the batch; of a row that another one replaces, the key and what a dump read."""
         stored = self.changes["_before"].combine_chunks()
         is_update = self.ops[begun] == UPDATE
+        replaced = replaces >= 0
+        read = replaced & (self.ops[replaces] == READ)
         children = []
         for child in stored.type:
+            every = self.changes[child.name].combine_chunks()
             old = pc.struct_field(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))
-            own = self.changes[child.name].combine_chunks().take(pa.array(begun, mask=~(~is_update & existed)))
-            children.append(pc.coalesce(old, own))
-        return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~existed))
+            own = every.take(pa.array(begun, mask=~(~is_update & existed)))
+            from_row = picked if child.name in self.key else replaces
+            told = replaced if child.name in self.key else read
+            children.append(pc.coalesce(old, own, every.take(pa.array(from_row, mask=~told))))
+        known = existed | replaced
+        return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pa.array(~known))
 
 
 def _schema(schema: pa.Schema, users: Sequence[str]) -> pa.Schema:

@@ -62,10 +62,12 @@ def _follow_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
     here: dict[tuple[Any, ...], _Followed] = {}
     last: dict[tuple[Any, ...], Row] = {}
     existed: set[tuple[Any, ...]] = set()
+    first: dict[tuple[Any, ...], Row] = {}
     leaving: dict[int, _Followed] = {}
     for change in changes:
         place = tuple(change[name] for name in key)
         op, last[place] = change["_op"], change
+        first.setdefault(place, change)
         known = {name: change[name] for name in _known(change, users)}
         if op in {"i", "r"}:
             row = _Followed(None, None)
@@ -89,12 +91,24 @@ def _follow_rows(changes: Sequence[Row], users: Sequence[str], key: Sequence[str
         if place in here:
             row = here[place]
             op, seq, values, before = "u" if row.origin == place else "i", row.seq, row.values, row.before
+            if row.origin is None:
+                before = _replaced(first[place], change, users, key)
         else:
             op, seq, values = "d", change["_seq"], {name: change[name] for name in _known(change, users)}
             before = {name: change[name] for name in users} if place in existed else None
         image = {name: values.get(name) for name in users}
         found.append({**image, "_op": op, "_seq": seq, "_before": before, "_known": set(values)})
     return found
+
+
+def _replaced(first: Row, last: Row, users: Sequence[str], key: Sequence[str]) -> Row | None:
+    """Of the row whose place a new one takes, by the first change of the key: what a dump read, or the key alone; None: there was none."""
+    if first["_op"] == "r":
+        return {name: first[name] for name in users} if first is not last else None
+    stayed = first["_op"] == "u" and all(first["_before"][name] == first[name] for name in key)
+    return (
+        {name: first[name] if name in key else None for name in users} if stayed or first["_op"] in {"d", "k"} else None
+    )
 
 
 def _known(change: Row, users: Sequence[str]) -> list[str]:

@@ -79,7 +79,7 @@ class PartialRows:
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
         texts = _texts(fields, leaving)
         conditions = _conditions(self.table, self.origins)
-        fresh = pc.is_null(leaving["_before"].combine_chunks()).to_pylist()
+        fresh = self._fresh(leaving)
         values = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
@@ -101,6 +101,19 @@ class PartialRows:
                 "(" + ",".join(str(rest[i]) if i in rest else texts[i][row] for i in range(len(fields))) + ")"
             )
         return values
+
+    def _fresh(self, leaving: pa.Table) -> list[bool]:
+        """Which of them are new rows: nothing was there before, or another row under the same key."""
+        before = leaving["_before"].combine_chunks()
+        same = pc.equal(leaving["_op"].combine_chunks(), "i")
+        key = {name.casefold() for name in self.table.key}
+        for field, name in sent_fields(leaving.schema, self.table):
+            if name.casefold() in key:
+                same = pc.and_(
+                    same, pc.equal(pc.struct_field(before, field.name), leaving[field.name].combine_chunks())
+                )
+        fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
+        return fresh
 
     def insert(self, values: Sequence[str], dialect: Dialect) -> Iterator[Statement]:
         """Put rows that were made whole where they belong."""
