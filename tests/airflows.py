@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,13 @@ class TestAirflow:
         answer = self.api.call("GET", f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='~')}/taskInstances?limit=1000")
         found: list[dict[str, Any]] = answer["task_instances"]
         return found
+
+    def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1, map_index: int = -1) -> str:
+        """What a person reads in a task's log, as JSON."""
+        path = (
+            f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}/taskInstances/{task}/logs/{attempt}?map_index={map_index}"
+        )
+        return json.dumps(self.api.call("GET", path), ensure_ascii=False)
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
         """Start a run as a person would; returns its id."""

@@ -15,6 +15,7 @@
     │   └── Restarted                  a person restarted the pipeline: this work begins again from the same batch
     └── TerminalError                  a person has to change something; retried slowly, never skipped
         ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
+        │   └── DumpRefused            what a dump asks for cannot be read: somebody has to ask for something else
         ├── PreflightError             the source is set up so that changes would be lost or wrong
         ├── CaptureError               the log cannot be read on
         │   ├── LostPosition           the stored position is no longer on the server
@@ -125,6 +126,10 @@ class TerminalError(SluiceError):
 
 class ConfigError(TerminalError):
     """A YAML file, a connection or an argument is wrong; ``where`` is file:line."""
+
+
+class DumpRefused(ConfigError):
+    """What a dump asks for cannot be read: somebody has to ask for something else. To try again is in vain."""
 
 
 class PreflightError(TerminalError):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sluice.errors import RetryableError
 from sluice.flows.dumpview import cancel, one_view, pause, resume, views
 from tests.airflows import TestAirflow, airflow, wait_until
 from tests.pipelines import Case, case
@@ -35,9 +36,10 @@ def orders(tmp_path_factory: Any, mariadb: Any, mysql_target: Any, zookeeper: An
     for server in (mariadb, mysql_target):
         server.execute(
             f"CREATE DATABASE {schema}",
-            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200))",
+            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200), KEY by_note (note))",
             f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
         )
+    mariadb.execute(f"ALTER TABLE {schema}.orders ALTER INDEX by_note IGNORED")
     try:
         with case(folder, mariadb, mysql_target, zookeeper, schema, extra="retry: {delay: 1s, max_delay: 3s}") as made:
             made.run_until_head()
@@ -92,20 +94,16 @@ def test_airflows_backfill_sends_what_was_touched_in_each_hour(orders: Case, sta
     wait_until(lambda: equal(orders), "delivery")
     orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id < 100")
     begin, end = this_hour - HOUR * 3, this_hour - HOUR * 2
-    made = started.api.call(
-        "POST",
-        "/backfills",
-        {
-            "dag_id": DAG,
-            "from_date": begin.isoformat(),
-            "to_date": end.isoformat(),
-            "run_backwards": False,
-            "dag_run_conf": {},
-            "reprocess_behavior": "none",
-            "max_active_runs": 2,
-        },
-    )
-    assert made["dag_id"] == DAG
+    asked = {
+        "dag_id": DAG,
+        "from_date": begin.isoformat(),
+        "to_date": end.isoformat(),
+        "run_backwards": False,
+        "dag_run_conf": {},
+        "reprocess_behavior": "none",
+        "max_active_runs": 2,
+    }  # with SQLite Airflow may answer that its database is locked: a person presses the button again
+    wait_until(lambda: started.api.call("POST", "/backfills", asked)["dag_id"] == DAG, "the backfill")
 
     def done() -> bool:
         runs = started.runs(DAG, run_type="backfill")
@@ -116,6 +114,71 @@ def test_airflows_backfill_sends_what_was_touched_in_each_hour(orders: Case, sta
     assert notes(orders, 20, 21) == ["3 hours ago", "now"]
     assert notes(orders, 22) == []
     assert notes(orders, 10, 11, 12) == ["spoilt"] * 3
+
+
+ORDERS = {"tables": ["backfill_case.orders"]}
+WRONG = [
+    (
+        {"tables": ["backfill_case.nothing"]},
+        "table 'backfill_case.nothing' is not captured, or the source does not have it",
+    ),
+    ({"tables": ["mysql.user"]}, "table 'mysql.user' is not captured"),
+    ({"tables": ["backfill_case.journal"]}, "has no primary key"),
+    ({**ORDERS, "targets": ["nobody"]}, "case has no target 'nobody'"),
+    ({**ORDERS, "where": "id ="}, "is not SQL"),
+    ({**ORDERS, "where": "nothing = 1"}, "does not take the condition 'nothing = 1'"),
+    ({**ORDERS, "where": "id = 1; DROP TABLE orders"}, "is not one condition"),
+    ({"where": "id = 1"}, "is for one table"),
+    ({**ORDERS, "first_key": "abc"}, "'abc' is no value of the key column id"),
+    ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins behind its end"),
+    ({**ORDERS, "first_key": "1, 2"}, "2 values for the key"),
+    ({**ORDERS, "keys": "1\nx"}, "'x' is no value of the key column id"),
+    ({**ORDERS, "keys": "1", "last_key": "9"}, "do not go together"),
+    ({**ORDERS, "since": "2026-01-01T00:00:00Z", "keys": "1"}, "do not go together"),
+    ({**ORDERS, "index": "nothing"}, "has no index 'nothing'"),
+    ({**ORDERS, "index": "by_note"}, "it is ignored, and the server does not use it"),
+    ({**ORDERS, "replace": True, "where": "id = 1"}, "cannot be replaced under a condition"),
+    ({"dump": "no/such/dump"}, "there is no dump 'no/such/dump'"),
+]
+REFUSED = [
+    {"chunk_rows": 0}, {"chunk_rows": "many"}, {"chunk_rows": None}, {"parallelism": 0}, {"parallelism": 65}, {"delay_ms": -1},
+    {"max_rows_per_second": -5}, {"tables": "backfill_case.orders"}, {"since": "yesterday"}, {"replace": "maybe"},
+]  # fmt: skip
+
+
+def test_wrong_inputs_end_in_one_clear_error_and_change_nothing(orders: Case, started: TestAirflow) -> None:
+    """The form refuses what has the wrong type; the first task fails at once with the rest; and what only some row shows, ``read`` says."""
+    for conf in REFUSED:
+        with pytest.raises(RetryableError, match="answered 4"):
+            started.trigger(DAG, conf)
+    known = [v.id for v in views(orders.runtime())]
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id >= 2900")
+    runs = [(started.trigger(DAG, conf), why) for conf, why in WRONG]
+    last = started.trigger(DAG, {**ORDERS, "where": ON_SOME_ROW})
+    for run, why in runs:
+        assert started.wait_for_run(DAG, run, 180) == "failed"
+        tasks = {(t["task_id"], t["try_number"], t["state"]) for t in started.tasks(DAG, run)}
+        assert ("plan", 1, "failed") in tasks
+        assert started.log(DAG, run, "plan").count(why) >= 1
+        assert "Traceback (most recent call last)" not in started.log(DAG, run, "plan")
+    assert started.wait_for_run(DAG, last, 180) == "failed"
+    [read] = [t for t in started.tasks(DAG, last) if t["task_id"] == "read"]
+    assert (read["try_number"], read["state"]) == (1, "failed")
+    why = "cannot read rows of backfill_case.orders under the condition"
+    assert why in started.log(DAG, last, "read", map_index=0)
+    [left] = [v for v in views(orders.runtime()) if v.id not in known]
+    assert why in left.note
+    cancel(orders.runtime(), left.id, by="tester")
+    assert notes(orders, *range(2900, 3000)) == ["spoilt"] * 100
+    orders.source.execute(f"INSERT INTO {orders.schema}.orders VALUES (5000, 'goes on')")
+    wait_until(lambda: notes(orders, 5000) == ["goes on"], "delivery")
+    again = started.trigger(DAG, {**ORDERS, "first_key": "2900", "dump": None})
+    assert started.wait_for_run(DAG, again, 90) == "success"
+    wait_until(lambda: equal(orders), "equal sides")
+
+
+ON_SOME_ROW = "(SELECT o.id FROM orders o WHERE o.id <= orders.id AND o.id > orders.id - 3) > 0"
+"""For the first row one value, for the others more than one, which the server does not take."""
 
 
 def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow) -> None:

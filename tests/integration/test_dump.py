@@ -14,6 +14,7 @@ from sluice.flows.dumprequest import start
 from sluice.model.dumps import DumpState
 from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.pipelines import Case, case
+from tests.servers import setting
 
 
 @pytest.fixture
@@ -236,35 +237,116 @@ def test_a_target_that_joins_gets_its_copy_and_no_other_target_does(
             assert server.execute(f"SELECT COUNT(*) FROM `{schema}`.t WHERE note = 'both'") == [(rows,)]
 
 
-def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case) -> None:
-    """What the dump read is what the target holds: the value has to be free before another row takes it."""
-    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20), UNIQUE (email))")
+@pytest.mark.parametrize("last", ["3", "2", "1"])
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case, image: str, last: str) -> None:
+    """What the dump read is what the target holds: the value has to be free before another row takes it, be that row dumped or not."""
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20), note INT, UNIQUE (email))")
     begin(quiet)
-    quiet.source.execute(f"USE `{quiet.schema}`", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    quiet.source.execute(f"USE `{quiet.schema}`", "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     quiet.run_until_head()
     quiet.assert_equal("t")
     runtime = quiet.runtime()
-    dump = start(runtime)
-    moved = threading.Event()
+    with setting(quiet.source, binlog_row_image=image):
+        dump = start(runtime, tables=[f"{quiet.schema}.t"], upper=[last])
+        moved = threading.Event()
 
-    def move(at: str, chunk: Any) -> None:
-        if at == "marked":
-            quiet.source.execute(
-                f"USE `{quiet.schema}`",
-                "UPDATE t SET email = NULL WHERE id = 3",
-                "UPDATE t SET email = 'c' WHERE id = 1",
-                "UPDATE t SET email = 'a' WHERE id = 3",
-            )
-            moved.set()
+        def move(at: str, chunk: Any) -> None:
+            if at == "marked" and not moved.is_set():
+                quiet.source.execute(
+                    f"USE `{quiet.schema}`",
+                    "UPDATE t SET email = NULL WHERE id = 3",
+                    "UPDATE t SET email = 'c' WHERE id = 2",
+                    "UPDATE t SET email = 'b' WHERE id = 1",
+                    "UPDATE t SET email = 'a' WHERE id = 3",
+                )
+                moved.set()
 
-    worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=move), daemon=True)
-    worker.start()
-    assert moved.wait(60)
-    with runtime.state():
-        while step(quiet, runtime):
-            pass
-    worker.join(60)
+        worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=move), daemon=True)
+        worker.start()
+        assert moved.wait(60)
+        with runtime.state():
+            while step(quiet, runtime):
+                pass
+        worker.join(60)
     quiet.assert_equal("t")
+    assert quiet.target.execute(f"SELECT email FROM `{quiet.schema}`.t ORDER BY id") == [("b",), ("c",), ("a",)]
+
+
+@pytest.mark.parametrize("index", ["", "by_place"])
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_rows_that_move_past_the_copy_of_which_the_log_brings_a_part(
+    server: str, index: str, request: Any, tmp_path: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Out of a range that is not read yet, into one that has been read: no chunk holds them, and the log not all of their columns."""
+    source = request.getfixturevalue(server)
+    schema = fresh_schema(source, mysql_target)
+    with case(
+        tmp_path, source, mysql_target, zookeeper, schema, extra="dump: {chunk_rows: 50, parallelism: 1}"
+    ) as made:
+        both(made, "CREATE TABLE t (id INT PRIMARY KEY, place INT, note VARCHAR(20), KEY by_place (place))")
+        source.execute(
+            f"INSERT INTO {schema}.t VALUES {','.join(f'({i}, {i}, {chr(39)}n{i}{chr(39)})' for i in range(120))}"
+        )
+        begin(made)
+        dump = start(made.runtime(), tables=[f"{schema}.t"], index=index)
+        moves = ["place = -1 WHERE id = 110", "note = 'late', place = 3 WHERE id = 111"] if index else [
+            "id = -5 WHERE id = 110", "id = id - 200, note = 'late' WHERE id > 115", "id = -6 WHERE id = -5",
+        ]  # fmt: skip
+        seen: list[int] = []
+        first = 2 if index else 1  # rows without a place in the index come before the others
+
+        def move(at: str, chunk: Any) -> None:
+            if at == "marked" and chunk.id.number == first and not seen:
+                seen.append(chunk.id.number)
+                with source.connect(schema) as connection, connection.cursor() as cursor:
+                    cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
+                    for words in moves:
+                        cursor.execute(f"UPDATE t SET {words}")
+
+        with delivering(made):
+            work(made.runtime(), dump.id, hook=move)
+        made.run_until_head()
+        assert seen == [first]
+        made.assert_equal("t")
+        assert len(source.execute(f"SELECT 1 FROM {schema}.t")) == 120
+
+
+@pytest.mark.parametrize(
+    ("server", "marks"), [("mysql_source", "table"), ("mysql_source", "none"), ("mariadb", "none")]
+)
+def test_a_transaction_prepared_before_a_chunk_and_committed_behind_its_select(
+    server: str, marks: str, request: Any, tmp_path: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Its rows stand in the log before the window, and are newer than what the chunk saw all the same."""
+    source = request.getfixturevalue(server)
+    schema = fresh_schema(source, mysql_target)
+    with case(tmp_path, source, mysql_target, zookeeper, schema, extra=f"dump: {{marks: {marks}}}") as made:
+        both(made, "CREATE TABLE t (id INT PRIMARY KEY, version INT)")
+        begin(made)
+        source.execute(f"INSERT INTO {schema}.t VALUES (1, 0), (2, 0)")
+        made.run_until_head()
+        with source.connect(schema) as connection, connection.cursor() as cursor:
+            for statement in ("XA START 'one'", "UPDATE t SET version = 1", "XA END 'one'", "XA PREPARE 'one'"):
+                cursor.execute(statement)
+        runtime = made.runtime()
+        dump = start(runtime, tables=[f"{schema}.t"])
+        committed = threading.Event()
+
+        def commit(at: str, chunk: Any) -> None:
+            if at == "selected" and not committed.is_set():
+                source.execute("XA COMMIT 'one'")
+            if at == "marked":
+                committed.set()
+
+        worker = threading.Thread(target=lambda: work(made.runtime(), dump.id, hook=commit), daemon=True)
+        worker.start()
+        assert committed.wait(60)
+        with Watcher(made, "t") as watcher, runtime.state():
+            while worker.is_alive():
+                step(made, runtime)
+        assert watcher.back == []
+        made.assert_equal("t")
 
 
 STEPS = ["claimed", "low", "selected", "stored", "high", "marked"]

@@ -24,9 +24,8 @@ _COLUMNS = (
     "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "
     "COLLATION_NAME, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
-_INDEX = (
-    "SELECT INDEX_NAME, COLUMN_NAME, NON_UNIQUE, NULLABLE, SUB_PART FROM information_schema.STATISTICS "
-    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+_INDEX = (  # all columns: which there are depends on the server
+    "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
 )
 _PLAIN = {
     "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG, "bigint": t.LONGLONG,
@@ -45,20 +44,33 @@ _FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index: ``columns`` in its order; ``unique``: no two rows share their values, and none of them is null."""
+    """An index.
+
+    Attributes:
+        columns: in its order; an expression is ``""``. unique: no two rows share their values, and none of them is null.
+        prefix: it holds only the beginning of a column, or an expression.
+        unfit: why rows cannot be read in its order; ``""``: they can. remedy: SQL that changes that, as the beginning of a hint.
+    """
 
     name: str
     columns: tuple[str, ...]
     unique: bool
     prefix: bool = False
+    unfit: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table as the server has it now: its plan, and its indexes by name."""
+    """A table as the server has it now: its plan, and its indexes by name.
+
+    ``key``: name of the index that tells its rows apart, for the server and so for its log: the primary key, else the first unique one of whole
+    columns that are never null; ``""``: there is none.
+    """
 
     plan: TablePlan
     indexes: dict[str, Index]
+    key: str = ""
 
 
 def read_definition(
@@ -79,19 +91,11 @@ def read_definition(
     known = collations()
     numbers = {name: number for number, (name, _) in known.items()}
     columns = [_mapped(row, numbers, known, f"{table}.{row[0]}") for row in rows]
-    indexes: dict[str, Index] = {}
-    for name, column, non_unique, nullable, part in rows_of(connection, _INDEX, names):
-        seen = indexes.get(str(name), Index(str(name), (), not int(non_unique)))
-        expression = column is None
-        indexes[str(name)] = Index(
-            seen.name,
-            (*seen.columns, "" if expression else str(column)),
-            seen.unique and not expression and str(nullable).upper() != "YES",
-            seen.prefix or part is not None or expression,
-        )
+    indexes = _read_indexes(connection, table)
     order = [str(row[0]) for row in rows]
-    key = indexes["PRIMARY"].columns if "PRIMARY" in indexes else ()
-    table_map = t.TableMap(0, table, columns, tuple(order.index(name) for name in key))
+    key = "PRIMARY" if "PRIMARY" in indexes else _row_key(connection, table, indexes)
+    key_columns = indexes[key].columns if key else ()
+    table_map = t.TableMap(0, table, columns, tuple(order.index(name) for name in key_columns))
     generated = frozenset(str(row[0]) for row in rows if row[9])
 
     def lookup(number: int) -> tuple[str, str]:
@@ -99,7 +103,52 @@ def read_definition(
             raise UnsupportedType(f"collation {number} is not one the server lists")
         return known[number]
 
-    return Definition(plan_table(table_map, lookup, generated), indexes)
+    return Definition(plan_table(table_map, lookup, generated), indexes, key)
+
+
+def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:
+    with connection.cursor() as cursor:
+        cursor.execute(_INDEX, (table.schema, table.table))
+        names = [str(column[0]).upper() for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(str(row["INDEX_NAME"]), []).append(row)
+    return {name: _index(table, name, found) for name, found in parts.items()}
+
+
+def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:
+    """Of several unique indexes the server takes the first in its own order, which only SHOW INDEX tells."""
+    fit = [name for name, index in indexes.items() if index.unique and not index.prefix]
+    if len(fit) < 2:
+        return "".join(fit)
+    place = ".".join("`" + part.replace("`", "``") + "`" for part in (table.schema, table.table))
+    return next(str(row[2]) for row in rows_of(connection, f"SHOW INDEX FROM {place}") if str(row[2]) in fit)
+
+
+def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
+    columns = tuple("" if part["COLUMN_NAME"] is None else str(part["COLUMN_NAME"]) for part in parts)
+    never_null = not any(str(part["NULLABLE"]).upper() == "YES" for part in parts)
+    kind = str(parts[0]["INDEX_TYPE"]).upper()
+    unfit, remedy = "", ""
+    if kind != "BTREE":
+        unfit = f"it is a {kind} index, which has no order"
+    elif "" in columns:
+        unfit = "it holds an expression, not columns alone"
+    elif any(part["SUB_PART"] is not None for part in parts):
+        unfit = "it holds only the beginning of a column"
+    elif len({str(part["COLLATION"]) for part in parts}) > 1:
+        unfit = "some of its columns ascend and some descend"
+    elif str(parts[0].get("IS_VISIBLE", "YES")).upper() == "NO":
+        unfit, remedy = "it is invisible, and the server does not use it", "VISIBLE"
+    elif str(parts[0].get("IGNORED", "NO")).upper() == "YES":
+        unfit, remedy = "it is ignored, and the server does not use it", "NOT IGNORED"
+    if remedy:
+        place = ".".join(f"`{part}`" for part in (table.schema, table.table))
+        remedy = f"ALTER TABLE {place} ALTER INDEX `{name}` {remedy}; "
+    whole = "" not in columns and all(part["SUB_PART"] is None for part in parts)
+    unique = kind == "BTREE" and not int(parts[0]["NON_UNIQUE"]) and never_null and "" not in columns
+    return Index(name, columns, unique, not whole, unfit, remedy)
 
 
 def _mapped(

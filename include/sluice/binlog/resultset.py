@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
@@ -57,8 +58,6 @@ def expression(column: Column) -> str:
 @contextmanager
 def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
     """A connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit on a statement."""
-    import pymysql
-
     settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
     with translated(endpoint, "connecting to the source", login=True):
         connection = pymysql.connect(**settings)
@@ -94,7 +93,7 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         connection: of :func:`open_reader`. where: what is read, for errors.
 
     Raises:
-        SourceUnavailable, PreflightError (through ``translated``): the server refuses. DecodeError, UnsupportedType: see there.
+        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``translated``). DecodeError, UnsupportedType: see there.
     """
     statement, count = _prepare(connection, sql)
     if count != len(columns):
@@ -211,11 +210,7 @@ class _Reader:
             end = self._receive(buffer, end)
         packet = buffer[at + 4 : at + 4 + size].tobytes()
         if packet[0] == 0xFF:
-            code = struct.unpack_from("<H", packet, 1)[0]
-            text = (
-                packet[9:].decode("utf-8", "replace") if packet[3:4] == b"#" else packet[3:].decode("utf-8", "replace")
-            )
-            raise SourceUnavailable(f"reading rows: the server says: {text} ({code})", where=self.where)
+            pymysql.err.raise_mysql_exception(packet)
         if packet[0] != 0xFE or size > 8:
             raise DecodeError("the rows of the source end in an unknown way", where=self.where)
 

@@ -7,6 +7,7 @@ column's own collation decides how it compares), binary as hex, ENUM and SET by 
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -76,11 +77,33 @@ def typed_literal(column: Column, text: str) -> str:
             if not value.is_finite():
                 raise ValueError(text)
             return f"{value:f}" + ("e0" if kind is not K.DECIMAL else "")
+        if kind is K.ENUM:
+            folded = [label.casefold() for label in column.labels]
+            return str(1 + (column.labels.index(text) if text in column.labels else folded.index(text.casefold())))
         if kind in _BYTES and text.lower().startswith("0x"):
             return f"x'{bytes.fromhex(text[2:]).hex()}'"
-        if kind in _MOMENTS and not re.fullmatch(r"-?[0-9][0-9:. T-]*", text.strip()):
-            raise ValueError(text)
+        if kind in _MOMENTS:
+            _require_moment(kind, text.strip())
     return f"_utf8mb4 x'{text.encode().hex()}'"
+
+
+_DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
+_CLOCK = re.compile(r"(\d{1,3}):(\d{2})(?::(\d{2})(?:\.\d{1,6})?)?")
+
+
+def _require_moment(kind: ColumnKind, text: str) -> None:
+    """As the server prints it, months and days that are 0 included. Raises ValueError."""
+    date, clock = ("", text.removeprefix("-")) if kind is K.TIME else (*re.split("[ T]", text, maxsplit=1), "")[:2]
+    if kind is not K.TIME:
+        found = _DATE.fullmatch(date)
+        year, month, day = (int(part) for part in found.groups()) if found else (0, 13, 0)
+        if month > 12 or day > (monthrange(year or 4, month)[1] if month else 31):
+            raise ValueError(text)
+    if kind is K.TIME or (clock and kind is not K.DATE):
+        found = _CLOCK.fullmatch(clock)
+        hours, *rest = (int(part or 0) for part in found.groups()) if found else (999, 0)
+        if hours > (838 if kind is K.TIME else 23) or max(rest) > 59:
+            raise ValueError(text)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from sluice.errors import LostPosition
 from sluice.flows.capturedlist import remember_captured
 from sluice.flows.dumprequest import captured_tables, new_dump
 from sluice.flows.runtime import Runtime, server_id_of
-from sluice.model.dumps import POSITION_LOST, DumpState
+from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
 
 _log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ def due_dumps(
     return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
 
-REASONS = ("initial", "newly captured", "new target", POSITION_LOST)
+REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
 """Why there are dumps that nobody asked for."""
 
 

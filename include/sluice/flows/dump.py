@@ -9,27 +9,38 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pymysql
 import structlog
 
 from sluice.binlog.connection import collations, open_connection, rows_of
 from sluice.binlog.definitions import Definition, read_definition
-from sluice.binlog.resultset import expression, open_reader, select
+from sluice.binlog.resultset import open_reader, select
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import after, among, both, key_literals, quoted, upto
-from sluice.errors import ConfigError, RetryableError, SluiceError
+from sluice.dump.keys import after, among, key_literals, quoted, upto
+from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalError
 from sluice.flows.chunkfile import chunk_path, write_chunk
-from sluice.flows.dumpkeys import Key, stored_keys
+from sluice.flows.dumpcut import (
+    NULLS,
+    border_sql,
+    has_nulls,
+    key_of,
+    nulls,
+    place_of,
+    range_of,
+    selection_sql,
+)
+from sluice.flows.dumpkeys import stored_keys
 from sluice.flows.runtime import Runtime
 from sluice.flows.throttle import Throttle
 from sluice.flows.watermarks import Marker, end_of_log, make_marker, mark_table_of
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
-from sluice.model.tables import Column, TableId
+from sluice.model.tables import TableId
 
 _log = structlog.get_logger()
 
@@ -40,92 +51,16 @@ LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
-NULLS = ("NULL",)
-"""Upper bound of the chunk of rows that have no place in an index's order."""
+"""Attempts of one process to read a table without a key in one piece."""
+
+MAY_PASS = {
+    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
+    1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
+}  # fmt: skip
+"""Errors of a server that say nothing of the condition: it stops, is full or busy, or somebody ended the statement."""
 
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
-
-
-def key_of(definition: Definition, request: TableRequest) -> Key:
-    """What a table is cut by: its primary key, the index asked for, or nothing (one piece).
-
-    Raises ConfigError if nothing tells its rows apart, or the index cannot cut it.
-    """
-    schema = definition.plan.schema
-    if request.keyless:
-        return Key((), "")
-    if "PRIMARY" not in definition.indexes and not request.identity:
-        raise ConfigError(
-            f"{request.table} has no primary key: its rows cannot be told apart",
-            hint="add a primary key (an invisible one will do: ALTER TABLE … ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE), say in the "
-            "mapping what tells them apart (`key`), or replace the whole table in one piece (`--replace`)",
-        )
-    name = request.index or ("PRIMARY" if "PRIMARY" in definition.indexes else _index_of(definition, request.identity))
-    if not name:
-        return Key((), "")
-    index = definition.indexes.get(name)
-    if index is None or (index.prefix and name != "PRIMARY"):
-        raise ConfigError(
-            f"{request.table} has no index {name!r}"
-            if index is None
-            else f"index {name!r} of {request.table} is not one of whole columns",
-            hint=f"its indexes are: {', '.join(n for n, i in sorted(definition.indexes.items()) if not i.prefix) or 'none'}",
-        )
-    by_name = {c.name: c for c in schema.columns}
-    return Key(tuple(by_name[c] for c in index.columns), name)
-
-
-def _index_of(definition: Definition, identity: tuple[str, ...]) -> str:
-    """An index that begins with columns that tell rows apart; ``""`` for none."""
-    found = [
-        i for i in definition.indexes.values() if not i.prefix and set(i.columns[: len(identity)]) == set(identity)
-    ]
-    return min(found, key=lambda i: (len(i.columns), i.name)).name if found else ""
-
-
-def selection_sql(table: TableId, columns: tuple[Column, ...], key: Key, *conditions: str) -> str:
-    """The select of a chunk's rows."""
-    exprs = ", ".join(expression(c) for c in columns)
-    index = f"FORCE INDEX ({quoted(key.index)})" if key.index else ""
-    return f"SELECT {exprs} FROM {_table(table)} {index} WHERE {both(*conditions)}"  # noqa: S608 - quoted
-
-
-def border_sql(table: TableId, key: Key, rows: int, *conditions: str) -> str:
-    """The select of the key of the last of the next ``rows`` rows."""
-    exprs = ", ".join(expression(c) for c in key.columns)
-    order = ", ".join(quoted(name) for name in key.names)
-    return (
-        f"SELECT {exprs} FROM {_table(table)} FORCE INDEX ({quoted(key.index)}) WHERE {both(*conditions)} "  # noqa: S608 - quoted
-        f"ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
-    )
-
-
-def _table(table: TableId) -> str:
-    return f"{quoted(table.schema)}.{quoted(table.table)}"
-
-
-def range_of(request: TableRequest, key: Key) -> tuple[str, str]:
-    """Conditions of the request's own key range."""
-    return after(key.names, request.lower, included=True), upto(key.names, request.upper)
-
-
-def has_nulls(request: TableRequest, key: Key) -> bool:
-    """True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
-    return key.index != "PRIMARY" and not request.lower and not request.upper and any(c.nullable for c in key.columns)
-
-
-def place_of(key: Key, bound: tuple[str, ...]) -> tuple[str, ...]:
-    """A chunk's bound as one of a range: behind the rows without a place there is no bound."""
-    return () if bound == NULLS else bound
-
-
-def nulls(key: Key, wanted: bool) -> str:
-    """Condition: some column of the index is null, or none is; ``""`` where none can be."""
-    columns = [quoted(c.name) for c in key.columns if c.nullable]
-    if key.index == "PRIMARY" or not columns:
-        return ""
-    return "(" + (" OR " if wanted else " AND ").join(f"{c} IS {'' if wanted else 'NOT '}NULL" for c in columns) + ")"
 
 
 # -- work --------------------------------------------------------------------------------------------------------------------
@@ -138,6 +73,8 @@ class _Shared:
     stop: threading.Event = field(default_factory=threading.Event)
     errors: list[BaseException] = field(default_factory=list)
     hook: Callable[[str, Chunk], None] | None = None
+    first_attempts: dict[str, int] = field(default_factory=dict)
+    """Of chunks of tables without a key, by name: the attempt that this process began with."""
 
 
 def work(
@@ -154,7 +91,8 @@ def work(
         tables: ordinals of the tables to work on; None: all. hook: told of each step of each chunk (tests).
 
     Raises:
-        ConfigError: a table has no usable key, or is gone. SourceUnavailable: the source does not answer.
+        ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
+            source does not answer. The dump goes on where it stood when somebody works on it again.
     """
     shared = _Shared(stop or threading.Event(), hook=hook)
     with runtime.state() as state:
@@ -182,7 +120,10 @@ def work(
         for thread in threads:
             thread.join()
         if shared.errors:
-            raise shared.errors[0]
+            error = shared.errors[0]
+            if isinstance(error, TerminalError):
+                state.dumps.add_note(dump_id, f"work stopped: {error.message}")
+            raise error
         return settle(state, dump_id)
 
 
@@ -382,10 +323,12 @@ class _Worker:
         """Mark, select, store, mark. None: the chunk is no longer this worker's."""
         self._tell("claimed", chunk)
         request = dump.tables[chunk.id.table]
-        if request.keyless and chunk.attempt > KEYLESS_TRIES:
-            raise ConfigError(
+        tries = chunk.attempt - self.shared.first_attempts.setdefault(chunk.id.name, chunk.attempt)
+        if request.keyless and tries >= KEYLESS_TRIES:
+            raise DumpRefused(
                 f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read it in one piece",
-                hint="give it a primary key, or let the writers pause for as long as a read takes",
+                hint=f"let the writers pause for as long as a read takes and go on (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
+                f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the table a primary key",
             )
         position = end_of_log(self.plain)
         low = self.marker.low(chunk)
@@ -394,7 +337,8 @@ class _Worker:
             definition = self._definition(request.table)
             schema = definition.plan.schema
             path = chunk_path(chunk)
-            written = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
+            with self._asked(dump, request):
+                written = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
         self._tell("selected", chunk)
         stored = self.dumps.move(
             chunk,
@@ -416,6 +360,21 @@ class _Worker:
         self._tell("marked", marked or stored)
         _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=written.rows, size_bytes=written.size_bytes)
         return marked or stored
+
+    @contextmanager
+    def _asked(self, dump: Dump, request: TableRequest) -> Iterator[None]:
+        """A condition that the server took may still fail on some row. That does not pass by itself."""
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            if not request.where or code in MAY_PASS or not (1000 <= code < 2000 or 3000 <= code < 5000):
+                raise
+            raise DumpRefused(
+                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {error.args[-1]} ({code})",
+                where=f"dump {dump.id}",
+                hint=f"`sluice dump cancel {self.runtime.name} {dump.id}`, then ask for it with a condition that holds for every row",
+            ) from error
 
     def _rows(self, request: TableRequest, definition: Definition, chunk: Chunk) -> Iterator[pa.Table]:
         key = key_of(definition, request)
@@ -447,4 +406,4 @@ class _Worker:
             self.shared.hook(step, chunk)
 
 
-__all__ = ["Key", "border_sql", "is_placed", "key_of", "range_of", "selection_sql", "settle", "work"]
+__all__ = ["is_placed", "settle", "work"]

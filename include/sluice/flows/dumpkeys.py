@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from sluice.coordination.state import PipelineState
 from sluice.dump.keys import key_literals, typed_literal
-from sluice.errors import ConfigError, SegmentError
+from sluice.errors import ConfigError, DumpRefused
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import Column, TableId, stored_name
@@ -76,9 +76,13 @@ def typed_keys(key: Key, texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def touched_keys(
-    runtime: Runtime, state: PipelineState, table: TableId, key: Key, span: TimeRange | None
+    runtime: Runtime, state: PipelineState, table: TableId, key: Key, span: TimeRange | None, *, primary: bool
 ) -> list[tuple[str, ...]]:
-    """Literals of every key of a table that the log changed in a span of time, from the retained segments."""
+    """Literals of every key of a table that the log changed in a span of time, from the retained segments.
+
+    ``primary``: ``key`` is the table's primary key; else it is what the mapping says, which no column of ours follows.
+    Raises DumpRefused if the table had another key then, or the log did not bring it.
+    """
     assert span is not None
     store = runtime.store
     found: dict[tuple[str, ...], None] = {}
@@ -94,20 +98,34 @@ def touched_keys(
         for file in manifest.files:
             if file.table_id != table or not file.inserts + file.updates + file.deletes:
                 continue
-            if tuple(file.primary_key) != key.names:
-                raise SegmentError(
-                    f"batch {batch} holds {table} with another primary key: {', '.join(file.primary_key)}",
+            if tuple(file.primary_key) != (key.names if primary else ()):
+                raise DumpRefused(
+                    f"batch {batch} holds {table} with another primary key: {', '.join(file.primary_key) or 'none'}",
                     where=file.path,
-                    hint="dump the table whole",
+                    hint="copy the table whole, or ask for a span of time behind that batch",
                 )
-            rows = read_file(store, file, columns=[*names, "_commit_ts", "_op"])
+            rows = read_file(store, file, columns=[*names, "_commit_ts", "_op", *([] if primary else ["_before"])])
             moments = rows["_commit_ts"].cast(pa.int64())
             inside = pc.and_(pc.greater_equal(moments, span.since_us), pc.less(moments, span.until_us))
-            rows = rows.filter(pc.and_(inside, pc.not_equal(rows["_op"], "r"))).select(names)
-            if rows.num_rows:
-                distinct = rows.group_by(names).aggregate([]).select(names)
-                found.update(dict.fromkeys(key_literals(key.columns, distinct)))
+            rows = rows.filter(pc.and_(inside, pc.not_equal(rows["_op"], "r")))
+            for part in (rows, *([] if primary else [_as_they_were(rows, names)])):
+                if part.num_rows:
+                    distinct = part.select(names).group_by(names).aggregate([]).select(names)
+                    if any(column.null_count for column in distinct.columns):
+                        raise DumpRefused(
+                            f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
+                            where=file.path,
+                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source for those to come",
+                        )
+                    found.update(dict.fromkeys(key_literals(key.columns, distinct)))
     return list(found)
+
+
+def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows that were updated, as they were before."""
+    before = rows["_before"].combine_chunks()
+    struct = before.filter(pc.is_valid(before))
+    return pa.table({name: pc.struct_field(struct, name) for name in names})
 
 
 def write_keys(store: SegmentStore, path: str, keys: Sequence[tuple[str, ...]]) -> None:

@@ -30,9 +30,12 @@ _TABLES = (
     "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
 _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
-    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN information_schema.STATISTICS s "
-    "ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME AND s.INDEX_NAME = 'PRIMARY' AND s.SEQ_IN_INDEX = 1 "
-    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.TABLE_NAME IS NULL"
+    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
+    "HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
+    "AND SUM(NULLABLE = 'YES' OR SUB_PART IS NOT NULL OR COLUMN_NAME IS NULL) = 0)"
+    ") s ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME "
+    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.INDEX_NAME IS NULL"
 )
 
 
@@ -44,7 +47,7 @@ def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
 
 
 def keyless_tables(connection: Any) -> set[TableId]:
-    """The tables without a primary key."""
+    """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
     return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}
 
 

@@ -12,10 +12,10 @@ from sluice.binlog.connection import ServerInfo, collations, rows_of
 from sluice.binlog.definitions import Definition, read_definition
 from sluice.binlog.resultset import open_reader, text_rows
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import numbers_of, quoted, typed_literal
+from sluice.dump.keys import among, numbers_of, quoted, typed_literal
 from sluice.errors import ConfigError
-from sluice.flows.dump import key_of, range_of, selection_sql
-from sluice.flows.dumpkeys import Key, TimeRange, touched_keys, typed_keys, write_keys
+from sluice.flows.dumpcut import key_of, range_of, selection_sql
+from sluice.flows.dumpkeys import KEYS_A_SELECT, Key, TimeRange, touched_keys, typed_keys, write_keys
 from sluice.flows.replacing import key_plan
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
@@ -156,8 +156,9 @@ class Planner:
             key = Key(tuple(c for n in identity for c in definition.plan.schema.columns if c.name == n), key.index)
         if asked.keys:
             found = typed_keys(key, asked.keys)
+            self._require_taken(request, key, found)
         else:
-            found = touched_keys(self.runtime, self.state, table, key, self.span)
+            found = touched_keys(self.runtime, self.state, table, key, self.span, primary=not identity)
             if not found:
                 return None
         path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
@@ -170,22 +171,34 @@ class Planner:
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
         any_index = Key(key.columns, "")  # FORCE INDEX would keep the server from looking into it
         sql = selection_sql(request.table, definition.plan.schema.columns[:1], any_index, *conditions)
+        asked = f"the condition {request.where!r}" if request.where else "the key range"
+        told = self._explained(request.table, sql, asked)
+        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
+        return round(int(rows or 0) * share / 100)
+
+    def _require_taken(self, request: TableRequest, key: Key, keys: Sequence[tuple[str, ...]]) -> None:
+        """Raises ConfigError if the server does not take one of the keys for a value."""
+        for at in range(0, len(keys), KEYS_A_SELECT):
+            sql = selection_sql(
+                request.table, key.columns[:1], Key(key.columns, ""), among(key.names, keys[at : at + KEYS_A_SELECT])
+            )
+            self._explained(request.table, sql, "a key of the list")
+
+    def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
+        """What the optimizer says of a select. Raises ConfigError if the server does not take ``asked``."""
         with open_reader(self.runtime.source) as reader:
             try:
-                rows_of(reader, f"USE {quoted(request.table.schema)}")
+                rows_of(reader, f"USE {quoted(table.schema)}")
                 words = "EXPLAIN" if self.info.is_mariadb else "EXPLAIN FORMAT=TRADITIONAL"
-                told = text_rows(reader, f"{words} {sql}")[0]
+                return text_rows(reader, f"{words} {sql}")[0]
             except pymysql.err.MySQLError as error:
                 code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
                 if code == 0 or 2000 <= code < 3000:
                     raise  # the connection, not the condition
-                asked = f"the condition {request.where!r}" if request.where else "the key range"
                 raise ConfigError(
-                    f"the source does not take {asked} on {request.table}: {error.args[-1]}",
+                    f"the source does not take {asked} on {table}: {error.args[-1]}",
                     hint="write what may stand behind WHERE in a select of this one table, and keys as the server prints them",
                 ) from error
-        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
-        return round(int(rows or 0) * share / 100)
 
     def _not_replaceable(self, definition: Definition, key: Key, identity: tuple[str, ...]) -> str:
         """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""

@@ -27,6 +27,7 @@ from sluice.dump.window import survivors
 from sluice.errors import SegmentError, SluiceError
 from sluice.flows.chunkfile import read_keys
 from sluice.flows.dumpkeys import stored_keys, write_keys
+from sluice.flows.movedrows import dump_moved
 from sluice.flows.replacing import write_kept
 from sluice.merge.keys import group_codes
 from sluice.model.batches import Op
@@ -128,6 +129,9 @@ class PlacingWriter(SegmentWriter):
         total = changes or 0
         read = self._placer.place(self, first)
         left_out = self._let_go()
+        self.flush()
+        if self.partial:
+            dump_moved(self._placer.state, self.store, self.files, self.partial, batch=self.batch, epoch=self.epoch)
         return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:

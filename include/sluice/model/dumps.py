@@ -13,6 +13,10 @@ POSITION_LOST = "position lost"
 """Reason of a dump that mends a gap in the log."""
 
 
+MOVED = "moved under a copy"
+"""Reason of a dump that brings rows which moved past the chunks of another."""
+
+
 class DumpState(StrEnum):
     """What people want of a dump."""
 

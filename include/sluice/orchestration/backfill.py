@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.orchestration.factory import OWNER, START, pipeline_files
 from sluice.orchestration.failures import SluiceRetryPolicy
 from sluice.orchestration.operators import SluiceOperator
@@ -166,9 +166,15 @@ class PlanDumpOperator(SluiceOperator):
         if kind == "backfill":
             since, until = run.data_interval_start.isoformat(), run.data_interval_end.isoformat()
         note = RunNote(context)
+        recorded = _text(asked.get("dump")).strip()
+        name = recorded or _dump_id(run)
         with runtime.state() as state:
-            name = _text(asked.get("dump")) or _dump_id(run)
-            dump = state.dumps.get(name)
+            known = state.dumps.ids()
+            dump = state.dumps.get(name) if name in known else None
+        if recorded and dump is None:
+            raise AirflowFailException(
+                f"there is no dump {recorded!r} to go on with; the newest are: {', '.join(known[-5:]) or 'none'} (empty: a new one)"
+            )
         if dump is None:
             try:
                 dump = start(
@@ -237,7 +243,10 @@ class ReadDumpOperator(SluiceOperator):
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
         with RunNote(context).live(self.pipeline, name):
-            work(runtime, name, tables=tables)
+            try:
+                work(runtime, name, tables=tables)
+            except DumpRefused as error:  # nothing to wait for, either
+                raise AirflowFailException(str(error)) from error
         seen = one_view(open_runtime(self.pipeline), name)
         mine = [t for i, t in enumerate(seen.tables) if i in tables]
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}

@@ -80,6 +80,7 @@ class SegmentWriter:
         self.targets: tuple[str, ...] = ()
         self.held: dict[str, int] = {}
         self.replaces: list[ReplaceRecord] = []
+        self.partial: dict[tuple[TableId, str], TableSchema] = {}
         store.check_space()
 
     def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
@@ -199,6 +200,7 @@ class SegmentWriter:
         """Take the rows of a branch; they must have been flushed."""
         with self._lock:
             self._files += branch._files
+            self.partial |= branch.partial
             branch._files = []
 
     def flush(self) -> None:
@@ -252,6 +254,7 @@ class SegmentWriter:
                 for start, stop in row_groups(buckets, ROW_GROUP_ROWS):
                     writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
         ops = {row["values"]: row["counts"] for row in pc.value_counts(table.column("_op")).to_pylist()}
+        partial = table["_present"].null_count < table.num_rows
         record = SegmentFile(
             path=path,
             schema_=schema.table.schema,
@@ -263,7 +266,7 @@ class SegmentWriter:
             updates=ops.get(Op.UPDATE.value, 0),
             deletes=ops.get(Op.DELETE.value, 0),
             reads=ops.get(Op.READ.value, 0),
-            moved_partially=ops.get(Op.KEY_MOVED.value, 0) > 0 and table["_present"].null_count < table.num_rows,
+            moved_partially=ops.get(Op.KEY_MOVED.value, 0) > 0 and partial,
             size_bytes=sink.size_bytes,
             crc32=f"{sink.crc32:08x}",
             bucket_min=int(buckets[0]),
@@ -271,6 +274,8 @@ class SegmentWriter:
         )
         with self._lock:
             self._files.append(record)
+            if partial:
+                self.partial[schema.table, schema.version] = schema
 
 
 def parquet_options(schema: TableSchema, level: int = 1) -> dict[str, Any]:

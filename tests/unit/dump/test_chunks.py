@@ -72,6 +72,24 @@ def test_a_typed_value_is_a_literal_whatever_it_holds() -> None:
         literals(Column("j", K.JSON, "json"), pa.array(["1"]))
 
 
+MOMENTS = [
+    (K.DATE, ["2026-02-28", "2024-02-29", "0000-00-00", "2026-00-31", "2026-2-3"], ["2026-02-29", "2026-13-01", "yesterday", "20260228", ""]),
+    (K.DATETIME, ["2026-02-28", "2026-02-28 23:59:59.123456", "2026-02-28T10:00"], ["2026-02-28 24:00:00", "2026-02-28 10:60", "2026-02-28 noon"]),
+    (K.TIME, ["-838:59:59", "00:00", "12:30:01.5"], ["839:00:00", "12:61:00", "2026-02-28", "-"]),
+    (K.ENUM, ["small", "LARGE"], ["huge", "2"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "right", "wrong"), MOMENTS)
+def test_a_typed_value_has_to_be_one_of_its_type(kind: ColumnKind, right: list[str], wrong: list[str]) -> None:
+    column = Column("c", kind, kind.value, labels=("small", "large"))
+    for text in right:
+        assert typed_literal(column, text)
+    for text in wrong:
+        with pytest.raises(ConfigError, match="is no value of the key column c"):
+            typed_literal(column, text)
+
+
 @given(
     chunk=st.lists(st.tuples(small, st.sampled_from("ab")), unique=True, max_size=20),
     changed=st.lists(st.lists(st.tuples(small, st.sampled_from("ab")), max_size=8), max_size=3),
