@@ -117,15 +117,24 @@ def replay(
         planned = run_replay(runtime, ids or [], target=target, by=who(), dry_run=True)
         fresh = sum(p.outcome == "replayed" for p in planned)
         out.print(
-            f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date",
+            f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date"
+            + "".join(f"\n{p.id}  {escape(p.target)}  {p.outcome}  {escape(p.why)}" for p in planned if p.why),
             highlight=False,
         )
+        if not any(p.outcome in {"replayed", "superseded"} for p in planned):
+            raise typer.Exit(1 if any(p.outcome != "settled" for p in planned) else 0)
         typer.confirm("Do it?", abort=True, err=True)
     done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
     if as_json:
         print_json([outcome.to_json() for outcome in done])
     else:
-        colours = {"replayed": "green", "superseded": "dim", "failed": "bold red", "unproven": "yellow"}
+        colours = {
+            "replayed": "green",
+            "superseded": "dim",
+            "failed": "bold red",
+            "unproven": "yellow",
+            "settled": "dim",
+        }
         for outcome in done:
             word = (
                 f"would be {outcome.outcome}"
@@ -152,11 +161,11 @@ def discard(
 ) -> None:
     """Give dead letters up: they are not delivered, and retention removes them."""
     from sluice.flows.admin import who
-    from sluice.flows.letters import letters
+    from sluice.flows.letters import chosen
     from sluice.flows.replay import discard as run_discard
 
     runtime = open_pipeline(pipeline)
-    found = [one for one in letters(runtime) if any(one.id.startswith(wanted) for wanted in ids)]
+    found = [one for one in chosen(runtime, ids) if one.waiting]
     if not yes:
         for one in found:
             out.print(f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -28,6 +29,9 @@ class OnError(StrEnum):
     DEAD_LETTER = "dead_letter"
     SKIP_ROW = "skip_row"
 
+
+HIDING = frozenset({"mask", "hash"})
+"""Built-in rules that must not pass a row by."""
 
 RuleEvent = Literal["insert", "update", "delete"]
 
@@ -153,6 +157,11 @@ class RuleConfig(_Model):
     def _one_file(self) -> RuleConfig:
         if (self.path is None) == (self.builtin is None):
             raise ValueError("a rule takes either path (a file of yours) or builtin (a rule that comes with Sluice)")
+        seen = {event for event in self.match.events if re.fullmatch(self.match.operation, event)}
+        if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
+            raise ValueError(
+                f"{self.builtin} has to see every insert and update, as a row that it does not see goes as it is: match no columns, and both of them"
+            )
         if self.type is RuleKind.SPARK and self.on_error is not OnError.STOP:
             raise ValueError(
                 f"a rule of type spark cannot {self.on_error}: Spark does not say on which row it failed; on_error: stop"

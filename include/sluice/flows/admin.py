@@ -17,6 +17,7 @@ from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets import open_target
 
@@ -110,6 +111,7 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             (
                 f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
                 f"its {len(manifest.files)} files are copied to {folder}; `sluice dead-letters replay {runtime.name}` delivers them later",
+                *_not_run(manifest),
                 f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
             ),
         )
@@ -134,6 +136,15 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
             state.acknowledge(target, record)
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, "kept_in": folder})
     return plan
+
+
+def _not_run(manifest: SegmentManifest) -> list[str]:
+    """What a target that skips a batch does not get, and no replay brings."""
+    if not manifest.ddl:
+        return []
+    shown = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
+    more = f" and {len(manifest.ddl) - 3} more" if len(manifest.ddl) > 3 else ""
+    return [f"what it changed in definitions is not done there, and no replay does it: {shown}{more}"]
 
 
 def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> Plan:

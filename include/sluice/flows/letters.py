@@ -6,7 +6,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from sluice.flows.changeset import read_changeset
 from sluice.flows.deadletters import FOLDER, METADATA, RULES, SETTLED, Origin, letter_id
 from sluice.flows.mergeread import merged_tables
 from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules.values import to_python, true_name
 from sluice.segments.manifest import SegmentManifest
@@ -114,7 +115,20 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[Letter]:
 
 def letter(runtime: Runtime, wanted: str) -> Letter:
     """One by its id, or the beginning of it. Raises ConfigError."""
-    found = [one for one in letters(runtime, everything=True) if one.id.startswith(wanted)]
+    return _named(runtime, wanted, letters(runtime, everything=True))
+
+
+def chosen(runtime: Runtime, ids: Sequence[str]) -> list[Letter]:
+    """Those with these ids, or the beginnings of them, settled ones too; none: all that wait. Oldest first. Raises ConfigError."""
+    if not ids:
+        return letters(runtime)
+    every = letters(runtime, everything=True)
+    named = [_named(runtime, wanted, every) for wanted in ids]
+    return [one for one in every if any(one is other for other in named)]
+
+
+def _named(runtime: Runtime, wanted: str, every: Sequence[Letter]) -> Letter:
+    found = [one for one in every if one.id.startswith(wanted)]
     if len(found) != 1:
         raise ConfigError(
             f"there is no dead letter {wanted!r}" if not found else f"{len(found)} dead letters begin with {wanted!r}",
@@ -140,13 +154,18 @@ def read_row(store: SegmentStore, one: Letter) -> pa.Table:
     return _read(store, one.path)[0].slice(one.number, 1)
 
 
-def skipped_tables(store: SegmentStore, one: Letter) -> Iterator[tuple[TableId, pa.Table]]:
-    """Merged rows of a skipped batch, by table."""
+def skipped_manifest(store: SegmentStore, one: Letter) -> SegmentManifest:
+    """Of a skipped batch, as it was."""
     note = json.loads(store.read_bytes(one.path))
+    return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
+
+
+def skipped_tables(store: SegmentStore, one: Letter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
+    """Merged rows of a skipped batch, by table; ``routes`` know the keys of tables without a primary key."""
     folder = one.path.rsplit("/", 1)[0]
-    manifest = SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
+    manifest = skipped_manifest(store, one)
     moved = [f.model_copy(update={"path": f"{folder}/{f.path.split('/', 1)[1]}"}) for f in manifest.files]
-    yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}))
+    yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}), routes)
 
 
 def settle(store: SegmentStore, outcomes: Iterable[tuple[Letter, str, str]], *, by: str, reason: str = "") -> None:

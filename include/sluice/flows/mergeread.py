@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
 from sluice.flows import units
+from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.presence import is_partial, renewed
 from sluice.merge.rekey import rekeyed
@@ -92,10 +93,13 @@ def read_part(store: SegmentStore, part: MergePart) -> PartRead:
     return PartRead(changes, key, tuple(added))
 
 
-def merged_tables(store: SegmentStore, manifest: SegmentManifest) -> Iterator[tuple[TableId, pa.Table]]:
-    """All tables of a batch, each merged whole: for looking at, not for work."""
+def merged_tables(
+    store: SegmentStore, manifest: SegmentManifest, routes: Routes | None = None
+) -> Iterator[tuple[TableId, pa.Table]]:
+    """All tables of a batch, each merged whole: for looking at, and for a batch that was skipped. ``routes``: as for :class:`MergePart`'s key."""
     for source, files in sorted(by_table(manifest).items()):
-        read = read_part(store, MergePart(source, tuple(files), (0, KEY_BUCKETS)))
+        key = routes.route(source).key if routes is not None else ()
+        read = read_part(store, MergePart(source, tuple(files), (0, KEY_BUCKETS), key))
         yield source, compact(read.changes, read.key)
 
 

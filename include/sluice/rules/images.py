@@ -59,7 +59,7 @@ def fold(rows: pa.Table, key: list[str]) -> pa.Table:
             _finish(rows.filter(pa.array(image == DELETED)), "d", None, users, struct),
         ]
         return pa.concat_tables(parts)
-    codes = _codes(pa.concat_tables([after, was]), key)
+    codes = row_codes(pa.concat_tables([after, was]), key)
     now, then = codes[: after.num_rows], codes[after.num_rows :]
     last = _last_of_each(now)
     after, now = after.take(pa.array(last)), now[last]
@@ -125,7 +125,7 @@ def _finish(
     return rows.append_column(pa.field("_before", before.type), before)
 
 
-def _codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def row_codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Equal keys, equal numbers. The room's own: pure rooms do not import each other."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in key:

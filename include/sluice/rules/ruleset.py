@@ -203,6 +203,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
     results = kinds.run(work, seen)
     for table, out in results.items():
         out = emitted(rule, out, table, place, key)
+        _refuse_doubles(work, out, table)
         came += images.visible(out)
         if table == place:
             rest = rows.filter(pa.array(~mask)) if not mask.all() else None
@@ -232,6 +233,28 @@ def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Se
     if missing:
         raise _lost_key(rule, missing[0], table, source)
     return rows.cast(pa.schema([_keyed(f, [names[name] for name in line.key]) for f in rows.schema]))
+
+
+def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
+    """One row may become several of one key only if they are the same: the target can hold one, and the others would be lost."""
+    origin = ["_source_row", "_image"]
+    if not rows.num_rows or len(np.unique(images.row_codes(rows, origin))) == rows.num_rows:
+        return
+    key = images.key_columns(rows.schema)
+    if not key:
+        return
+    keys = images.row_codes(rows, [*origin, *key])
+    contents = images.row_codes(rows, [*origin, *images.user_columns(rows.schema)])
+    _, first, of = np.unique(keys, return_index=True, return_inverse=True)
+    odd = np.flatnonzero(contents != contents[first[of]])
+    if odd.size:
+        values = rows.select(key).slice(int(odd[0]), 1).to_pylist()[0]
+        shown = work.key_text({true_name(rows.schema.field(name)): value for name, value in values.items()})
+        raise RuleError(
+            f"rule {work.rule.name!r} made several rows of one key of {table} out of one row: {shown}",
+            where=work.rule.home,
+            hint=f"a target holds one row a key: say what tells them apart, in engine.yaml: emits: {{{table}: [column, …]}}",
+        )
 
 
 def _lost_key(rule: Rule, column: str, table: TableId, source: TableId) -> RuleError:

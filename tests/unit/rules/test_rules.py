@@ -138,6 +138,31 @@ def test_one_row_becomes_many(rules) -> None:
     assert [(r["id"], r["_op"]) for r in got] == [(10, "u"), (11, "u"), (12, "d")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("row", "def transform(row, context):\n    return [row, {**row, 'email': 'b'}]\n"),
+        (
+            "arrow",
+            "import pyarrow as pa\ndef transform(rows, context):\n    index = rows.schema.get_field_index('email')\n"
+            "    other = rows.set_column(index, rows.schema.field(index), pa.array(['b'] * rows.num_rows))\n"
+            "    return pa.concat_tables([rows, other])\n",
+        ),
+    ],
+)
+def test_two_rows_of_one_key_are_refused_not_one_of_them_lost(rules, kind: str, code: str) -> None:
+    with pytest.raises(
+        RuleError, match=r"'mine' made several rows of one key of shop.customers out of one row: id=1"
+    ) as caught:
+        applied(rules(code, type=kind), row(id=1), row("d", {}, id=2))
+    assert "emits" in (caught.value.hint or "")
+
+
+def test_the_same_row_twice_is_that_row(rules) -> None:
+    code = "def transform(row, context):\n    return [row, dict(row)]\n"
+    assert [r["id"] for r in applied(rules(code), row(id=1), row(id=2))] == [1, 2]
+
+
 def test_columns_are_added_and_taken_away(rules) -> None:
     code = "def transform(row, context):\n    del row['paid']\n    return {**row, 'len': len(row['email']), '_op': 'mine'}\n"
     result = rules(code).apply(rows(row(), row("u", {"email": "B@xx"}, id=2)), TABLE).tables[TABLE]
@@ -334,6 +359,19 @@ def test_an_operation_may_be_a_regular_expression(rules) -> None:
     items = (row("i", id=1), row("u", {"email": "x"}, id=2), row("d", {}, id=3))
     got = applied(rules(code, match="{operation: insert|upd.*}"), *items)
     assert [r["email"] for r in got] == ["insert", "update", "A@x"]
+
+
+@pytest.mark.parametrize("match", ["{columns: [email]}", "{events: [insert]}", "{operation: update|delete}"])
+@pytest.mark.parametrize("builtin", ["mask", "hash"])
+def test_what_hides_values_has_to_see_every_row(tmp_path: Path, builtin: str, match: str) -> None:
+    path = tmp_path / "engine.yaml"
+    path.write_text(f"rules: [{{name: hide, builtin: {builtin}, match: {match}, params: {{columns: [email]}}}}]\n")
+    with pytest.raises(ConfigError, match=f"{builtin} has to see every insert and update"):
+        RuleSet.load(path)
+    path.write_text(
+        f"rules: [{{name: hide, builtin: {builtin}, match: {{events: [insert, update]}}, params: {{columns: [email]}}}}]\n"
+    )
+    assert len(RuleSet.load(path)) == 1
 
 
 def test_engine_errors_name_file_and_line(tmp_path: Path) -> None:
