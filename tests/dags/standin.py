@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -69,6 +69,7 @@ def _state() -> Iterator[dict[str, Any]]:
 class Outcome:
     batch: int | None
     changes: int = 0
+    merged: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {"batch": self.batch, "changes": self.changes}
@@ -103,6 +104,15 @@ def drain(runtime: Any, *, claim: str, idle_wait_s: float) -> Outcome:
             trace("drain.idle", claim=claim)
             return Outcome(None)
         time.sleep(0.02)
+
+
+def drain_and_merge(runtime: Any, *, claim: str, idle_wait_s: float) -> Any:
+    """``{"merges": true}`` in ``settings.json``: the drain merges."""
+    outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
+    if outcome.batch is not None and _settings().get("merges"):
+        merge(runtime, outcome.batch)
+        return replace(outcome, merged=True)
+    return outcome
 
 
 def has_news(runtime: Any) -> bool:
@@ -243,6 +253,7 @@ def modules() -> dict[str, ModuleType]:
     made = {}
     for name, functions in {
         "capture": (drain, has_news, may_drain),
+        "handover": (drain_and_merge,),
         "merge": (merge,),
         "load": (load,),
         "apart": (deliver, catch_up),

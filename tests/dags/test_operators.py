@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped, TaskDeferred
 
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
@@ -59,6 +59,18 @@ def test_drain_returns_the_number_and_a_retry_the_same(path: str, flows: ModuleT
     flows.change()
     assert drain.execute(context()) == 1
     assert drain.execute(context("run-2")) == 2
+
+
+def test_a_drain_that_has_merged_hands_its_number_on_and_skips_the_merge(path: str, flows: ModuleType) -> None:
+    settings(flows, merges=True)
+    flows.change()
+    told: dict[str, int] = {}
+    given = context()
+    given["ti"].xcom_push = lambda key, value: told.update({key: value})
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        DrainOperator(task_id="drain", pipeline=path).execute(given)
+    assert skipped.value.tasks == ["merge"]
+    assert told == {"return_value": 1}
 
 
 def test_an_idle_drain_waits_in_the_triggerer(path: str, flows: ModuleType) -> None:

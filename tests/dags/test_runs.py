@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 
 import pytest
@@ -23,6 +24,20 @@ def test_a_run_delivers_a_batch_to_every_target(
     run = dag.test()
     assert run.state == "success"
     assert {e["target"] for e in flows.events("ack")} == {"reporting", "archive"}
+
+
+def test_a_batch_that_its_drain_has_merged_skips_the_merge(write_pipeline: WritePipeline, flows: ModuleType) -> None:
+    path = write_pipeline()
+    dag = build_sync_dag(load_pipeline(path), path)
+    (flows.folder() / "settings.json").write_text(json.dumps({"merges": True}))
+    flows.change(3)
+    run = dag.test()
+    assert run.state == "success"
+    states = {ti.task_id: ti.state for ti in run.get_task_instances()}
+    assert states.pop("merge") == "skipped"
+    assert set(states.values()) == {"success"}
+    assert [e["batch"] for e in flows.events("merge")] == [1]
+    assert {e["target"] for e in flows.events("load")} == {"reporting", "archive"}
 
 
 def test_an_idle_run_by_the_clock_is_all_skipped(

@@ -166,7 +166,8 @@ class SparkConfig(_Model):
     from_changes: int = Field(
         5000,
         ge=0,
-        description="connect: a batch of fewer changes is worked on in the task itself, which saves the round trips; 0: always on Spark.",
+        description="A batch of fewer changes is merged by its drain (connect, local), and not sent to Spark (connect): that saves a task and round "
+        "trips; 0: never.",
     )
 
 

@@ -9,9 +9,13 @@ DRAIN = """Reads the source's log from the captured position and stores one **ba
 
 It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no
 worker. Runs drain one after the other: each waits for the drain of the run before it. A retry, or Clear, finds the
-same batch again."""
+same batch again.
+
+A small batch is merged here, too: *merge* is skipped then, and the load follows a second sooner."""
 
 MERGE = """Brings the batch down to one row a key and applies the rules, on Spark. Batches merge in parallel.
+
+Skipped for a small batch (fewer than `spark.from_changes` changes, quick rules): its drain has merged it.
 
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
 

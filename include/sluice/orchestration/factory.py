@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable
+from airflow.sdk import DAG, BaseOperator, CronTriggerTimetable, DeltaTriggerTimetable, TriggerRule
 from airflow.sdk.configuration import conf
 
 from sluice.config.engine import EngineConfig, RuleConfig
@@ -83,7 +83,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     """``drain >> merge [>> rule.{name} …] >> load.{target} >> ack.{target}``, as many runs at a time as the pipeline's window.
 
     drain, load and ack depend on their own past, merge doesn't: batches are taken and delivered in order and worked on
-    in parallel.
+    in parallel. What follows the merge follows the drain, too: the drain of a small batch merges it and skips the merge.
     """
     continuous = pipeline.schedule == "continuous"
     file = str(path.resolve())
@@ -106,13 +106,19 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         )
         merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=describe.MERGE)
         drain >> merge
-        ready = merge
+        ready: list[BaseOperator] = [drain, merge]
         for rule in own_rules(pipeline):
             task = _stage(
-                pipeline, "rule", file, rule=rule.name, task_id=f"rule.{rule.name}", doc_md=describe.rule_doc(rule)
+                pipeline,
+                "rule",
+                file,
+                rule=rule.name,
+                task_id=f"rule.{rule.name}",
+                doc_md=describe.rule_doc(rule),
+                **_behind(ready),
             )
             ready >> task
-            ready = task
+            ready = [task]
         for target in pipeline.targets:
             load = _stage(
                 pipeline,
@@ -122,6 +128,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 task_id=f"load.{target.name}",
                 depends_on_past=True,
                 doc_md=describe.load_doc(target),
+                **_behind(ready),
             )
             ack = AckOperator(
                 task_id=f"ack.{target.name}",
@@ -236,6 +243,11 @@ def _stage(
     if target is None:
         return MergeOperator(pipeline=file, **kwargs)
     return LoadOperator(pipeline=file, target=target, **kwargs)
+
+
+def _behind(ready: list[BaseOperator]) -> dict[str, Any]:
+    """Of a task that follows ``ready``: one of several may be skipped; none if the drain is."""
+    return {"trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS} if len(ready) > 1 else {}
 
 
 def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:

@@ -60,6 +60,7 @@ if "scheduler" in sys.argv:
         "sluice.orchestration.factory",
         "sluice.orchestration.connections",
         "sluice.flows.capture",
+        "sluice.flows.handover",
         "sluice.flows.merge",
         "sluice.flows.load",
         "sluice.flows.apart",
