@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import tempfile
 import threading
 import time
@@ -13,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.flows.ack import ack
+from sluice.flows.capture import drain, head_of
+from sluice.flows.load import load
+from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime
 from sluice.stack.mysql import MySQLServer
 from sluice.stack.spark import SparkConnectServer
@@ -142,6 +147,71 @@ def deliver(on: Servers, made: Case) -> float:
     began = time.perf_counter()
     made.run_until_head(on.mode)
     return time.perf_counter() - began
+
+
+def overlapping(on: Servers, made: Case) -> dict[str, float]:
+    """Seconds of each step of delivering all there is, and of the whole: steps of up to three batches overlap, as the window lets them."""
+    took = dict.fromkeys(("drain", "merge", "load", "ack"), 0.0)
+    until = head_of(made.runtime(on.mode))
+    window = threading.Semaphore(3)
+    queues: dict[str, queue.Queue[int | None]] = {"merge": queue.Queue(), "load": queue.Queue()}
+    failed: list[BaseException] = []
+
+    def timed(name: str, step: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
+        try:
+            return step()
+        finally:
+            took[name] += time.perf_counter() - began
+
+    def draining() -> None:
+        runtime = made.runtime(on.mode)
+        with runtime.state():
+            while True:
+                window.acquire()
+                outcome = timed(
+                    "drain", lambda: drain(runtime, claim=f"bench:1:{time.time_ns()}", idle_wait_s=0.05, until=until)
+                )
+                if outcome.batch is None:
+                    return
+                queues["merge"].put(outcome.batch)
+
+    def merging() -> None:
+        runtime = made.runtime(on.mode)
+        with runtime.state():
+            while (number := queues["merge"].get()) is not None:
+                timed("merge", lambda n=number: merge(runtime, n))
+                queues["load"].put(number)
+
+    def loading() -> None:
+        runtime = made.runtime(on.mode)
+        with runtime.state():
+            while (number := queues["load"].get()) is not None:
+                timed("load", lambda n=number: load(runtime, "copy", n))
+                timed("ack", lambda n=number: ack(runtime, "copy", n))
+                window.release()
+
+    def guarded(work: Callable[[], None], following: str | None) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            if following:
+                queues[following].put(None)
+
+    began = time.perf_counter()
+    threads = [
+        threading.Thread(target=guarded, args=(work, following))
+        for work, following in ((draining, "merge"), (merging, "load"), (loading, None))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return {**took, "all": time.perf_counter() - began}
 
 
 def replicate(on: Servers) -> float:

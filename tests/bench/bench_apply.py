@@ -12,10 +12,8 @@ import argparse
 import cProfile
 import logging
 import pstats
-import queue
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +25,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from sluice.binlog.capture import warm_up  # noqa: E402
-from sluice.flows.ack import ack  # noqa: E402
-from sluice.flows.capture import drain, head_of  # noqa: E402
-from sluice.flows.load import load  # noqa: E402
-from sluice.flows.merge import merge  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
-from tests.pipelines import Case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/apply.json"
 LINES: list[dict[str, Any]] = []
@@ -92,7 +85,7 @@ def _against_replica(on: ap.Servers, measure: str, kind: str, changes: int, rows
             f"{measure}: {changes} changes written in {time.perf_counter() - began:.0f} s, {size:.0f} MB of log",
             flush=True,
         )
-        steps = phases(on, made)
+        steps = ap.overlapping(on, made)
         theirs = ap.replicate(on)
         ap.same(on, measure, names)
         words = f"{changes} changes, {size:.0f} MB of log, {len(names)} tables of {rows} rows"
@@ -100,71 +93,6 @@ def _against_replica(on: ap.Servers, measure: str, kind: str, changes: int, rows
         print("   " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in steps.items()), flush=True)
         LINES[-1]["phases_s"] = {name: round(seconds, 3) for name, seconds in steps.items()}
         LINES[-1]["changes_per_s"] = round(changes / steps["all"])
-
-
-def phases(on: ap.Servers, made: Case) -> dict[str, float]:
-    """Seconds of each step of delivering all there is, and of the whole: steps of up to three batches overlap, as the window lets them."""
-    took = dict.fromkeys(("drain", "merge", "load", "ack"), 0.0)
-    until = head_of(made.runtime(on.mode))
-    window = threading.Semaphore(3)
-    queues: dict[str, queue.Queue[int | None]] = {"merge": queue.Queue(), "load": queue.Queue()}
-    failed: list[BaseException] = []
-
-    def timed(name: str, step: Callable[[], Any]) -> Any:
-        began = time.perf_counter()
-        try:
-            return step()
-        finally:
-            took[name] += time.perf_counter() - began
-
-    def draining() -> None:
-        runtime = made.runtime(on.mode)
-        with runtime.state():
-            while True:
-                window.acquire()
-                outcome = timed(
-                    "drain", lambda: drain(runtime, claim=f"bench:1:{time.time_ns()}", idle_wait_s=0.05, until=until)
-                )
-                if outcome.batch is None:
-                    return
-                queues["merge"].put(outcome.batch)
-
-    def merging() -> None:
-        runtime = made.runtime(on.mode)
-        with runtime.state():
-            while (number := queues["merge"].get()) is not None:
-                timed("merge", lambda n=number: merge(runtime, n))
-                queues["load"].put(number)
-
-    def loading() -> None:
-        runtime = made.runtime(on.mode)
-        with runtime.state():
-            while (number := queues["load"].get()) is not None:
-                timed("load", lambda n=number: load(runtime, "copy", n))
-                timed("ack", lambda n=number: ack(runtime, "copy", n))
-                window.release()
-
-    def guarded(work: Callable[[], None], following: str | None) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            if following:
-                queues[following].put(None)
-
-    began = time.perf_counter()
-    threads = [
-        threading.Thread(target=guarded, args=(work, following))
-        for work, following in ((draining, "merge"), (merging, "load"), (loading, None))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return {**took, "all": time.perf_counter() - began}
 
 
 def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
@@ -178,7 +106,7 @@ def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
         ap.replicate(on)
         each = -(-changes // 5000) * 5000
         ap.in_parallel([lambda c: c.execute(f"CALL work({each})")], on.source, "apply_bulk")
-        steps = phases(on, made)
+        steps = ap.overlapping(on, made)
         theirs = ap.replicate(on)
         ap.same(on, "apply_bulk", names)
         report(
@@ -206,7 +134,7 @@ def apply_parallelism(on: ap.Servers, changes: int, rows: int) -> None:
                     lambda c, n=name, each=each: c.execute(f"CALL work_{n}({each})") for name in names
                 ]
                 ap.in_parallel(work, on.source, schema)
-                seconds = phases(on, made)["all"]
+                seconds = ap.overlapping(on, made)["all"]
                 for name in names:
                     sums = {s.execute(f"CHECKSUM TABLE {schema}.{name}")[0][1] for s in (on.source, on.target)}
                     assert len(sums) == 1, f"{schema}.{name} differs"
@@ -247,7 +175,7 @@ def _small_batches(on: ap.Servers, measure: str, *, tables: int, changes: int, w
                 for i in range(changes):
                     cursor.execute(f"INSERT INTO {names[i % tables]} VALUES (%s, 1, 'c', 'p')", (number * changes + i,))
                 connection.commit()
-            took.append(phases(on, made))
+            took.append(ap.overlapping(on, made))
         sums = [
             [row[1] for row in s.execute("CHECKSUM TABLE " + ", ".join(f"{measure}.{n}" for n in names))]
             for s in (on.source, on.target)

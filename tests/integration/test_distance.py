@@ -13,8 +13,8 @@ from sluice.flows.merge import merge
 from tests.pipelines import case
 from tests.proxy import TcpProxy
 
-DRAIN = 32
-LOAD = 24
+DRAIN = 22
+LOAD = 20
 ACK = 4
 """A login is about eight. A verb that logs in again, a row that goes alone, a table that is asked for by itself: all go far beyond these."""
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
 from sluice.stack.mariadb import MariaDBServer
 from sluice.targets.base import Reference
+from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.families import read_references
 from sluice.targets.mysql.review import read_triggers
 from sluice.targets.mysql.tables import read_tables
@@ -24,7 +26,10 @@ def test_what_is_asked_about_a_table_is_found_under_the_servers_spelling(tmp_pat
             "CREATE TABLE Shop.Orders (id INT PRIMARY KEY, of_whom INT, FOREIGN KEY (of_whom) REFERENCES Customers (id))",
             "CREATE TRIGGER Shop.watch AFTER INSERT ON Shop.Orders FOR EACH ROW SET @seen = 1",
         )
-        with server.connect() as connection, connection.cursor() as cursor:
+        with (
+            connect(parse_connection("folding", server.connection_json())) as connection,
+            connection.cursor() as cursor,
+        ):
             found = read_tables(cursor, [customers, orders])
             assert [column.name for column in found[orders].columns] == ["id", "of_whom"]
             assert found[orders].unique_keys == (("id",),)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pymysql
 import structlog
 from typing_extensions import TypeVar
 
@@ -33,7 +35,7 @@ from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.sessions import parse_status
 from sluice.binlog.statements import Effect, look_at
-from sluice.binlog.stream import LogStream
+from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
 from sluice.binlog.tracker import Rereader, once
@@ -160,6 +162,8 @@ def capture(
     piece_bytes: int = PIECE_BYTES,
     history: Callable[[], SchemaState] | None = None,
     redefine: Rereader | None = None,
+    connection: Any = None,
+    login: EarlyLogin | None = None,
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
@@ -171,6 +175,8 @@ def capture(
             number. See :mod:`sluice.binlog.readers`.
         marks: the watermark table of dumps; its rows go to the writer, too.
         history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
+        connection: an SQL connection to the source that is free meanwhile; login: for the log's connection, begun already. Without them both are
+            made when they are needed.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -219,14 +225,32 @@ def capture(
                 progress=progress or _quiet,
             )
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
-        session = _Session(endpoint, selection, limits, batch, ahead, mariadb, arena_bytes, reread, history, redefine)
+        catalog = Catalog(
+            lambda: _free(endpoint, connection) if connection is not None else open_connection(endpoint),
+            mariadb=mariadb,
+            history=history,
+            reread=redefine,
+        )
+        session = _Session(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
         session.marks = marks
-        stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb)
+        stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
         finally:
             stream.close()
             session.close()
+
+
+@contextmanager
+def _free(endpoint: Endpoint, connection: Any) -> Iterator[Any]:
+    """A connection that may have been silent for longer than the server likes; then a new one."""
+    try:
+        connection.ping(reconnect=False)
+    except (pymysql.err.MySQLError, OSError):
+        with open_connection(endpoint) as fresh:
+            yield fresh
+        return
+    yield connection
 
 
 def _quiet(**_: Any) -> None:
@@ -301,7 +325,7 @@ class _Session(Generic[M]):
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        catalog: Catalog,
         selection: Selection,
         limits: CaptureLimits,
         batch: _Batch[M],
@@ -309,14 +333,12 @@ class _Session(Generic[M]):
         mariadb: bool,
         arena_bytes: int,
         reread: PreparedReader,
-        history: Callable[[], SchemaState] | None,
-        redefine: Rereader | None,
     ) -> None:
         self.selection = selection
         self.marks: TableId | None = None
         self.limits = limits
         self.batch = batch
-        self.catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb, history=history, reread=redefine)
+        self.catalog = catalog
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
@@ -16,6 +14,7 @@ from pymysql.cursors import Cursor
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable
 from sluice.model.positions import Position
+from sluice.mysqlclient import MySQLConnection
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
@@ -74,37 +73,22 @@ def translated(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterat
         raise SourceUnavailable(f"{doing}: {error}", where=where) from error
 
 
-if TYPE_CHECKING:
-    _Base = pymysql.connections.Connection[Cursor]
-else:
-    _Base = pymysql.connections.Connection
-
-
-class _Connection(_Base):
-    """One TLS context a process where nothing is verified: loading the system's certificates takes 20 ms a connection."""
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+@contextmanager
+def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
+    """An SQL connection for the block; what is raised in the block stays as it is. Raises ConfigError for a refused login, SourceUnavailable."""
+    with translated(endpoint, "connecting to the source", login=True):
+        connection = MySQLConnection(**connect_settings(endpoint))
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 @contextmanager
-def open_connection(endpoint: Endpoint) -> Iterator[Connection[Cursor]]:
-    """An SQL connection for the block. Raises ConfigError for a refused login, SourceUnavailable."""
-    with translated(endpoint, "connecting to the source", login=True):
-        connection = _Connection(**connect_settings(endpoint))
-    try:
-        with translated(endpoint, "asking the source"):
-            yield connection
-    finally:
-        connection.close()
+def open_connection(endpoint: Endpoint) -> Iterator[MySQLConnection]:
+    """An SQL connection for questions only: what is raised in the block is the source's. Raises ConfigError, SourceUnavailable."""
+    with connected(endpoint) as connection, translated(endpoint, "asking the source"):
+        yield connection
 
 
 @dataclass(frozen=True)
@@ -185,7 +169,7 @@ def log_end(connection: Connection[Cursor]) -> tuple[str, int]:
     return (str(status[0][0]), int(status[0][1])) if status else ("", 0)
 
 
-def server_info(connection: Connection[Cursor]) -> ServerInfo:
+def server_info(connection: MySQLConnection) -> ServerInfo:
     """Ask the server. Raises PreflightError if it may not be asked (REPLICATION CLIENT)."""
     names = ",".join(f"'{name}'" for name in _VARIABLES)
     variables = {
@@ -206,8 +190,8 @@ def server_info(connection: Connection[Cursor]) -> ServerInfo:
     ignore_db: tuple[str, ...] = ()
     if variables.get("log_bin", "").upper() in {"ON", "1"}:
         try:
-            status = _log_status(connection)
-            found = rows_of(connection, "SHOW BINARY LOGS")
+            ends = "SHOW MASTER STATUS" if mariadb or numbers < (8, 2) else "SHOW BINARY LOG STATUS"
+            status, found = connection.ask_all([ends, "SHOW BINARY LOGS"])
         except pymysql.err.OperationalError as error:
             if error.args and error.args[0] == 1227:
                 raise PreflightError(

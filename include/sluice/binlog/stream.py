@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,21 +22,58 @@ HEARTBEAT_S = 5.0
 SILENCE_S = 20.0
 """A connection that is silent for so long (four heartbeats) is dead."""
 
+_EARLY_S = 5.0
+
+
+class EarlyLogin:
+    """A login for the log's connection, under way while the server is asked about itself: over a distance those are eight round trips."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="login")
+        self._began = time.monotonic()
+        self._made: Future[Any] | None = self._pool.submit(_prepared, **stream_settings(endpoint))
+
+    def connection(self, **settings: Any) -> Any:
+        """The connection, for its one user. A new one with ``settings`` if the early one is older than servers leave silent sessions alone."""
+        made, self._made = self._made, None
+        if made is None or time.monotonic() - self._began > _EARLY_S:
+            _hang_up(made)
+            return _prepared(**settings)
+        return made.result()
+
+    def close(self) -> None:
+        """Hang up if nobody took it."""
+        made, self._made = self._made, None
+        _hang_up(made)
+        self._pool.shutdown(wait=False)
+
+
+def _hang_up(made: Future[Any] | None) -> None:
+    if made is not None:
+        made.add_done_callback(lambda one: None if one.exception() else one.result().close())
+
 
 class LogStream:
-    """Bytes of the log from a position. One connection, one dump; never reconnects.
+    """Bytes of the log from a position. One connection, one dump; never reconnects. ``login``: one that is under way already.
 
     Raises (all methods): SourceUnavailable, ConfigError, LostPosition.
     """
 
-    def __init__(self, endpoint: Endpoint, *, server_id: int, start: Position, mariadb: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        server_id: int,
+        start: Position,
+        mariadb: bool = False,
+        login: EarlyLogin | None = None,
+    ) -> None:
         from pymysqlreplication import BinLogStreamReader
 
         self.endpoint = endpoint
-        settings = connect_settings(endpoint) | {"read_timeout": SILENCE_S}
         with translated(endpoint, f"asking for the log from {start}", login=True):
             self._reader = BinLogStreamReader(
-                connection_settings=settings,
+                connection_settings=stream_settings(endpoint),
                 server_id=server_id,
                 log_file=start.file,
                 log_pos=start.offset & 0xFFFFFFFF,
@@ -44,7 +83,7 @@ class LogStream:
                 report_slave={"hostname": socket.gethostname()[:60], "username": "sluice", "password": "", "port": 0},
                 is_mariadb=False,  # True would ignore file and offset
                 enable_logging=False,
-                pymysql_wrapper=_prepared,
+                pymysql_wrapper=login.connection if login else _prepared,
             )
             self._reader._BinLogStreamReader__connect_to_stream()  # its only way to start a dump without reading events
             self._reader._BinLogStreamReader__connected_stream = True
@@ -67,6 +106,11 @@ class LogStream:
             self.connection._force_close()
 
 
+def stream_settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Arguments of ``pymysql.connect`` for the log's connection. Raises ConfigError."""
+    return connect_settings(endpoint) | {"read_timeout": SILENCE_S}
+
+
 def _login(settings: dict[str, Any]) -> Any:
     """Log in. Nothing is encrypted on the way to this machine itself, unless the connection asks for it or the server insists."""
     local = settings.get("unix_socket") or str(settings.get("host")).startswith(("127.", "localhost", "::1"))
@@ -81,8 +125,10 @@ def _login(settings: dict[str, Any]) -> Any:
 def _prepared(**settings: Any) -> Any:
     connection = _login(settings)
     with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
-        cursor.execute("SET @source_binlog_checksum = @@global.binlog_checksum")
-        cursor.execute("SET @source_heartbeat_period = %s", (int(HEARTBEAT_S * 1e9),))
+        cursor.execute(
+            "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s",
+            (int(HEARTBEAT_S * 1e9),),
+        )
     return connection
 
 

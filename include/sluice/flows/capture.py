@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
-from sluice.binlog.connection import ServerInfo, log_end, open_connection, server_info
+from sluice.binlog.connection import ServerInfo, connected, log_end, open_connection, server_info, translated
 from sluice.binlog.positions import dump_start, resolve_start
 from sluice.binlog.replica_ids import AUTO_READERS
+from sluice.binlog.stream import EarlyLogin
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
@@ -26,6 +28,7 @@ from sluice.flows.watch import Watch
 from sluice.flows.watermarks import mark_table_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
+from sluice.mysqlclient import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
@@ -52,6 +55,7 @@ class DrainOutcome:
         changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
         due: dumps that came due by themselves and that nobody works on.
         adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
+        merged: the batch's changeset is there (see :func:`sluice.flows.handover.drain_and_merge`).
     """
 
     batch: int | None
@@ -59,6 +63,7 @@ class DrainOutcome:
     changes: int = 0
     closed_by: str = "idle"
     adopted: bool = False
+    merged: bool = False
     due: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +73,7 @@ class DrainOutcome:
             "changes": self.changes,
             "closed_by": self.closed_by,
             "adopted": self.adopted,
+            "merged": self.merged,
         }
 
 
@@ -103,41 +109,52 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 taken = state.reclaim(undelivered[0], claim)
                 if taken:
                     return _deliver_again(taken, "the window is full")
-            with open_connection(runtime.source) as connection:
-                info = server_info(connection)
-                cursor = state.cursor()
-                cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
-                due = due_dumps(runtime, state, connection, info, cursor)
-                if cursor is None:
-                    cursor = begin(
-                        runtime,
-                        state,
-                        lease,
-                        resolve_start(
-                            runtime.source,
-                            connection,
-                            info,
-                            runtime.pipeline.source.start,
-                            server_id_of(runtime.pipeline),
-                        ),
+            with closing(EarlyLogin(runtime.source)) as login, connected(runtime.source) as connection:
+                with translated(runtime.source, "asking the source"):
+                    info = server_info(connection)
+                    cursor = state.cursor()
+                    cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
+                    due = due_dumps(runtime, state, connection, info, cursor)
+                    if cursor is None:
+                        cursor = begin(
+                            runtime,
+                            state,
+                            lease,
+                            resolve_start(
+                                runtime.source,
+                                connection,
+                                info,
+                                runtime.pipeline.source.start,
+                                server_id_of(runtime.pipeline),
+                            ),
+                        )
+                    cursor = ensured(
+                        runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
                     )
-                cursor = ensured(
-                    runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
-                )
-            try:
-                outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, info)
-            except CaptureError as error:
-                if error.whole_until is None:
-                    raise
-                # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
-                _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
-                outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, info)
+                source = _Source(info, connection, login)
+                try:
+                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, source)
+                except CaptureError as error:
+                    if error.whole_until is None:
+                        raise
+                    # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
+                    _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, source)
             outcome = replace(outcome, due=due)
             if outcome.batch is None:
                 orphan = _orphan(state, claim)
                 if orphan:
                     return _deliver_again(orphan, "its run is gone")
             return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a drain has open: the server's own words, a connection for questions, and the login of the log's connection."""
+
+    info: ServerInfo
+    connection: MySQLConnection
+    login: EarlyLogin
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -156,9 +173,9 @@ def _capture(
     claim: str,
     idle_wait_s: float,
     until: Position | None,
-    info: ServerInfo,
+    source: _Source,
 ) -> DrainOutcome:
-    pipeline = runtime.pipeline
+    pipeline, info = runtime.pipeline, source.info
     limits = pipeline.capture.batch
     max_wait_s = patience_s(limits.max_wait.total_seconds(), info.bytes_behind(cursor.position) or 0)
     if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
@@ -203,6 +220,8 @@ def _capture(
         marks=marks,
         history=lambda: schemas.load(cursor.schema),
         redefine=rereader(runtime, server_id_of(pipeline)),
+        connection=source.connection,
+        login=source.login,
     )
     schema = None
     if result.schema is not None:

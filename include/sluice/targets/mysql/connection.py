@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import CLIENT, COMMAND, CR, ER
@@ -14,6 +11,7 @@ from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.mysqlclient import MySQLConnection
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 """Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""
@@ -38,24 +36,15 @@ IDLE_S = 60
 """The server ends a session that is silent for so long: a loader that was paused inside a transaction gives its locks back."""
 
 
-if TYPE_CHECKING:
-    _Base = pymysql.connections.Connection[Any]
-else:
-    _Base = pymysql.connections.Connection
-
-
-class TargetConnection(_Base):
-    """One TLS context a process where nothing is verified: loading the system's certificates takes 20 ms a connection."""
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
+class TargetConnection(MySQLConnection):
+    """A session on the target that can load data."""
 
     def load(self, sql: bytes, data: bytes | memoryview) -> int:
         """Run a LOAD DATA LOCAL and send ``data``, whatever file the server asks for. Returns the number of warnings.
 
         ``local_infile`` stays off: a server that asks for a file at any other time gets none.
         """
-        self._execute_command(COMMAND.COM_QUERY, sql)  # type: ignore[attr-defined]
+        self._execute_command(COMMAND.COM_QUERY, sql)
         asked = self._read_packet()  # type: ignore[no-untyped-call]
         if not asked.is_load_local_packet():
             raise pymysql.err.InternalError(0, "the server did not ask for the data")
@@ -64,14 +53,6 @@ class TargetConnection(_Base):
             self.write_packet(bytes(view[start : start + _LOAD_PACKET]))
         self.write_packet(b"")
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def connect(endpoint: Endpoint) -> TargetConnection:
@@ -102,9 +83,9 @@ def connect(endpoint: Endpoint) -> TargetConnection:
             cursor.execute(
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
-                f"innodb_lock_wait_timeout = 20, wait_timeout = {IDLE_S}"
+                f"innodb_lock_wait_timeout = 20, wait_timeout = {IDLE_S}, "
+                "@sluice = 1"  # by which a trigger at the target can tell these rows from others
             )
-            cursor.execute("SET @sluice = 1")  # by which a trigger at the target can tell these rows from others
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     except BaseException:
         connection.close()

@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pymysql
+from pymysql.constants import ER
+
 from sluice.errors import Fenced
 from sluice.model.positions import Position
 from sluice.targets.base import Fence
@@ -19,6 +22,9 @@ from sluice.targets.mysql.statements import quoted
 TABLE = "_sluice_ack"
 DDL = "#ddl"
 """Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+
+NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
+"""What a server says when the table has not been made yet."""
 
 WHOLE = ""
 """Scope of the row that speaks for the whole target; other rows speak for one table without a key."""
@@ -42,25 +48,20 @@ class AckTable:
     def create(self, cursor: Any) -> None:
         """Make the schema and the table where they are missing."""
         cursor.execute(
-            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-            (self.schema, TABLE),
-        )
+            "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s", (self.schema,)
+        )  # who may not make schemas need not, where it is there
         if not cursor.fetchone()[0]:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
-            cursor.execute(_CREATE.format(table=self.name))
+        cursor.execute(_CREATE.format(table=self.name))
 
     def read(self, cursor: Any) -> tuple[int, int]:
         """(epoch, batch), (0, 0) if there is no row yet."""
-        cursor.execute(
-            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-            (self.schema, TABLE),
-        )
-        if not cursor.fetchone()[0]:
-            return 0, 0
-        cursor.execute(
-            f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '')", self._who
-        )
-        row = cursor.fetchone()
+        try:
+            row = self._find(cursor)
+        except pymysql.err.MySQLError as error:
+            if error.args[:1] and error.args[0] in NOT_THERE:
+                return 0, 0
+            raise
         return (int(row[0]), int(row[1])) if row else (0, 0)
 
     def take_over(self, cursor: Any, epoch: int, began: int = 0) -> int:
@@ -69,11 +70,13 @@ class AckTable:
         Raises:
             Fenced: a higher epoch was here.
         """
-        cursor.execute(
-            f"INSERT IGNORE INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, '', 0, %s)",
-            (*self._who, began),
-        )
-        held_epoch, batch = self._row(cursor, "FOR UPDATE")
+        row = self._find(cursor, "FOR UPDATE")
+        if row is None:
+            cursor.execute(
+                f"INSERT IGNORE INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, '', 0, %s)",
+                (*self._who, began),
+            )
+        held_epoch, batch = self._row(cursor, "FOR UPDATE") if row is None else (int(row[0]), int(row[1]))
         if held_epoch > epoch:
             raise self._fenced(epoch, held_epoch)
         if held_epoch < epoch:
@@ -154,11 +157,15 @@ class AckTable:
             (*self._who, DDL, fence.epoch, fence.batch, json.dumps(state)),
         )
 
-    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
+    def _find(self, cursor: Any, lock: str = "") -> tuple[Any, ...] | None:
         cursor.execute(
             f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '') {lock}", self._who
         )
-        row = cursor.fetchone()
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        return row
+
+    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
+        row = self._find(cursor, lock)
         if row is None:
             raise Fenced(
                 "the target's acknowledgement row is gone",

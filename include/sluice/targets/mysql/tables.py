@@ -54,36 +54,49 @@ def rows_about(
 
     One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: stands behind the condition on the schema.
     """
+    name, (found,) = views_about(cursor, tables, (view, columns, more))
+    return name, found
+
+
+def views_about(
+    cursor: Any, tables: Iterable[TableId], *views: tuple[str, str, str]
+) -> tuple[Callable[[TableId], Name], list[dict[Name, list[tuple[Any, ...]]]]]:
+    """:func:`rows_about` for several views (view, columns, more), in one round trip."""
     schemas = sorted({table.schema for table in tables})
-    cursor.execute(
-        f"SELECT @@lower_case_table_names, {columns} FROM information_schema.{view} "
-        f"WHERE {columns.partition(',')[0]} IN ({', '.join(['%s'] * len(schemas))}) {more}",
-        schemas,
-    )
-    rows = cursor.fetchall()
-    fold = bool(rows and rows[0][0])
+    places = ", ".join(["%s"] * len(schemas))
+    answers = cursor.connection.ask_all([
+        cursor.mogrify(
+            f"SELECT @@lower_case_table_names, {columns} FROM information_schema.{view} "
+            f"WHERE {columns.partition(',')[0]} IN ({places}) {more}",
+            schemas,
+        )
+        for view, columns, more in views
+    ])
+    fold = any(rows[0][0] for rows in answers if rows)
 
     def name(table: TableId) -> Name:
         return (table.schema.casefold(), table.table.casefold()) if fold else (table.schema, table.table)
 
-    found: dict[Name, list[tuple[Any, ...]]] = defaultdict(list)
-    for _, schema, table, *rest in rows:
-        found[name(TableId(schema, table))].append(tuple(rest))
+    found: list[dict[Name, list[tuple[Any, ...]]]] = []
+    for rows in answers:
+        by_name: dict[Name, list[tuple[Any, ...]]] = defaultdict(list)
+        for _, schema, table, *rest in rows:
+            by_name[name(TableId(schema, table))].append(tuple(rest))
+        found.append(by_name)
     return name, found
 
 
 def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
-    """The tables that exist, by the ids asked for; two queries however many there are."""
+    """The tables that exist, by the ids asked for; one round trip however many there are."""
     if not tables:
         return {}
-    name, columns = rows_about(
-        cursor, tables, "columns",
-        "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name",
-        "ORDER BY table_schema, table_name, ordinal_position",
-    )  # fmt: skip
-    _, indexes = rows_about(
-        cursor, tables, "statistics", "table_schema, table_name, index_name, column_name",
-        "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index",
+    name, (columns, indexes) = views_about(
+        cursor, tables,
+        ("columns",
+         "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name",
+         "ORDER BY table_schema, table_name, ordinal_position"),
+        ("statistics", "table_schema, table_name, index_name, column_name",
+         "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index"),
     )  # fmt: skip
     found = {}
     for table in tables:

@@ -45,7 +45,7 @@ from sluice.targets.mysql.connection import (
     connect,
     errors,
 )
-from sluice.targets.mysql.fence import AckTable
+from sluice.targets.mysql.fence import NOT_THERE, AckTable
 from sluice.targets.mysql.kept import Kept
 from sluice.targets.mysql.review import read_triggers, refuse_triggers, review
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
@@ -109,10 +109,8 @@ class MySQLTarget:
     def begin_load(self, epoch: int, began: int = 0) -> int:
         """Take over with ``epoch``; returns the batch held (``began`` at first). Waits for older transactions. Raises Fenced."""
         with self._session("taking the target over") as session:
-            self.acks.create(session.cursor)
-            return self._transaction(
-                session, lambda: self.acks.take_over(session.cursor, epoch, began), "taking the target over"
-            )[0]
+            work = partial(self.acks.take_over, session.cursor, epoch, began)
+            return self._made_if_missing(session, work, "taking the target over")
 
     def finish_load(self, epoch: int, batch: int, position: Position) -> None:
         """All of ``batch`` is written. Raises Fenced."""
@@ -124,9 +122,19 @@ class MySQLTarget:
     def reset_ack(self, epoch: int, batch: int, position: Position) -> None:
         """Say that the target holds ``batch``, an earlier one than it says too. Raises Fenced."""
         with self._session("moving the acknowledgement") as session:
-            self.acks.create(session.cursor)
             work = partial(self.acks.reset, session.cursor, epoch, batch, position)
-            self._transaction(session, work, "moving the acknowledgement")
+            self._made_if_missing(session, work, "moving the acknowledgement")
+
+    def _made_if_missing(self, session: _Session, work: Callable[[], _T], doing: str) -> _T:
+        """``work`` in a transaction; at a first meeting the table of acknowledgements is made for it."""
+        try:
+            return self._transaction(session, work, doing)[0]
+        except LoadError as error:
+            if error.code not in NOT_THERE:
+                raise
+        with errors(self.endpoint, doing):
+            self.acks.create(session.cursor)
+        return self._transaction(session, work, doing)[0]
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's information_schema. Raises MappingError."""
@@ -484,7 +492,7 @@ class _Session:
         self.connection.close()
 
     def begin(self) -> None:
-        self.connection.begin()
+        self.connection.ahead("BEGIN")
 
     def commit(self) -> None:
         self.connection.commit()
