@@ -9,6 +9,8 @@ import signal
 import tempfile
 from pathlib import Path
 
+import pytest
+
 _ROOT = Path(__file__).resolve().parents[1]
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="sluice-airflow-")
 atexit.register(shutil.rmtree, _AIRFLOW_HOME, ignore_errors=True)
@@ -36,6 +38,17 @@ def _interrupt(*_: object) -> None:
 
 signal.signal(signal.SIGTERM, _interrupt)  # a run that is ended from outside still stops its servers
 
+_ORDER = ("faults", "ui", "integration", "dags", "contract", "unit")
+"""Folders with the longest files first: two workers that share the files end at about the same time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in the order in which workers take them."""
+    folders = {name: place for place, name in enumerate(_ORDER)}
+    items.sort(key=lambda item: folders[item.path.relative_to(_ROOT / "tests").parts[0]])
+
+
+from tests.browsers import browser  # noqa: E402
 from tests.servers import (  # noqa: E402
     fresh_schema,
     mariadb,
@@ -48,6 +61,7 @@ from tests.servers import (  # noqa: E402
 )
 
 __all__ = [
+    "browser",
     "fresh_schema",
     "mariadb",
     "mysql_source",

@@ -6,7 +6,6 @@ The source is a MariaDB, whose log takes the time of a change from the session: 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ import pytest
 from sluice.errors import RetryableError
 from sluice.flows.dumpview import cancel, one_view, pause, resume, views
 from tests.airflows import TestAirflow, airflow, wait_until
+from tests.browsers import login
 from tests.pipelines import Case, case
-from tests.ui.conftest import CHROMIUM, FLAGS
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(900),
@@ -181,83 +180,64 @@ ON_SOME_ROW = "(SELECT o.id FROM orders o WHERE o.id <= orders.id AND o.id > ord
 """For the first row one value, for the others more than one, which the server does not take."""
 
 
-def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow) -> None:
+def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:
     """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end. Then a dark and a narrow window."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
-    expect = playwright.expect
+    expect = pytest.importorskip("playwright.sync_api").expect
     orders.target.execute(
         f"DELETE FROM {orders.schema}.orders WHERE id < 50",
         f"INSERT INTO {orders.schema}.orders VALUES (99999, 'lost')",
     )
     known = {v.id for v in views(orders.runtime())}
-    with playwright.sync_playwright() as driver, contextlib.ExitStack() as stack:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        stack.callback(browser.close)
-        page = _login(browser, started)
-        page.goto(f"{started.url}/dags/{DAG}")
-        page.get_by_role("button", name="Trigger").first.click()
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_text("Replace").first.wait_for()
-        page.wait_for_timeout(800)
-        shot(page, "backfill-form")
-        dialog.locator("[name='element_replace']").first.evaluate("box => box.click()")
-        dialog.get_by_role("combobox").first.click()
-        page.get_by_role("option", name=f"{orders.schema}.orders").click()
-        page.keyboard.press("Tab")
-        for section, values in (
-            ("Which rows", {"first_key": "0"}),
-            ("How fast", {"chunk_rows": "100", "max_rows_per_second": "300"}),
-        ):
-            dialog.get_by_text(section, exact=True).first.click()
-            page.wait_for_timeout(700)
-            for name, value in values.items():
-                dialog.locator(f"[name='element_{name}']").fill(value)
-        shot(page, "backfill-form-filled")
-        dialog.get_by_role("button", name="Trigger").last.click()
-        wait_until(lambda: [v for v in views(orders.runtime()) if v.id not in known], "the dump of the form")
-        dump = next(v for v in views(orders.runtime()) if v.id not in known)
-        assert [t.table for t in dump.tables] == [f"{orders.schema}.orders"]
-        page.goto(f"{started.url}/plugin/sluice")
-        card = page.frame_locator("iframe").locator("article[data-pipeline=case]")
-        assert (dump.tuning.chunk_rows, dump.tuning.max_rows_per_second) == (100, 300)
-        wait_until(lambda: one_view(orders.runtime(), dump.id).rows > 200, "some rows")
-        expect(card.locator("section[data-dump=running]")).to_be_visible()
-        page.wait_for_timeout(1500)
-        shot(page, "page-dump-running")
-        pause(orders.runtime(), dump.id, by="tester")
-        expect(card.locator("section[data-dump=paused]")).to_be_visible()
-        page.wait_for_timeout(1200)
-        shot(page, "page-dump-paused")
-        resume(orders.runtime(), dump.id, by="tester")
-        wait_until(lambda: one_view(orders.runtime(), dump.id).state == "done", "the end of the dump", 120)
-        expect(card.locator("section[data-dump=done]").first).to_be_visible()
-        wait_until(lambda: equal(orders), "equal sides")
-        for name, scheme, width in (("page-dark", "dark", 1440), ("page-narrow", "light", 420)):
-            other = _login(browser, started, scheme, width)
-            other.goto(f"{started.url}/plugin/sluice")
-            expect(other.frame_locator("iframe").locator("article[data-pipeline=case]")).to_be_visible()
-            other.wait_for_timeout(2500)
-            shot(other, name)
-        again = started.trigger(
-            DAG, {"tables": [f"{orders.schema}.orders"], "max_rows_per_second": 50, "chunk_rows": 20}
-        )
-        wait_until(lambda: len(views(orders.runtime())) > len(known) + 1, "another dump")
-        last = views(orders.runtime())[-1]
-        cancel(orders.runtime(), last.id, by="tester")
-        assert started.wait_for_run(DAG, again, 90) == "success"
-        page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
-        time.sleep(2)
-        shot(page, "backfill-run")
-
-
-def _login(browser: Any, at: TestAirflow, scheme: str = "light", width: int = 1440) -> Any:
-    page = browser.new_context(viewport={"width": width, "height": 1100}, color_scheme=scheme).new_page()
-    page.set_default_timeout(30_000)
-    page.goto(at.url)
-    page.fill('input[name="username"]', "admin")
-    page.fill('input[name="password"]', at.password)
-    page.click('button[type="submit"]')
-    page.wait_for_url(lambda url: "/auth/login" not in url)
-    return page
+    page = login(browser, started.url, started.password)
+    page.goto(f"{started.url}/dags/{DAG}")
+    page.get_by_role("button", name="Trigger").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("Replace").first.wait_for()
+    page.wait_for_timeout(800)
+    shot(page, "backfill-form")
+    dialog.locator("[name='element_replace']").first.evaluate("box => box.click()")
+    dialog.get_by_role("combobox").first.click()
+    page.get_by_role("option", name=f"{orders.schema}.orders").click()
+    page.keyboard.press("Tab")
+    for section, values in (
+        ("Which rows", {"first_key": "0"}),
+        ("How fast", {"chunk_rows": "100", "max_rows_per_second": "300"}),
+    ):
+        dialog.get_by_text(section, exact=True).first.click()
+        page.wait_for_timeout(700)
+        for name, value in values.items():
+            dialog.locator(f"[name='element_{name}']").fill(value)
+    shot(page, "backfill-form-filled")
+    dialog.get_by_role("button", name="Trigger").last.click()
+    wait_until(lambda: [v for v in views(orders.runtime()) if v.id not in known], "the dump of the form")
+    dump = next(v for v in views(orders.runtime()) if v.id not in known)
+    assert [t.table for t in dump.tables] == [f"{orders.schema}.orders"]
+    page.goto(f"{started.url}/plugin/sluice")
+    card = page.frame_locator("iframe").locator("article[data-pipeline=case]")
+    assert (dump.tuning.chunk_rows, dump.tuning.max_rows_per_second) == (100, 300)
+    wait_until(lambda: one_view(orders.runtime(), dump.id).rows > 200, "some rows")
+    expect(card.locator("section[data-dump=running]")).to_be_visible()
+    page.wait_for_timeout(1500)
+    shot(page, "page-dump-running")
+    pause(orders.runtime(), dump.id, by="tester")
+    expect(card.locator("section[data-dump=paused]")).to_be_visible()
+    page.wait_for_timeout(1200)
+    shot(page, "page-dump-paused")
+    resume(orders.runtime(), dump.id, by="tester")
+    wait_until(lambda: one_view(orders.runtime(), dump.id).state == "done", "the end of the dump", 120)
+    expect(card.locator("section[data-dump=done]").first).to_be_visible()
+    wait_until(lambda: equal(orders), "equal sides")
+    for name, scheme, width in (("page-dark", "dark", 1440), ("page-narrow", "light", 420)):
+        other = login(browser, started.url, started.password, scheme=scheme, width=width)
+        other.goto(f"{started.url}/plugin/sluice")
+        expect(other.frame_locator("iframe").locator("article[data-pipeline=case]")).to_be_visible()
+        other.wait_for_timeout(2500)
+        shot(other, name)
+    again = started.trigger(DAG, {"tables": [f"{orders.schema}.orders"], "max_rows_per_second": 50, "chunk_rows": 20})
+    wait_until(lambda: len(views(orders.runtime())) > len(known) + 1, "another dump")
+    last = views(orders.runtime())[-1]
+    cancel(orders.runtime(), last.id, by="tester")
+    assert started.wait_for_run(DAG, again, 90) == "success"
+    page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
+    time.sleep(2)
+    shot(page, "backfill-run")

@@ -19,8 +19,8 @@ import pytest
 
 from sluice.errors import RetryableError
 from tests.airflows import TestAirflow, airflow, wait_until
+from tests.browsers import login
 from tests.pipelines import Case, case
-from tests.ui.conftest import CHROMIUM, FLAGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DAG = "sync__case"
@@ -206,35 +206,24 @@ def test_lag_and_positions_are_metrics_at_work_and_at_rest(
     wait_until(lambda: settled(orders), "delivery after resume")
 
 
-def test_the_form_in_the_browser(orders: Case, east: TestAirflow, tmp_path: Path) -> None:
+def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any, tmp_path: Path) -> None:
     """A person presses Trigger, chooses, and sees a green run."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium")
     folder = Path(os.environ.get("SLUICE_SCREENSHOTS") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_context(viewport={"width": 1440, "height": 1100}).new_page()
-        page.set_default_timeout(30_000)
-        page.goto(east.url)
-        page.fill('input[name="username"]', "admin")
-        page.fill('input[name="password"]', east.password)
-        page.click('button[type="submit"]')
-        page.wait_for_url(lambda url: "/auth/login" not in url)
-        page.goto(f"{east.url}/dags/sluice_control")
-        page.get_by_role("button", name="Trigger").first.click()
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_text("What to do").first.wait_for()
-        page.wait_for_timeout(1000)
-        page.screenshot(path=str(folder / "control-form.png"))
-        dialog.locator("[name='element_reason']").fill("tea")
-        page.screenshot(path=str(folder / "control-form-2.png"))
-        dialog.get_by_role("button", name="Trigger").last.click()
-        wait_until(lambda: not _permit(orders).open, "the pause from the form")
-        page.wait_for_timeout(2000)
-        page.screenshot(path=str(folder / "control-run.png"))
-        browser.close()
+    page = login(browser, east.url, east.password)
+    page.goto(f"{east.url}/dags/sluice_control")
+    page.get_by_role("button", name="Trigger").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("What to do").first.wait_for()
+    page.wait_for_timeout(1000)
+    page.screenshot(path=str(folder / "control-form.png"))
+    dialog.locator("[name='element_reason']").fill("tea")
+    page.screenshot(path=str(folder / "control-form-2.png"))
+    dialog.get_by_role("button", name="Trigger").last.click()
+    wait_until(lambda: not _permit(orders).open, "the pause from the form")
+    page.wait_for_timeout(2000)
+    page.screenshot(path=str(folder / "control-run.png"))
+    page.context.close()
     assert _permit(orders).reason == "tea"
     assert _permit(orders).by == "admin@airflow"
     east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "case", "action": "resume"}))

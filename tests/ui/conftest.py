@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,24 +19,9 @@ import pytest
 
 from sluice.stack import ports
 from sluice.stack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
+from tests.browsers import CHROMIUM, login
 from tests.dags import standin
 from tests.dags.conftest import PIPELINE
-
-CHROMIUM = (
-    os.environ.get("CHROMIUM")
-    or shutil.which("chromium")
-    or shutil.which("chromium-browser")
-    or shutil.which("google-chrome")
-)
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @dataclass(frozen=True)
@@ -89,31 +73,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def browser(stack: Stack) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="session")
 def open_page(browser: Any, stack: Stack) -> Callable[..., Any]:
     """Opens a page of Airflow, logged in through its form; ``scheme``: light or dark."""
 
-    def login(scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": 1440, "height": 1000}, color_scheme=scheme)
-        context.set_default_timeout(30_000)
-        page = context.new_page()
-        page.goto(stack.url)
-        page.fill('input[name="username"]', "admin")
-        page.fill('input[name="password"]', stack.password)
-        page.click('button[type="submit"]')
-        page.wait_for_url(lambda url: "/auth/login" not in url)
-        return page
+    def opened(scheme: str = "light") -> Any:
+        return login(browser, stack.url, stack.password, scheme=scheme, height=1000)
 
-    return login
+    return opened
 
 
 @pytest.fixture

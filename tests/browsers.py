@@ -1,0 +1,52 @@
+"""A real browser for the tests that look at pages: Debian's Chromium, one a process, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+CHROMIUM = (
+    os.environ.get("CHROMIUM")
+    or shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
+)
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A running Chromium; Playwright drives only one in a process."""
+    driver = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium (apt-get install chromium, or set CHROMIUM)")
+    with driver.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS)
+        yield started
+        started.close()
+
+
+def login(
+    browser: Any, url: str, password: str, *, scheme: str = "light", width: int = 1440, height: int = 1100
+) -> Any:
+    """A page of Airflow at ``url``, logged in as admin through its form. ``scheme``: light or dark."""
+    page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
+    page.set_default_timeout(30_000)
+    page.goto(url)
+    page.fill('input[name="username"]', "admin")
+    page.fill('input[name="password"]', password)
+    page.click('button[type="submit"]')
+    page.wait_for_url(lambda at: "/auth/login" not in at)
+    return page
