@@ -41,11 +41,24 @@ signal.signal(signal.SIGTERM, _interrupt)  # a run that is ended from outside st
 _ORDER = ("faults", "ui", "integration", "dags", "contract", "unit")
 """Folders with the longest files first: two workers that share the files end at about the same time."""
 
+_WHOLE_MACHINE = ("test_airflow_", "test_spark_submit", "test_stack")
+"""Files that start an Airflow, or a Spark of their own."""
 
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which workers take them."""
+    """What workers take: whole files, and of those that keep the machine busy by themselves only one at a time."""
     folders = {name: place for place, name in enumerate(_ORDER)}
-    items.sort(key=lambda item: folders[item.path.relative_to(_ROOT / "tests").parts[0]])
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(_ROOT / "tests").parts[0]
+
+    def busy(item: pytest.Item) -> bool:
+        return folder(item) in {"faults", "ui"} or item.path.name.startswith(_WHOLE_MACHINE)
+
+    items.sort(key=lambda item: (not busy(item), folders[folder(item)]))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("machine" if busy(item) else item.path.stem))
 
 
 from tests.browsers import browser  # noqa: E402
