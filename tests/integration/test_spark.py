@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.errors import Fenced, RuleError, SparkUnavailable
 from sluice.spark.connect import ConnectRunner
+from sluice.spark.frames import FrameTable
 from tests.integration.batches import Delivery, checksum
 from tests.integration.spark_functions import faulty, picky, slow, square
 from tests.integration.test_target_mysql import DDL, insert, people, rows, update
@@ -50,14 +54,34 @@ def test_code_that_a_worker_lacks_is_named(runner: ConnectRunner) -> None:
     only_here.__qualname__ = "only_here"
     module = type(os)("no_such_module")
     module.only_here = only_here  # type: ignore[attr-defined]
-    import sys
-
     sys.modules["no_such_module"] = module
     try:
         with pytest.raises(Exception, match="No module named 'no_such_module'"):
             runner.run(only_here, [1], description="elsewhere")
     finally:
         del sys.modules["no_such_module"]
+
+
+def _one(number: int) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch([pa.array([f"row {number}"])], names=["text"])
+
+
+def _with_a_function(frame: Any) -> Any:
+    from pyspark.sql import functions as f
+
+    return frame.withColumn("text", f.udf(lambda text: text + "!", "string")("text"))
+
+
+def _report(batches: Iterator[pa.RecordBatch]) -> bytes:
+    return ", ".join(text for batch in batches for text in batch.column(0).to_pylist()).encode()
+
+
+def test_a_frame_behind_another_job_finds_its_session(runner: ConnectRunner) -> None:
+    """The job before has closed the session that it left behind in this thread."""
+    table = FrameTable(pa.schema([("text", pa.string())]), 1, _one, _with_a_function, _report, sys.modules[__name__])
+    for _ in range(2):
+        runner.run(square, [1], description="squares")
+        assert runner.frames([table]) == [b"row 0!"]
 
 
 def test_no_units(runner: ConnectRunner) -> None:

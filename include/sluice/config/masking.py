@@ -31,6 +31,6 @@ class Masking:
 
 def without_values(message: str) -> str:
     """A server's message with whatever stands between its quotes replaced; the name of a column at its end stays."""
-    column = re.search(r" for (?:column|key) '[^']*'(?: at row \d+)?\W*$", message)
+    column = re.search(r" for (?:column|key) '[^']*'(?: at row \d+)?(?: \(error \d+\))?\W*$", message)
     head, tail = (message[: column.start()], message[column.start() :]) if column else (message, "")
     return re.sub(r"'.*'", f"'{SHOWN}'", head, flags=re.DOTALL) + tail

@@ -41,7 +41,7 @@ def _visible(session: SparkSession) -> Iterator[None]:
     """While a rule is called, the functions of pyspark.sql in its file find this session."""
     before = os.environ.get(_REMOTE)
     os.environ[_REMOTE] = "1"
-    SparkSession._set_default_and_active_session(session)
+    SparkSession._default_session = SparkSession._active_session.session = session  # in place of one that was closed
     try:
         yield
     finally:
