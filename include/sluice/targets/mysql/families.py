@@ -26,13 +26,13 @@ from sluice.model.tables import TableId
 from sluice.targets.base import PlannedTable, Reference, Remark, TableChanges, TargetTable
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS, quoted, quoted_table, user_fields
-from sluice.targets.mysql.tables import rows_about
+from sluice.targets.mysql.tables import views_about
 
 SHOWN_KEYS = 3
 
 
 def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
-    """The foreign keys from ``tables`` and to them; two queries however many there are. Tables have the spelling asked for."""
+    """The foreign keys from ``tables`` and to them; one round trip however many there are. Tables have the spelling asked for."""
     if not tables:
         return []
     rest = (
@@ -40,16 +40,18 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
         "referenced_table_schema, referenced_table_name, referenced_column_name"
     )
     behind = "AND referenced_table_name IS NOT NULL ORDER BY constraint_schema, table_name, constraint_name, ordinal_position"
+    ends = ("table_schema, table_name", "referenced_table_schema, referenced_table_name")
+    views = [("key_column_usage", f"{first}, {rest}", behind) for first in ends]
+    name, answers = views_about(cursor, tables, *views)
+    asked = {name(table): table for table in tables}
     columns: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
-    for first in ("table_schema, table_name", "referenced_table_schema, referenced_table_name"):
-        name, found = rows_about(cursor, tables, "key_column_usage", f"{first}, {rest}", behind)
-        asked = {name(table): table for table in tables}
+    for found in answers:
         seen: dict[tuple[TableId, str, TableId], list[tuple[str, str]]] = {}
         for table in tables:
             for _, constraint, schema, child, column, parent_schema, parent, parent_column in found[name(table)]:
-                ends = [TableId(schema, child), TableId(parent_schema, parent)]
-                ends = [asked.get(name(end), end) for end in ends]
-                seen.setdefault((ends[0], constraint, ends[1]), []).append((column, parent_column))
+                mine, theirs = TableId(schema, child), TableId(parent_schema, parent)
+                pair = (asked.get(name(mine), mine), constraint, asked.get(name(theirs), theirs))
+                seen.setdefault(pair, []).append((column, parent_column))
         columns |= seen
     return [
         Reference(constraint, child, tuple(c for c, _ in pairs), parent, tuple(p for _, p in pairs))
