@@ -32,7 +32,7 @@ servers: venv
 	@$(BIN)/python -c "from sluice.stack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
 
 test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers
-	@$(BIN)/python -m pytest -m "not bench" --durations=15 -n $${SLUICE_TEST_WORKERS:-2} --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not bench" --durations=15 -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
 
 test-fast: venv ## unit tests only: no server, no Spark, no Airflow
 	@$(BIN)/python -m pytest tests/unit -q

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 _ROOT = Path(__file__).resolve().parents[1]
 _AIRFLOW_HOME = tempfile.mkdtemp(prefix="sluice-airflow-")
@@ -41,24 +44,31 @@ signal.signal(signal.SIGTERM, _interrupt)  # a run that is ended from outside st
 _ORDER = ("faults", "ui", "integration", "dags", "contract", "unit")
 """Folders with the longest files first: two workers that share the files end at about the same time."""
 
-_WHOLE_MACHINE = ("test_airflow_", "test_spark_submit", "test_stack")
-"""Files that start an Airflow, or a Spark of their own."""
+_BUSY = re.compile(r"tests/(faults|ui)/|test_(airflow_|spark_submit|stack)")
+"""Files that keep a machine busy by themselves: they start an Airflow, or a Spark of their own."""
 
 
-@pytest.hookimpl(tryfirst=True)
+class _ByFile(LoadFileScheduling):
+    """Whole files to each worker, and the busy ones all to one: they take turns."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "busy" if _BUSY.search(nodeid) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """How ``make test`` shares the files."""
+    return _ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What workers take: whole files, and of those that keep the machine busy by themselves only one at a time."""
+    """Files in the order in which workers take them."""
     folders = {name: place for place, name in enumerate(_ORDER)}
-
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(_ROOT / "tests").parts[0]
-
-    def busy(item: pytest.Item) -> bool:
-        return folder(item) in {"faults", "ui"} or item.path.name.startswith(_WHOLE_MACHINE)
-
-    items.sort(key=lambda item: (not busy(item), folders[folder(item)]))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("machine" if busy(item) else item.path.stem))
+    items.sort(
+        key=lambda item: (
+            not _BUSY.search(item.nodeid),
+            folders[item.path.relative_to(_ROOT / "tests").parts[0]],
+        )
+    )
 
 
 from tests.browsers import browser  # noqa: E402
