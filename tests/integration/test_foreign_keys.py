@@ -359,3 +359,27 @@ def test_rows_written_in_any_sql_mode_end_equal(
             assert taken >= 1
             made.run_until_head()
             made.assert_equal("t")
+
+
+def test_a_copy_brings_children_before_their_parents(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Chunks come as they come; what is checked behind the copy is checked again."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    options = "    options: {foreign_keys: ordered}"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, target_extra=options, start="dump") as made:
+        text = made.yaml.replace("max_wait: 200ms", "max_wait: 200ms, max_changes: 10")
+        made.path.write_text(text + "\ndump: {chunk_rows: 5}\n")
+        for place in (mysql_source, mysql_target):
+            place.execute(*FAMILY, database=schema)
+        write(mysql_source, schema, random.Random(5), 300)
+        made.run_until_head()
+        made.assert_equal(*NAMES)
+        mysql_target.execute("DELETE FROM parents", "DELETE FROM children", database=schema)
+        mysql_source.execute(
+            "INSERT INTO parents VALUES (77, 'new')", "INSERT INTO children VALUES (77, 77, 1)", database=schema
+        )
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO children SELECT 78, MIN(id), 1 FROM parents", database=schema)
+        with pytest.raises(LoadError, match="foreign key constraint fails"):
+            made.run_until_head()

@@ -20,6 +20,7 @@ from sluice.flows.replacing import ReplacePart, plan_replaces
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
 from sluice.flows.watch import Watch
+from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
@@ -113,7 +114,7 @@ def _deliver(
     progress = loader.ddl_progress(number) if ddl else DdlProgress()
     watch()
     _follow(loader, fence, ddl.before, progress)
-    copying = _copied_since(state, record, target)
+    copying = _copied_since(runtime, state, record, target)
     results = (
         []
         if progress.rows
@@ -192,13 +193,14 @@ def _replaces(
     return found
 
 
-def _copied_since(state: PipelineState, batch: Batch, target: str) -> frozenset[TableId]:
-    """Source tables that a dump copies into ``target`` which was not over when the batch was drained."""
+def _copied_since(runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> frozenset[TableId]:
+    """Tables of ``target`` that a dump fills which was not over when the batch was drained."""
+    routes = Routes.compile(runtime.pipeline.mapping)
     found: set[TableId] = set()
     for name in state.dumps.ids():
         dump = state.dumps.get(name)
         if dump is None or dump.state is DumpState.CANCELLED or (dump.targets and target not in dump.targets):
             continue
         if not dump.ended_ms or dump.ended_ms >= batch.created_ms:
-            found |= {request.table for request in dump.tables}
+            found |= {routes.route(request.table).target for request in dump.tables}
     return frozenset(found)

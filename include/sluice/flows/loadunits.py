@@ -109,8 +109,8 @@ def plan_load(
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
-    Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: source tables that a dump
-    of the time of the batch, or later, copies.
+    Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: target tables that a dump
+    of the time of the batch, or later, fills.
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
       that leave a unique value), then upserts. Behind them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
@@ -126,9 +126,7 @@ def plan_load(
     if not tables and not stretches:
         return []
     known = dict(target.check([table.plan for table in tables]))
-    for table in tables:  # source tables whose rows a dump brings
-        if TableId(table.source_schema, table.source_table) in copying:
-            known[table.target] = replace(known[table.target], being_copied=True)
+    known = {table: _while_copied(info, copying) for table, info in known.items()}
     number = changeset.manifest.batch
     fence = Fence(epoch, number - 1, number)
     endpoints = Endpoints.of(resolver, [config.connection])
@@ -193,6 +191,14 @@ def plan_load(
     return phases
 
 
+def _while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
+    """A dump brings rows as they come: foreign keys from and to its tables are not checked until it is over."""
+    left = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
+    early = any(r.child == info.table and r.parent in copying for r in info.references)
+    generation = None if early else info.generation
+    return replace(info, being_copied=info.table in copying, generation=generation, references=left)
+
+
 def _in_halves(part: LoadPart, *, apart: bool) -> bool:
     """True if deletes and upserts of a table may be written apart."""
     return bool(part.table.key) and (apart or not part.table.unique_keys) and not any(f.partial for f in part.files)
@@ -211,9 +217,9 @@ def _verifying(part: LoadPart) -> list[LoadPart]:
         not {c.casefold() for c in r.parent_columns} <= key for r in table.references if r.parent == table.table
     )
     parted = any(r.parent == table.table for r in table.references) and any(f.deletes or unkeyed for f in part.files)
-    came = table.generation is None and any(f.inserts or f.updates for f in part.files)
-    asks = table.references and (parted or came)
-    return [replace(part, deletes=False, upserts=False, verify=True, replaces=())] if asks else []
+    child = table.generation is None and any(r.child == table.table for r in table.references)
+    came = child and any(f.inserts or f.updates for f in part.files)
+    return [replace(part, deletes=False, upserts=False, verify=True, replaces=())] if parted or came else []
 
 
 def _in_order_of_families(

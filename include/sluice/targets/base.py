@@ -113,7 +113,8 @@ class TargetTable:
         key: the planned key, in the target's spelling; empty for a table without a key.
         being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
         generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
-        references: foreign keys that the target does not check while rows are written, from this table or to it.
+        references: foreign keys from this table and to it that have to hold behind the batch. Those from it the target checks as rows are written,
+            if the table has a generation.
     """
 
     table: TableId

@@ -71,7 +71,7 @@ def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Referenc
     order = generations(parents)
     result = {}
     for table, info in tables.items():
-        mine = [r for r in references if r.parent == table or (r.child == table and order[table] is None)]
+        mine = [r for r in references if table in {r.parent, r.child}]
         key = {name.casefold() for name in info.key}
         named = dict.fromkeys(r.parent_columns for r in mine if r.parent == table)
         more = [c for c in named if not {name.casefold() for name in c} <= key and c not in info.unique_keys]
