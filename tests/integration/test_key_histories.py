@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 
 from tests.pipelines import Case, case
 from tests.smallunits import small_units
+
+EXAMPLES = int(os.environ.get("SLUICE_HISTORIES", "2"))
+"""Of each setting; 60 take two minutes each."""
 
 WORDS = ["a", "A", "á", "a ", "A  ", "ss", "ß", "SS", "", " ", "b", "B\t"]
 COMMON = {
@@ -118,10 +122,4 @@ def test_a_spelling_that_goes_and_comes_again(words_: Words) -> None:
 
 
 def test_random_histories(words_: Words) -> None:
-    words_.follow_at_random(2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_many_random_histories(words_: Words) -> None:
-    words_.follow_at_random(60)
+    words_.follow_at_random(EXAMPLES)

@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import LoadError
+from sluice.errors import LoadError, MappingError
 from sluice.flows.admin import skip
 from sluice.flows.letters import letters
 from sluice.flows.replay import replay
 from tests.pipelines import Case, case
 from tests.servers import setting
 
+PICKY = "def transform(row, context):\n    if row['name'] == 'bad':\n        raise ValueError('bad')\n    return row\n"
+
 
 @pytest.fixture
 def refusing(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
     """A target that refuses texts of more than five characters, until :func:`mended`."""
     schema = fresh_schema(mysql_source, mysql_target)
-    extra = f"mapping: [{{from: {schema}.named, to: {schema}.named, key: [code]}}]"
+    extra = f"rules: engine.yaml\nmapping: [{{from: {schema}.named, to: {schema}.named, key: [code]}}]"
     with case(
         tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=extra, target_extra="    on_error: dead_letter"
     ) as made:
+        (tmp_path / "rules/engine.yaml").write_text(
+            "rules: [{name: picky, path: picky.py, on_error: dead_letter, match: {table: named}}]\n"
+        )
+        (tmp_path / "rules/picky.py").write_text(PICKY)
         for server, size in ((mysql_source, 40), (mysql_target, 5)):
             server.execute(
                 f"CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR({size}))",
@@ -99,6 +105,30 @@ def test_a_row_whose_key_the_mapping_names(refusing: Case) -> None:
     )
     assert mended(refusing) == ["superseded", "superseded", "replayed"]
     refusing.assert_equal("named")
+
+
+def test_a_row_that_a_rule_refused_and_whose_key_the_mapping_names(refusing: Case) -> None:
+    at_source(
+        refusing,
+        "INSERT INTO named VALUES (1, 'bad'), (2, 'bad'), (3, 'bad')",
+        "UPDATE named SET code = 7, name = 'good' WHERE code = 1",
+        "DELETE FROM named WHERE code = 2",
+    )
+    (refusing.folder / "rules/picky.py").write_text("def transform(row, context):\n    return row\n")
+    assert [one.op for one in letters(refusing.runtime())] == ["insert"] * 3 + ["delete"] * 2
+    assert mended(refusing) == ["superseded", "superseded", "replayed", "replayed", "replayed"]
+    refusing.assert_equal("named")
+
+
+def test_a_skipped_batch_says_which_definitions_it_leaves_out(refusing: Case) -> None:
+    refusing.target.execute("DROP TABLE heap", database=refusing.schema)
+    refusing.source.execute(
+        "INSERT INTO heap VALUES (1, 'a')", "ALTER TABLE heap ADD COLUMN more INT", database=refusing.schema
+    )
+    with pytest.raises(MappingError):
+        refusing.run_until_head()
+    plan = skip(refusing.runtime(), "copy", 1, by="test", reason="", dry_run=True)
+    assert any("no replay does it: ALTER TABLE heap ADD COLUMN more INT" in line for line in plan.steps)
 
 
 def test_a_skipped_batch_of_rows_whose_key_the_mapping_names(refusing: Case) -> None:
