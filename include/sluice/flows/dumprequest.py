@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import pymysql
 import structlog
 
 from sluice.binlog.connection import ServerInfo, open_connection, rows_of, server_info
@@ -29,6 +31,7 @@ _TABLES = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
     "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
+TABLES_A_SELECT = 500
 _KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
     "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
     "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
@@ -44,6 +47,19 @@ def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
     selection = Selection.compile(runtime.pipeline.capture)
     found = {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLES)}
     return {table: rows for table, rows in found.items() if selection.wants(table)}
+
+
+def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
+    """The server's guess of their rows now. In :func:`captured_tables` it may be a day old: MySQL remembers what information_schema said."""
+    with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
+        rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
+    found: dict[TableId, int] = {}
+    for at in range(0, len(tables), TABLES_A_SELECT):
+        names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
+        pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
+        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"  # noqa: S608
+        found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
+    return found
 
 
 def keyless_tables(connection: Any) -> set[TableId]:
@@ -99,17 +115,18 @@ def new_dump(
     ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. ``replace_rows``: what the targets hold
     and the source does not, goes, where that can be told. A table without a key needs one of the two.
     """
-    estimates = captured_tables(runtime, connection)
+    captured = captured_tables(runtime, connection)
     keyless = keyless_tables(connection)
     routes = Routes.compile(runtime.pipeline.mapping)
     wanted = [t for t in tables if not isinstance(t, TableRequest)]
-    reasons = why_not(runtime, wanted, estimates, keyless) if replace_rows else {}
+    rows = estimates(connection, wanted)
+    reasons = why_not(runtime, wanted, captured, keyless) if replace_rows else {}
     requests = tuple(
         t
         if isinstance(t, TableRequest)
         else TableRequest(
             t,
-            estimate=estimates.get(t, 0),
+            estimate=rows.get(t, 0),
             keyless=t in keyless and not routes.route(t).key,
             identity=routes.route(t).key if t in keyless else (),
             replace=replace_rows and t not in reasons and not (t in keyless and routes.route(t).key),
@@ -185,6 +202,7 @@ def start(
         require_together(asked, len(tables))
         keyless = keyless_tables(connection)
         reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
+        rows = estimates(connection, tables)
         plan = Planner(runtime, state, connection, info, asked, keyless, id_ or new_id(), dry_run)
         requests, left, stay = [], [], []
         for ordinal, table in enumerate(tables):
@@ -194,7 +212,7 @@ def start(
             if not asked.tables and plan.is_keyless(table) and (why or not asked.replace):
                 left.append(f"{table} ({why or 'no primary key'})")
                 continue
-            request, why = plan.request(ordinal, table, captured[table], replace_rows=asked.replace and not why) or (
+            request, why = plan.request(ordinal, table, rows.get(table, 0), replace_rows=asked.replace and not why) or (
                 None,
                 why,
             )

@@ -112,14 +112,14 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
     rows, pace = "Which rows", "How fast"
     listed = {"examples": list(captured)} if captured else {}
     return {
-        "tables": Param([], type="array", title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
+        "tables": Param([], type=["null", "array"], title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
         "targets": Param(
-            [], type="array", title="Targets", description="Who gets the rows; none: all of them.",
+            [], type=["null", "array"], title="Targets", description="Who gets the rows; none: all of them.",
             examples=[t.name for t in pipeline.targets],
         ),
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Only say which tables, and about how many rows."),
+        "dry_run": Param(False, type=["null", "boolean"], title="Dry run", description="Only say which tables, and about how many rows."),
         "replace": Param(
-            False, type="boolean", title="Replace",
+            False, type=["null", "boolean"], title="Replace",
             description="Also remove rows from the targets that the source does not have (any more); of a table without a key, all of them first.",
         ),
         "first_key": Param(None, type=text, title="First key", description="Key columns joined by commas; of one table.", section=rows),
@@ -133,7 +133,7 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
         "until": Param(None, type=text, format="date-time", title="Touched until", description="… up to here.", section=rows),
         "index": Param(
             None, type=text, title="Index", description="Cut one table by this index, not by its primary key; first and last key mean it.",
-            section=pace,
+            section=rows,
         ),
         "chunk_rows": Param(dump.chunk_rows, type="integer", minimum=1, title="Rows a chunk", section=pace),
         "parallelism": Param(dump.parallelism, type="integer", minimum=1, maximum=64, title="Chunks at the same time", section=pace),
@@ -199,7 +199,7 @@ class PlanDumpOperator(SluiceOperator):
                     id_=name,
                 )
             except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
-                raise AirflowFailException(str(error)) from error
+                raise AirflowFailException(str(error)) from None
         if asked.get("dry_run"):
             lines = [f"| {t.table} | about {t.estimate:,} |" for t in dump.tables]
             note.write(
@@ -246,7 +246,7 @@ class ReadDumpOperator(SluiceOperator):
             try:
                 work(runtime, name, tables=tables)
             except DumpRefused as error:  # nothing to wait for, either
-                raise AirflowFailException(str(error)) from error
+                raise AirflowFailException(str(error)) from None
         seen = one_view(open_runtime(self.pipeline), name)
         mine = [t for i, t in enumerate(seen.tables) if i in tables]
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
