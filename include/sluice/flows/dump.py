@@ -94,35 +94,43 @@ def work(
         ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
             source does not answer. The dump goes on where it stood when somebody works on it again.
     """
-    shared = _Shared(stop or threading.Event(), hook=hook)
+    shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
     with runtime.state() as state:
         dump = state.dumps.require(dump_id)
         threads: list[threading.Thread] = []
-        while True:
-            dump = state.dumps.require(dump_id)
-            if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
-                break
-            if is_placed(state.dumps, dump, tables):
-                break
-            threads = [t for t in threads if t.is_alive()]
-            if not _unread(state.dumps, dump, tables):
-                shared.stop.wait(LOOK_EVERY_S)
-                continue
-            while len(threads) < dump.tuning.parallelism:
-                number = len(threads)
-                thread = threading.Thread(
-                    target=_worker, args=(runtime, dump_id, tables, number, shared), name=f"dump-{number}", daemon=True
-                )
-                thread.start()
-                threads.append(thread)
-            shared.stop.wait(LOOK_EVERY_S * 2)
-        shared.stop.set()
-        for thread in threads:
-            thread.join()
+        try:
+            while True:
+                dump = state.dumps.require(dump_id)
+                if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
+                    break
+                if stop is not None and stop.is_set():
+                    break
+                if is_placed(state.dumps, dump, tables):
+                    break
+                threads = [t for t in threads if t.is_alive()]
+                if not _unread(state.dumps, dump, tables):
+                    shared.stop.wait(LOOK_EVERY_S)
+                    continue
+                while len(threads) < dump.tuning.parallelism:
+                    number = len(threads)
+                    thread = threading.Thread(
+                        target=_worker,
+                        args=(runtime, dump_id, tables, number, shared),
+                        name=f"dump-{number}",
+                        daemon=True,
+                    )
+                    thread.start()
+                    threads.append(thread)
+                shared.stop.wait(LOOK_EVERY_S * 2)
+        finally:  # also when ZooKeeper is gone: no thread goes on behind its caller's back
+            shared.stop.set()
+            for thread in threads:
+                thread.join()
         if shared.errors:
             error = shared.errors[0]
             if isinstance(error, TerminalError):
-                state.dumps.add_note(dump_id, f"work stopped: {error.message}")
+                with suppress(SluiceError):
+                    state.dumps.add_note(dump_id, f"work stopped: {error.message}")
             raise error
         return settle(state, dump_id)
 

@@ -54,7 +54,7 @@ def dump_moved(
         requests: list[TableRequest] = []
         for ordinal, request in enumerate(dump.tables):
             mine = [f for f in changed if f.table_id == request.table]
-            if not mine or request.keyless or _is_over(state, dump, ordinal):
+            if not mine or request.keyless or _is_over(state, dump, ordinal, request):
                 continue
             keys = _moved_keys(store, mine, partial, request)
             if keys:
@@ -75,10 +75,11 @@ def dump_moved(
     return made
 
 
-def _is_over(state: PipelineState, dump: Dump, ordinal: int) -> bool:
-    """True if every row of the table is placed, or none is read yet: then a chunk that is to come has the row where it is now."""
+def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableRequest) -> bool:
+    """True if every row of the table is placed, or none of a whole table is read yet: then a chunk that is to come has the row where it is now."""
     plan = state.dumps.planned(dump.id, ordinal)
-    if replace(plan, version=-1) == TablePlanned():
+    whole = not (request.key_file or request.where or request.lower or request.upper)
+    if whole and replace(plan, version=-1) == TablePlanned():
         return True
     return plan.exhausted and not any(chunk.id.table == ordinal for chunk in state.dumps.chunks(dump.id))
 
