@@ -40,6 +40,10 @@ def _interrupt(*_: object) -> None:
 
 
 signal.signal(signal.SIGTERM, _interrupt)  # a run that is ended from outside still stops its servers
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # started in the background by a shell: programs under test are to hear it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _ORDER = ("faults", "ui", "integration", "dags", "contract", "unit")
 """Folders with the longest files first: two workers that share the files end at about the same time."""
