@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,21 @@ class TestAirflow:
         return json.dumps(self.api.call("GET", path), ensure_ascii=False)
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
-        """Start a run as a person would; returns its id."""
-        run = self.api.call("POST", f"/dags/{dag_id}/dagRuns", {"conf": dict(conf), "logical_date": None})
-        return str(run["dag_run_id"])
+        """Start a run as a person would, who presses again when Airflow's database is busy (SQLite); returns its id."""
+        run = f"by_a_test__{uuid.uuid4().hex}"
+        for pause_s in (0.5, 1.0, 2.0, 4.0, None):
+            try:
+                body = {"dag_run_id": run, "conf": dict(conf), "logical_date": None}
+                self.api.call("POST", f"/dags/{dag_id}/dagRuns", body)
+            except RetryableError as error:
+                if "answered 409" in str(error):  # the answer before was wrong: it is there
+                    break
+                if "answered 5" not in str(error) or pause_s is None:
+                    raise
+                time.sleep(pause_s)
+            else:
+                break
+        return run
 
     def wait_for_run(self, dag_id: str, run_id: str, patience_s: float = 60) -> str:
         """The state in which the run ended."""
