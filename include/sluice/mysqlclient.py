@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import COMMAND
+
+from sluice.config.connections import unverified
 
 if TYPE_CHECKING:
     _Base = pymysql.connections.Connection[Any]
@@ -74,12 +75,4 @@ class MySQLConnection(_Base):
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         """Loading the system's certificates takes 20 ms a connection, and nothing is verified with them."""
-        return super()._create_ssl_ctx(sslp) if sslp else _unverified()  # type: ignore[misc]
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+        return super()._create_ssl_ctx(sslp) if sslp else unverified()  # type: ignore[misc]

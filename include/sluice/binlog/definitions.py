@@ -18,7 +18,7 @@ from sluice.binlog.charsets import UTF8, tables_of
 from sluice.binlog.connection import rows_of
 from sluice.binlog.plan import BINARY_COLLATION, TablePlan, plan_table
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 
 _COLUMNS = (
     "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "
@@ -122,8 +122,8 @@ def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:
     fit = [name for name, index in indexes.items() if index.unique and not index.prefix]
     if len(fit) < 2:
         return "".join(fit)
-    place = ".".join("`" + part.replace("`", "``") + "`" for part in (table.schema, table.table))
-    return next(str(row[2]) for row in rows_of(connection, f"SHOW INDEX FROM {place}") if str(row[2]) in fit)
+    rows = rows_of(connection, f"SHOW INDEX FROM {quoted_table(table)}")
+    return next(str(row[2]) for row in rows if str(row[2]) in fit)
 
 
 def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
@@ -144,8 +144,7 @@ def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
     elif str(parts[0].get("IGNORED", "NO")).upper() == "YES":
         unfit, remedy = "it is ignored, and the server does not use it", "NOT IGNORED"
     if remedy:
-        place = ".".join(f"`{part}`" for part in (table.schema, table.table))
-        remedy = f"ALTER TABLE {place} ALTER INDEX `{name}` {remedy}; "
+        remedy = f"ALTER TABLE {quoted_table(table)} ALTER INDEX {quoted(name)} {remedy}; "
     whole = "" not in columns and all(part["SUB_PART"] is None for part in parts)
     unique = kind == "BTREE" and not int(parts[0]["NON_UNIQUE"]) and never_null and "" not in columns
     return Index(name, columns, unique, not whole, unfit, remedy)

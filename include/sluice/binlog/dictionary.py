@@ -12,7 +12,7 @@ import pymysql
 
 from sluice.binlog.connection import ServerInfo, rows_of
 from sluice.binlog.selection import SYSTEM_SCHEMAS
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.schema.collations import Collations
 from sluice.schema.columns import read_type
 from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
@@ -217,9 +217,10 @@ def _in_key_order(connection: Any, table: TableDefinition) -> TableDefinition:
     """Unique keys in the server's own order, where the first of several is what identifies a row."""
     if table.primary_key or sum(index.unique for index in table.indexes) < 2:
         return table
-    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in (table.table.schema, table.table.table))
     try:
-        order = list(dict.fromkeys(str(row[2]) for row in rows_of(connection, f"SHOW INDEX FROM {quoted}")))
+        order = list(
+            dict.fromkeys(str(row[2]) for row in rows_of(connection, f"SHOW INDEX FROM {quoted_table(table.table)}"))
+        )
     except pymysql.err.MySQLError:  # dropped meanwhile
         return table
     ranks = {name: rank for rank, name in enumerate(order)}

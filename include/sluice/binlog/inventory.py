@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.binlog.connection import rows_of
 from sluice.errors import UnsupportedType
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted_table
 
 _COLUMNS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
@@ -102,8 +102,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
 
 def create_statement(connection: Any, table: TableId) -> str:
     """SHOW CREATE TABLE of ``table``."""
-    quoted = ".".join("`" + name.replace("`", "``") + "`" for name in (table.schema, table.table))
-    return str(rows_of(connection, f"SHOW CREATE TABLE {quoted}")[0][1])
+    return str(rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1])
 
 
 def _column(row: tuple[Any, ...]) -> Column:

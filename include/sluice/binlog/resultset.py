@@ -24,7 +24,7 @@ from sluice.binlog.decode import _array, _binary, _sets
 from sluice.binlog.transcode import to_utf8
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SourceUnavailable
-from sluice.model.tables import ENUM_ERROR_VALUE, Column, ColumnKind, TableSchema
+from sluice.model.tables import ENUM_ERROR_VALUE, Column, ColumnKind, TableSchema, quoted
 
 K = ColumnKind
 
@@ -42,11 +42,6 @@ _WIDTHS = {
 _NUMBERS = {1: 1, 2: 2, 3: 4, 8: 8, 9: 4}
 """Bytes of a number in the protocol, by its type there."""
 _TEMPORAL = {K.DATE: 0, K.DATETIME: 1, K.TIMESTAMP: 2, K.TIME: 3}
-
-
-def quoted(name: str) -> str:
-    """An identifier in backticks."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def expression(column: Column) -> str:

@@ -26,7 +26,7 @@ from sluice.binlog.statements import named_tables, plain_sql
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SchemaUnknown, SourceUnavailable
 from sluice.model.positions import Position
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.schema.changes import ChangeKind, TableChange
 from sluice.schema.definitions import TableDefinition, Unknown
 from sluice.schema.state import SchemaState, Session
@@ -110,9 +110,8 @@ def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[Ta
     """Open each table once, which waits for a statement that is about to become visible."""
     rows_of(connection, f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
     for table in [*wanted, *others[: max(_OPENED_AT_MOST - len(wanted), 0)]]:
-        name = ".".join("`" + part.replace("`", "``") + "`" for part in (table.schema, table.table))
         try:
-            rows_of(connection, f"SELECT 1 FROM {name} WHERE FALSE")  # noqa: S608 - quoted
+            rows_of(connection, f"SELECT 1 FROM {quoted_table(table)} WHERE FALSE")  # noqa: S608 - quoted
         except pymysql.err.MySQLError as error:
             code = error.args[0] if error.args else 0
             if code == 1205 and table in wanted:

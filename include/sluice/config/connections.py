@@ -123,7 +123,7 @@ def tls_settings(endpoint: Endpoint) -> dict[str, Any]:
     if mode == "preferred":
         return files
     if mode == "required":
-        return files or {"ssl": _unverified()}
+        return files or {"ssl": unverified()}
     if mode in {"verify_ca", "verify_identity"}:
         return {**files, "ssl_verify_cert": True, "ssl_verify_identity": mode == "verify_identity"}
     raise ConfigError(
@@ -137,7 +137,8 @@ def _flag(value: Any) -> bool:
 
 
 @cache
-def _unverified() -> ssl.SSLContext:
+def unverified() -> ssl.SSLContext:
+    """Encrypts, and believes whoever answers. One a process: loading the system's certificates takes 20 ms."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -15,7 +15,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.tables import Column, ColumnKind
+from sluice.model.tables import Column, ColumnKind, quoted
 from sluice.model.temporal import to_text
 
 K = ColumnKind
@@ -24,11 +24,6 @@ _MOMENTS = {K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}
 _DECIMALS = {K.DECIMAL, K.FLOAT, K.DOUBLE}
 _BYTES = {K.BINARY, K.VARBINARY, K.BLOB}
 _NO_KEYS = {K.JSON, K.GEOMETRY, K.VECTOR}
-
-
-def quoted(name: str) -> str:
-    """An identifier in backticks."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def literals(column: Column, values: pa.Array) -> list[str]:

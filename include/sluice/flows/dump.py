@@ -22,7 +22,7 @@ from sluice.binlog.resultset import open_reader, select
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import after, among, key_literals, quoted, upto
+from sluice.dump.keys import after, among, key_literals, upto
 from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalError
 from sluice.flows.chunkfile import chunk_path, write_chunk
 from sluice.flows.dumpcut import (
@@ -40,7 +40,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.throttle import Throttle
 from sluice.flows.watermarks import Marker, end_of_log, make_marker, mark_table_of
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted
 
 _log = structlog.get_logger()
 

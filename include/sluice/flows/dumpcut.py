@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sluice.binlog.definitions import Definition, Index
 from sluice.binlog.resultset import expression
-from sluice.dump.keys import after, both, quoted, upto
+from sluice.dump.keys import after, both, upto
 from sluice.errors import DumpRefused
 from sluice.flows.dumpkeys import Key
 from sluice.model.dumps import TableRequest
-from sluice.model.tables import Column, TableId
+from sluice.model.tables import Column, TableId, quoted
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""

@@ -12,7 +12,7 @@ from sluice.binlog.connection import ServerInfo, collations, rows_of
 from sluice.binlog.definitions import Definition, read_definition
 from sluice.binlog.resultset import open_reader, text_rows
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import among, numbers_of, quoted, typed_literal
+from sluice.dump.keys import among, numbers_of, typed_literal
 from sluice.errors import ConfigError
 from sluice.flows.dumpcut import key_of, range_of, selection_sql
 from sluice.flows.dumpkeys import KEYS_A_SELECT, Key, TimeRange, touched_keys, typed_keys, write_keys
@@ -20,7 +20,7 @@ from sluice.flows.replacing import key_plan
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted
 from sluice.targets import open_target
 
 

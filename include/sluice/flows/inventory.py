@@ -14,7 +14,7 @@ from sluice.config.pipeline import ColumnConversion
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
 
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
@@ -126,11 +126,10 @@ def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, rou
     route = routes.route(table.id)
     if not route.keeps_columns:
         return plan
-    target = ".".join("`" + part.replace("`", "``") + "`" for part in (plan.target.schema, plan.target.table))
     sql = _COUNTER.sub("", create_statement(connection, table.id))
     if plan.target != plan.source:
         sql = _CONSTRAINT.sub("", sql)
-    sql = _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {target}", sql, count=1)
+    sql = _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(plan.target)}", sql, count=1)
     return PlannedTable(plan.target, plan.source, plan.columns, sql, plan.flavour)
 
 

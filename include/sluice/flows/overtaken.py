@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,18 +84,21 @@ class Afterwards:
             raise _unproven(f"batch {batch} is no longer stored, so nobody can say whether this row was changed since")
         return manifest
 
-    @property
+    @cached_property
     def _stored(self) -> set[int]:
         return set(self.runtime.store.batches())
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes.compile(self.runtime.pipeline.mapping)
 
     def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
         """True if ``found``, of the source, is ``table`` or goes to it; a found schema stands for all of its tables."""
         if not at_target:
             return found == table or (not found.table and found.schema == table.schema)
-        routes = Routes.compile(self.runtime.pipeline.mapping)
         if found.table:
-            return routes.route(found).target == table
-        return routes.route(TableId(found.schema, table.table)).target.schema == table.schema
+            return self._routes.route(found).target == table
+        return self._routes.route(TableId(found.schema, table.table)).target.schema == table.schema
 
     def _emptied(
         self, rows: pa.Table, table: TableId, own: SegmentManifest, later: Sequence[SegmentManifest], *, at_target: bool

@@ -26,10 +26,9 @@ from sluice.binlog.marks import COLUMNS, mark_table
 from sluice.binlog.resultset import text_rows
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
-from sluice.dump.keys import quoted
 from sluice.errors import PreflightError
 from sluice.model.dumps import Chunk, Mark, Marking
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted
 
 SLOTS = 64
 _MAY_NOT_WRITE = {1044, 1142, 1227, 1290, 1792, 1836, 3989}

@@ -61,6 +61,16 @@ class TableId:
         return f"{self.schema}.{self.table}"
 
 
+def quoted(name: str) -> str:
+    """An identifier in backticks, as MySQL and MariaDB read it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_table(table: TableId) -> str:
+    """``schema``.``table``."""
+    return f"{quoted(table.schema)}.{quoted(table.table)}"
+
+
 class ColumnKind(StrEnum):
     """The MySQL column types, by family."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 
 from sluice.errors import DecodeError, LoadError
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.schema import statements as s
 from sluice.schema.changes import ChangeKind, TableChange
 from sluice.schema.lexer import Dialect
@@ -19,7 +19,6 @@ from sluice.schema.parser import parse_statement
 from sluice.schema.reader import Reader
 from sluice.targets.base import DdlStep
 from sluice.targets.mysql import definitions
-from sluice.targets.mysql.statements import quoted_table
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""

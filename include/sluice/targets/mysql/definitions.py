@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from sluice.errors import LoadError
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.schema.changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.targets.mysql.statements import quoted, quoted_table
 
 Naming = Callable[[str], str | None]
 """Source column -> target column, None for one that does not go over."""

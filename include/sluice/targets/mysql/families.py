@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from sluice.dump.keys import among
 from sluice.errors import LoadError
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import PlannedTable, Reference, Remark, TableChanges, TargetTable
 from sluice.targets.mysql import literals
-from sluice.targets.mysql.statements import MAX_KEYS, quoted, quoted_table, user_fields
+from sluice.targets.mysql.statements import MAX_KEYS, user_fields
 from sluice.targets.mysql.tables import views_about
 
 SHOWN_KEYS = 3

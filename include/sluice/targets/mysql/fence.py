@@ -16,8 +16,8 @@ from pymysql.constants import ER
 
 from sluice.errors import Fenced
 from sluice.model.positions import Position
+from sluice.model.tables import quoted
 from sluice.targets.base import Fence
-from sluice.targets.mysql.statements import quoted
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"

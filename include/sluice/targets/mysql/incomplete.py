@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model.tables import quoted, quoted_table
 from sluice.targets.base import TargetTable
 from sluice.targets.mysql import literals
-from sluice.targets.mysql.statements import Dialect, Statement, quoted, quoted_table, sent_fields, user_fields
+from sluice.targets.mysql.statements import Dialect, Statement, sent_fields, user_fields
 
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year")
 _TEMPORAL = ("date", "time", "datetime", "timestamp")

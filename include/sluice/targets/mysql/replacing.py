@@ -15,10 +15,9 @@ import pymysql
 from sluice.dump.keys import after, among, both, upto
 from sluice.errors import LoadError
 from sluice.mapping.types import SqlType, loss
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import LoadCount, PlannedColumn, PlannedTable, Replacement, TargetTable
 from sluice.targets.mysql import statements
-from sluice.targets.mysql.statements import quoted, quoted_table
 from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables
 
 KEPT = "_sluice_kept"

@@ -7,9 +7,8 @@ from typing import Any
 
 from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import PlannedColumn, PlannedTable, Remark
-from sluice.targets.mysql.statements import quoted, quoted_table
 from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table, rows_about
 
 

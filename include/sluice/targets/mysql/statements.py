@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import META_COLUMNS, quoted, quoted_table
 from sluice.targets.base import TargetTable
 from sluice.targets.mysql import literals
 
@@ -53,16 +53,6 @@ class Statement:
     rows: int
     lax: bool = False
     data: bytes | memoryview | None = None
-
-
-def quoted(name: str) -> str:
-    """An identifier in backticks."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def quoted_table(table: TableId) -> str:
-    """``schema``.``table``."""
-    return f"{quoted(table.schema)}.{quoted(table.table)}"
 
 
 def user_fields(schema: pa.Schema) -> list[pa.Field]:

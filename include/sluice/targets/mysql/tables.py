@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.errors import MappingError
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import PlannedColumn, PlannedTable, TargetTable
-from sluice.targets.mysql.statements import quoted, quoted_table
 
 _BY_ARROW = {
     "string": "longtext", "binary": "longblob",
