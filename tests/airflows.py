@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,33 @@ from sluice.stack import ports
 from sluice.stack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 
 
+class Keeper:
+    """Starts a component again that ended by itself, as ``sluice up``, systemd or Kubernetes do.
+
+    Airflow 3.3's scheduler may: where a task is cleared in the instant in which it ends, its update meets a row that has got another id,
+    and ``StaleDataError`` ends the process (on SQLite, which locks no rows).
+    """
+
+    def __init__(self, components: Mapping[str, AirflowComponent]) -> None:
+        self._components = components
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="keeper", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(1.0):
+            for kind, component in self._components.items():
+                if not component.running:
+                    print(f"Airflow's {kind} ended by itself and is started again; see {component.log}")
+                    component.stop(grace_s=2.0)  # what it left behind
+                    component.start(wait=False)
+
+    def stop(self) -> None:
+        """From now on what ends stays down."""
+        self._over.set()
+        self._thread.join()
+
+
 @dataclass
 class TestAirflow:
     """``folder``: its home and logs. ``components``: kind -> process."""
@@ -27,6 +55,13 @@ class TestAirflow:
     port: int
     password: str
     components: dict[str, AirflowComponent]
+    keeper: Keeper
+
+    def die(self) -> None:
+        """``kill -9`` to everything, as when a machine loses its power."""
+        self.keeper.stop()
+        for component in self.components.values():
+            component.kill()
 
     @property
     def url(self) -> str:
@@ -100,7 +135,11 @@ def airflow(
             component.start(wait=False)
         for component in components.values():
             component.wait()
-        yield TestAirflow(folder, port, keys["admin_password"], components)
+        keeper = Keeper(components)
+        try:
+            yield TestAirflow(folder, port, keys["admin_password"], components, keeper)
+        finally:
+            keeper.stop()
     finally:
         for component in reversed(components.values()):
             component.stop()

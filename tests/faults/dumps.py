@@ -21,6 +21,7 @@ from sluice.model.dumps import DumpState
 from tests.faults.world import SCHEMA, World
 
 KEYS = 400
+MOST_CHUNKS = 60
 
 
 class _Loop(threading.Thread):
@@ -97,9 +98,10 @@ def dump_amid(
             world.target.execute(f"INSERT IGNORE INTO `{SCHEMA}`.versions VALUES {lost}")
         runtime = world.runtime()
         names = [f"{SCHEMA}.versions", f"{SCHEMA}.orders"]
+        orders = world.source.execute(f"SELECT COUNT(*) FROM `{SCHEMA}`.orders")[0][0]
         pace = tuned(
-            runtime.pipeline,
-            chunk_rows=choose.choice((60, 300, 5000) if replace else (500, 5000)),
+            runtime.pipeline,  # the drain places a few chunks a batch: a long walk's tables are not cut into thousands
+            chunk_rows=max(choose.choice((60, 300, 5000) if replace else (500, 5000)), orders // MOST_CHUNKS),
             delay_ms=choose.choice((0, 50)),
             parallelism=2,
         )
@@ -119,7 +121,9 @@ def dump_amid(
                 return False
 
             try:
-                world.wait_until(done, f"the end of dump {dump}")
+                world.wait_until(done, f"the end of dump {dump} ({told})")
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n  {one_view(world.runtime(), dump)}") from None
             finally:
                 for worker in workers:
                     worker.kill()

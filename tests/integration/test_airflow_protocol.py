@@ -307,8 +307,7 @@ def test_a_second_installation_stands_by_and_takes_over(orders: Case, east: Test
             claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
         assert claims == {"east"}
         assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
-        for component in east.components.values():
-            component.kill()
+        east.die()
         change(orders, 10_300)
         died = time.monotonic()
 
