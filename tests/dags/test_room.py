@@ -24,10 +24,12 @@ def session(airflow_database: None) -> Any:
 
 
 def dag_with(session: Any, *runs: tuple[str, str | None], dag_id: str = DAG) -> None:
-    """A DAG with three places; ``runs``: (state of the run, state of its drain), oldest first."""
+    """A DAG with three places; ``runs``: (state of the run, state of its one task), oldest first."""
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.serialization.definitions.baseoperator import SerializedBaseOperator
     from airflow.utils.state import DagRunState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
     from sqlalchemy import select
@@ -37,7 +39,7 @@ def dag_with(session: Any, *runs: tuple[str, str | None], dag_id: str = DAG) -> 
         session.flush()
     session.add(DagModel(dag_id=dag_id, bundle_name="room", max_active_runs=3, is_paused=False, is_stale=False))
     session.flush()
-    for number, (state, _) in enumerate(runs):
+    for number, (state, task) in enumerate(runs):
         at = START + timedelta(seconds=number)
         session.add(
             DagRun(
@@ -50,6 +52,11 @@ def dag_with(session: Any, *runs: tuple[str, str | None], dag_id: str = DAG) -> 
             session.scalars(
                 select(DagRun).where(DagRun.run_id == f"run-{number}", DagRun.dag_id == dag_id)
             ).one().last_scheduling_decision = at
+        if task is not None:
+            session.flush()
+            made = TaskInstance(SerializedBaseOperator(task_id="drain"), None, run_id=f"run-{number}", state=task)
+            made.dag_id = dag_id
+            session.add(made)
     session.flush()
 
 
@@ -66,6 +73,7 @@ def startable(session: Any) -> list[str]:
     """What the scheduler would set running next, in its order."""
     from airflow.models.dagrun import DagRun
 
+    session.flush()
     return [run.run_id for run in DagRun.get_queued_dag_runs_to_set_running(session) if run.dag_id == DAG]
 
 
@@ -95,4 +103,27 @@ def test_a_new_run_waits_as_it_should(session: Any) -> None:
 
 def test_other_dags_are_left_alone(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", None), ("running", None), ("running", None), dag_id="shop")
+    assert make_room(session) == []
+
+
+def test_a_run_with_something_under_way_stays(session: Any) -> None:
+    dag_with(session, ("queued", None), ("running", None), ("running", "running"), ("running", "up_for_retry"))
+    assert make_room(session) == ["run-1"]
+
+
+def test_where_nobody_is_idle_one_that_waits_in_the_triggerer_gives_way(session: Any) -> None:
+    dag_with(
+        session,
+        ("queued", None),
+        ("running", "deferred"),
+        ("running", "deferred"),
+        ("running", "queued"),
+        ("queued", None),
+    )
+    assert make_room(session) == ["run-2"]
+    assert startable(session)[0] == "run-0"
+
+
+def test_nobody_gives_way_who_works(session: Any) -> None:
+    dag_with(session, ("queued", None), ("running", "running"), ("running", "queued"), ("running", "restarting"))
     assert make_room(session) == []

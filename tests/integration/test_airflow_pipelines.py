@@ -113,7 +113,7 @@ def world(
             (made.folder / "rules/engine.yaml").write_text(ENGINE)
             for rule in ("mark", "slow", "last"):
                 (made.folder / f"rules/{rule}.py").write_text(RULE.replace("NAME", rule))
-            world.write(RULED, mode="local", rules="rules: engine.yaml\n")
+            world.write(RULED, mode="local", rules="rules: engine.yaml\nwindow: 1\n")
             world.write(APART, mode="local", second=True)
             extra = {"SLUICE_RULES": str(made.folder / "rules")}
             with airflow(tmp_path_factory.mktemp("airflow"), made.folder, made.connections, extra) as started:
@@ -183,6 +183,23 @@ def test_a_rule_with_a_task_of_its_own(world: World) -> None:
     assert not {"failed", "up_for_retry"}.intersection(states("merge"))
     rule.write_text(RULE.replace("NAME", "better"))
     wait_until(lambda: delivered() == ["a mark slow last", "b mark better last"], "the next attempt")
+
+
+def test_a_run_that_ended_is_cleared_while_the_only_place_waits(world: World) -> None:
+    """The source is quiet and the window is one: the run that waits for changes gives its place away, and has it back."""
+    dag = f"sync__{RULED}"
+    world.begins(RULED)
+
+    def runs(state: str) -> list[str]:
+        return [run["dag_run_id"] for run in world.started.runs(dag, state=state)]
+
+    wait_until(lambda: runs("success"), "a run that ended")
+    wait_until(lambda: any(task["state"] == "deferred" for task in world.started.tasks(dag)), "the drain's wait")
+    ended, waiting = runs("success")[0], runs("running")
+    body = {"dry_run": False, "dag_run_id": ended, "only_failed": False}
+    wait_until(lambda: world.started.api.call("POST", f"/dags/{dag}/clearTaskInstances", body), "the press of Clear")
+    wait_until(lambda: ended in runs("success"), "the cleared run's end")
+    wait_until(lambda: runs("running") == waiting, "the place of the run that waits")
 
 
 def test_an_idle_pipeline_opens_no_runs(world: World) -> None:

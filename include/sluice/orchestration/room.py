@@ -2,7 +2,8 @@
 
 A run that is cleared after its end is queued, and Airflow starts it when fewer than ``max_active_runs`` are running. But the places are
 full of later runs, each of which waits for its own past, which is that run: nothing would ever move again. So where an older run of a
-sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one.
+sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one. If there
+is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
 
 This is the one place that writes to Airflow's database: a thread in the API server, through which people clear.
 """
@@ -23,7 +24,8 @@ log = structlog.get_logger()
 
 EVERY_S = 2.0
 _PREFIX = "sync__"
-_UNDER_WAY = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_retry", "up_for_reschedule")
+_WAITS = "deferred"
+_UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
 
 def make_room(session: Session) -> list[str]:
@@ -44,14 +46,16 @@ def make_room(session: Session) -> list[str]:
         if not queued or not running or len(running) < _places(session, dag_id):
             continue
         ids = [run.run_id for run in running]
-        busy = set(
-            session.scalars(
-                select(TaskInstance.run_id).where(
-                    TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(ids), TaskInstance.state.in_(_UNDER_WAY)
-                )
+        states: dict[str, set[str]] = {}
+        for run_id, state in session.execute(
+            select(TaskInstance.run_id, TaskInstance.state).where(
+                TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(ids), TaskInstance.state.in_(_UNDER_WAY)
             )
-        )
-        idle = [run for run in running if run.run_id not in busy and run.logical_date > queued[0].logical_date]
+        ):
+            states.setdefault(run_id, set()).add(state)
+        later = [run for run in running if run.logical_date > queued[0].logical_date]
+        idle = [run for run in later if run.run_id not in states]
+        idle = idle or [run for run in later if states[run.run_id] == {_WAITS}]
         if idle:
             idle[-1].set_state(DagRunState.QUEUED)
             moved.append(idle[-1].run_id)
