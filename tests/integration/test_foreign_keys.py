@@ -247,6 +247,35 @@ def test_a_refused_parent_takes_its_children_to_the_dead_letters(
         made.assert_equal(*NAMES)
 
 
+def test_a_replayed_row_needs_its_parent(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Of a table that refers to itself, which the server does not check while it is written."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    options = "    options: {foreign_keys: ordered}"
+    extra = "rules: engine.yaml"
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra=extra, target_extra=options) as made:
+        for place in (mysql_source, mysql_target):
+            place.execute(*FAMILY, database=schema)
+        (made.folder / "rules/small.py").write_text(
+            "def transform(row, context):\n    return 1 // (row['id'] < 10) and row\n"
+        )
+        engine = made.folder / "rules/engine.yaml"
+        engine.write_text("rules: [{name: small, path: small.py, on_error: dead_letter}]\n")
+        made.run_until_head()
+        mysql_source.execute("INSERT INTO staff VALUES (1, NULL), (20, 1), (11, 20), (12, 11)", database=schema)
+        made.run_until_head()
+        assert mysql_target.execute("SELECT id FROM staff", database=schema) == [(1,)]
+        (made.folder / "rules/small.py").write_text("def transform(row, context):\n    return row\n")
+        waiting = {one.key["id"]: one.id for one in letters(made.runtime())}
+        (alone,) = replay(made.runtime(), [waiting[11]], by="test")
+        assert (alone.outcome, "has no such row" in alone.why) == ("failed", True)
+        assert mysql_target.execute("SELECT id FROM staff", database=schema) == [(1,)]
+        outcomes = replay(made.runtime(), [], by="test")
+        assert sorted(outcome.outcome for outcome in outcomes) == ["replayed"] * 3
+        made.assert_equal("staff")
+
+
 def test_cascades_that_are_not_logged_stop_before_the_first_row(
     tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
 ) -> None:

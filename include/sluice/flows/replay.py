@@ -75,11 +75,7 @@ def replay(
                 loader = open_target(config, runtime.resolver, runtime.name)
                 held = loader.acked_batch() if dry_run else loader.begin_load(lease.epoch)
                 work = _Replay(runtime, state, loader, config.name, lease.epoch, held, dry_run)
-                for one in mine:
-                    outcome = work.letter(one)
-                    done.append(outcome)
-                    if not dry_run and outcome.outcome in {"replayed", "superseded"}:
-                        settle(runtime.store, [(one, config.name, outcome.outcome)], by=by)
+                done += work.letters(mine, by=by)
         if not dry_run and done:
             counts: dict[str, int] = {}
             for outcome in done:
@@ -111,6 +107,20 @@ class _Replay:
     dry_run: bool
     own: SegmentManifest | None = None
     """Of the letter's batch, where the store may have it no more."""
+
+    def letters(self, waiting: Sequence[Letter], *, by: str) -> list[Replayed]:
+        """Each letter in turn, settled at once. One that failed has another go when others went: it may refer to their rows."""
+        done: list[Replayed] = []
+        while waiting:
+            outcomes = []
+            for one in waiting:
+                outcomes.append((one, self.letter(one)))
+                if not self.dry_run and outcomes[-1][1].outcome in {"replayed", "superseded"}:
+                    settle(self.runtime.store, [(one, self.target, outcomes[-1][1].outcome)], by=by)
+            went = not self.dry_run and any(outcome.outcome == "replayed" for _, outcome in outcomes)
+            waiting = [one for one, outcome in outcomes if outcome.outcome == "failed"] if went else []
+            done += [outcome for one, outcome in outcomes if one not in waiting]
+        return done
 
     def letter(self, one: Letter) -> Replayed:
         """One letter; what is wrong with it is its outcome."""
@@ -187,9 +197,9 @@ class _Replay:
         plan = replace_columns(table, fresh)
         known = self.loader.check([plan])[table]
         scope = f"dead letter {one.id} {table}"[:200]
-        self.loader.load(
-            Fence(self.epoch, self.held, one.batch), [TableChanges(known, fresh, scope=scope)], one_transaction=True
-        )
+        changes = TableChanges(known, fresh, scope=scope)
+        fence = Fence(self.epoch, self.held, one.batch)
+        self.loader.load(fence, [changes, replace(changes, verify=True)], one_transaction=True)
         return int(fresh.num_rows)
 
 
