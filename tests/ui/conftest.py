@@ -38,7 +38,7 @@ class Stack:
         return AirflowApi(int(self.url.rsplit(":", 1)[1]), self.password)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an idle Airflow takes a third of a core from all that runs later
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     if CHROMIUM is None:
         pytest.skip("there is no Chromium (apt-get install chromium, or set CHROMIUM)")
@@ -72,7 +72,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             component.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def open_page(browser: Any, stack: Stack) -> Callable[..., Any]:
     """Opens a page of Airflow, logged in through its form; ``scheme``: light or dark."""
 
