@@ -22,7 +22,7 @@ class Keeper:
     """Starts a component again that ended by itself, as ``sluice up``, systemd or Kubernetes do.
 
     Airflow 3.3's scheduler may: where a task is cleared in the instant in which it ends, its update meets a row that has got another id,
-    and ``StaleDataError`` ends the process (on SQLite, which locks no rows).
+    and ``StaleDataError`` or ``IntegrityError`` ends the process (on SQLite, which locks no rows).
     """
 
     def __init__(self, components: Mapping[str, AirflowComponent]) -> None:
