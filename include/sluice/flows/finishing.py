@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.config.pipeline import TableMapping
 from sluice.errors import RuleError
 from sluice.flows.changeset import (
     Changeset,
@@ -77,6 +79,44 @@ class Stage:
     attempt: str
     ruling: Ruling
     routes: Routes | None
+
+
+class Part(Protocol):
+    """What a unit is made of."""
+
+    @property
+    def cost(self) -> int: ...
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class RuledUnit(Generic[_P]):
+    """Parts that one worker takes through rules and mapping, one after the other; ``mapping`` None: another stage of rules follows."""
+
+    store_uri: str
+    pipeline: str
+    batch: int
+    attempt: str
+    number: int
+    parts: tuple[_P, ...]
+    ruling: Ruling
+    mapping: tuple[TableMapping, ...] | None = ()
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+    def stage(self) -> Stage:
+        """What the parts share. Raises MappingError."""
+        routes = Routes.compile(self.mapping) if self.mapping is not None else None
+        return Stage(SegmentStore(self.store_uri, self.pipeline), self.batch, self.attempt, self.ruling, routes)
+
+    def name(self, number: int) -> str:
+        """Tells the files of part ``number`` from those of all others of the attempt."""
+        return f"{self.number:05d}-{number:04d}"
 
 
 @dataclass(frozen=True, slots=True)

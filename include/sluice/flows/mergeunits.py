@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from sluice.config.connections import ConnectionResolver
-from sluice.config.pipeline import PipelineConfig, TableMapping
-from sluice.flows.finishing import MergeResult, Stage, StageRows, finish_part
+from sluice.config.pipeline import PipelineConfig
+from sluice.flows.finishing import MergeResult, RuledUnit, StageRows, finish_part
 from sluice.flows.mergeread import MergePart, by_table, read_part
 from sluice.flows.ruling import Ruling
 from sluice.flows.units import pack, unit_size
@@ -22,23 +22,10 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 
 
-@dataclass(frozen=True, slots=True)
-class MergeUnit:
-    """Parts that one worker merges one after the other; ``mapping`` None: another stage of rules follows."""
+class MergeUnit(RuledUnit[MergePart]):
+    """Parts of tables to be merged."""
 
-    store_uri: str
-    pipeline: str
-    batch: int
-    attempt: str
-    number: int
-    parts: tuple[MergePart, ...]
-    ruling: Ruling
-    mapping: tuple[TableMapping, ...] | None = ()
-
-    @property
-    def cost(self) -> int:
-        """In rows."""
-        return sum(part.cost for part in self.parts)
+    __slots__ = ()
 
 
 def plan_merge(
@@ -106,14 +93,11 @@ def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
     """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
     started = time.perf_counter()
-    store = SegmentStore(unit.store_uri, unit.pipeline)
-    routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
-    stage = Stage(store, unit.batch, unit.attempt, unit.ruling, routes)
+    stage = unit.stage()
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
-        read = read_part(store, part)
+        read = read_part(stage.store, part)
         buckets = (part.buckets[0], part.buckets[1] - 1)
         rows = compact(read.changes, read.key)
-        name = f"{unit.number:05d}-{number:04d}"
-        result += finish_part(stage, StageRows(name, part.source, rows, buckets, part.files, read.added))
+        result += finish_part(stage, StageRows(unit.name(number), part.source, rows, buckets, part.files, read.added))
     return replace(result, seconds=time.perf_counter() - started)

@@ -12,12 +12,11 @@ import structlog
 from sluice.config.pipeline import TableMapping
 from sluice.flows import units
 from sluice.flows.changeset import ChangesetFile, RuleTotal, read_changeset_file
-from sluice.flows.finishing import MergeResult, Stage, StageRows, finish_part
+from sluice.flows.finishing import MergeResult, RuledUnit, StageRows, finish_part
 from sluice.flows.frames import Framed, fold_files
 from sluice.flows.ruling import Ruling
 from sluice.flows.stagefiles import StageTable
 from sluice.flows.units import pack, unit_size
-from sluice.mapping import Mapping as Routes
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount
 from sluice.rules.script import Rule
@@ -48,22 +47,10 @@ class StagePart:
         return sum(file.rows for file in self.files) // self.share[1] + 300
 
 
-@dataclass(frozen=True, slots=True)
-class StageUnit:
-    """Files that one worker takes through a stage; ``mapping`` None: it is not the last one, and names stay the source's."""
+class StageUnit(RuledUnit[StagePart]):
+    """Files of an earlier stage."""
 
-    store_uri: str
-    pipeline: str
-    batch: int
-    attempt: str
-    number: int
-    parts: tuple[StagePart, ...]
-    ruling: Ruling
-    mapping: tuple[TableMapping, ...] | None
-
-    @property
-    def cost(self) -> int:
-        return sum(part.cost for part in self.parts)
+    __slots__ = ()
 
 
 def plan_stage(
@@ -104,20 +91,19 @@ def plan_stage(
 def run_stage_unit(unit: StageUnit) -> MergeResult:
     """Read, apply rules, map if it is the last stage, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
     started = time.perf_counter()
-    store = SegmentStore(unit.store_uri, unit.pipeline)
-    routes = Routes.compile(unit.mapping) if unit.mapping is not None else None
-    stage = Stage(store, unit.batch, unit.attempt, unit.ruling, routes)
+    stage = unit.stage()
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         if part.framed is not None:
-            rows, passed = fold_files(store, part.files, part.inputs, part.framed, part.share)
+            rows, passed = fold_files(stage.store, part.files, part.inputs, part.framed, part.share)
             buckets, revived = (0, KEY_BUCKETS - 1), any(file.revived for file in part.inputs)
             result += MergeResult((), (RuleCount(part.framed.name, -passed, 0, 0.0),), 0.0)
         else:
-            rows, revived = read_changeset_file(store, part.files[0]), part.files[0].revived
+            rows, revived = read_changeset_file(stage.store, part.files[0]), part.files[0].revived
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
-        name = f"{unit.number:05d}-{number:04d}"
-        result += finish_part(stage, StageRows(name, part.source, rows, buckets, part.segments, revived=revived))
+        result += finish_part(
+            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived)
+        )
     return replace(result, seconds=time.perf_counter() - started)
 
 

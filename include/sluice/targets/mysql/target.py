@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -416,7 +417,7 @@ class MySQLTarget:
         rows = incomplete.PartialRows.of(item.table, item.rows.filter(pa.array(some)), lacks[some])
         values = rows.whole(session.cursor)
         sent = session.run(statements.deletes(item.table, rows.origins, session.dialect))
-        done = self._write_keyed(session, TableChanges(item.table, item.rows.filter(pa.array(~some))))
+        done = self._write_keyed(session, replace(item, rows=item.rows.filter(pa.array(~some)), replaces=()))
         with session.foreign_keys(checked=item.table.generation is not None):
             sent += session.run(rows.insert(values, session.dialect))
             sent += rows.update(session.cursor)
