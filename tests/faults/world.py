@@ -43,6 +43,8 @@ KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NO
 JOURNAL = "journal"
 VERSIONS = f"CREATE TABLE `{SCHEMA}`.versions (id INT PRIMARY KEY, version BIGINT NOT NULL)"
 _LATELY_BYTES = 1 << 16
+_LOOK_EVERY_S = 0.15
+"""A look opens a session of ZooKeeper, and a connection or two: more often, it takes what the crews need."""
 
 
 class Nursery:
@@ -247,7 +249,7 @@ class World:
                 last = None
             except (SluiceError, pymysql.MySQLError, OSError) as error:
                 last = error
-            time.sleep(0.05)
+            time.sleep(_LOOK_EVERY_S)
         raise AssertionError(f"{what} did not happen within {patience_s:.0f} s ({last})\n{self.story()}")
 
     def story(self) -> str:
