@@ -16,7 +16,8 @@ import pytest
 
 from sluice.binlog import stream
 from sluice.binlog.capture import CaptureLimits, Selection, capture
-from sluice.binlog.connection import open_connection, rows_of, server_info
+from sluice.binlog.catalog import Catalog
+from sluice.binlog.connection import connected, open_connection, rows_of, server_info
 from sluice.binlog.preflight import preflight
 from sluice.binlog.replica_ids import reader_id
 from sluice.binlog.stream import LogStream
@@ -27,6 +28,7 @@ from sluice.model.positions import split_file
 from sluice.stack.mariadb import MariaDBServer, find_mariadb
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
+from tests.proxy import TcpProxy
 
 PIPELINE = PipelineConfig.model_validate({
     "pipeline": "p", "source": {"connection": "c"}, "targets": [{"name": "t", "type": "mysql", "connection": "c"}],
@@ -287,6 +289,23 @@ def test_a_silent_connection_is_noticed(kind, request, impatient, tmp_path, fres
         assert proxy.silent.is_set()
     finally:
         proxy.close()
+
+
+def test_a_connection_that_is_cut_between_two_questions(mysql_source):
+    """The catalog asks over a connection that was open before."""
+    with TcpProxy(mysql_source.host, mysql_source.port) as link:
+        endpoint = replace(parse_connection("c", mysql_source.connection_json()), port=link.port)
+
+        @contextlib.contextmanager
+        def about_to_be_cut():
+            with connected(endpoint) as connection:
+                link.cut()
+                yield connection
+
+        catalog = Catalog(about_to_be_cut, endpoint)
+        with pytest.raises(SourceUnavailable, match="asking the source for its collations"):
+            catalog.collations()
+        catalog.close()
 
 
 def test_a_stopped_server_is_noticed(impatient, tmp_path):

@@ -227,6 +227,7 @@ def capture(
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
         catalog = Catalog(
             lambda: _free(endpoint, connection) if connection is not None else open_connection(endpoint),
+            endpoint,
             mariadb=mariadb,
             history=history,
             reread=redefine,

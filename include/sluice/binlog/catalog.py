@@ -9,10 +9,11 @@ from typing import Any
 
 import structlog
 
-from sluice.binlog.connection import collations, rows_of
+from sluice.binlog.connection import collations, rows_of, translated
 from sluice.binlog.plan import TablePlan, close_open, is_left_open, plan_table
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.tracker import Rereader, SchemaTracker
+from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.positions import Position
 from sluice.schema.definitions import TableDefinition, Unknown
@@ -34,7 +35,7 @@ class Catalog:
     """Plans by table map.
 
     Args:
-        connect: opens an SQL connection; called at the first table.
+        connect: opens an SQL connection to ``endpoint``; called at the first table.
         history: gives the schema history as of the start of the drain; None: only logs with ``binlog_row_metadata=FULL`` can be read.
         reread: see :data:`sluice.binlog.tracker.Rereader`.
     """
@@ -42,12 +43,14 @@ class Catalog:
     def __init__(
         self,
         connect: Callable[[], AbstractContextManager[Any]],
+        endpoint: Endpoint,
         *,
         mariadb: bool = False,
         history: Callable[[], SchemaState] | None = None,
         reread: Rereader | None = None,
     ) -> None:
         self._connect = connect
+        self._endpoint = endpoint
         self._mariadb = mariadb
         self._stack = ExitStack()
         self._connection: Any = None
@@ -96,7 +99,7 @@ class Catalog:
     def _generated(self, table_map: TableMap, definition: TableDefinition | None) -> frozenset[str]:
         if definition is not None:
             return frozenset(column.name for column in definition.columns if column.generated)
-        rows = rows_of(self._sql(), _GENERATED, (table_map.table.schema, table_map.table.table))
+        rows = self._rows(_GENERATED, (table_map.table.schema, table_map.table.table))
         return frozenset(str(row[0]) for row in rows)
 
     def _settle(self, table_map: TableMap, definition: TableDefinition | None) -> None:
@@ -110,7 +113,7 @@ class Catalog:
                 digits = known.arguments[0] if known.arguments else 0
                 close_open(column, known.family, digits if known.family in _FRACTIONAL else 0)
             return
-        for name, family, digits in rows_of(self._sql(), _TYPES, (table_map.table.schema, table_map.table.table)):
+        for name, family, digits in self._rows(_TYPES, (table_map.table.schema, table_map.table.table)):
             if name in columns:
                 close_open(columns[str(name)], str(family), int(digits or 0))
 
@@ -119,10 +122,15 @@ class Catalog:
             self._connection = self._stack.enter_context(self._connect())
         return self._connection
 
+    def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:
+        with translated(self._endpoint, f"asking the source about {'.'.join(names)}"):
+            return rows_of(self._sql(), sql, names)
+
     def collations(self) -> Mapping[int, tuple[str, str]]:
-        """Collation id -> (collation, charset)."""
+        """Collation id -> (collation, charset). Raises SourceUnavailable."""
         if self._collations is None:
-            self._collations = collations(self._sql())
+            with translated(self._endpoint, "asking the source for its collations"):
+                self._collations = collations(self._sql())
         return self._collations
 
     def _collation(self, number: int) -> tuple[str, str]:

@@ -82,7 +82,7 @@ class PieceReading:
         self._mariadb = mariadb
         self._make_sink, self._keep = sink, keep
         self._sink: PieceSink | None = None
-        self._catalog = Catalog(lambda: open_connection(endpoint), mariadb=mariadb, history=history)
+        self._catalog = Catalog(lambda: open_connection(endpoint), endpoint, mariadb=mariadb, history=history)
         self._intake: Intake | None = None
         self._max_event_bytes = max_event_bytes
         self._scanner = Scanner(
