@@ -26,9 +26,9 @@ _FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A running Chromium; Playwright drives only one in a process."""
+    """A running Chromium. Playwright drives only one in a process, with an event loop that other tests must not find running."""
     driver = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium (apt-get install chromium, or set CHROMIUM)")
