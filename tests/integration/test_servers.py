@@ -15,6 +15,7 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
+from sluice.errors import ConfigError
 from sluice.stack import debian, paths, processes
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer, find_mysql
@@ -88,6 +89,37 @@ def test_an_ensemble_survives_its_leader(zookeeper_ensemble: ZooKeeperEnsemble) 
     client.stop()
 
 
+def test_an_empty_token_is_refused() -> None:
+    for token in ("", "short", None):
+        with pytest.raises(ConfigError, match="token"):
+            Handle("ours", os.getpid(), 0.0, token, "/dev/null")  # type: ignore[arg-type]
+
+
+def test_nothing_is_stopped_by_id_and_start_time_alone(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != processes.TOKEN_VARIABLE}
+    script = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    for env in (environment, {**environment, processes.TOKEN_VARIABLE: ""}):
+        stranger = subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True)
+        try:
+            started = psutil.Process(stranger.pid).create_time()
+            handle = Handle("ours", stranger.pid, started, "0" * 16, "/dev/null")
+            for _ in range(100):
+                children = psutil.Process(stranger.pid).children()
+                if children:
+                    break
+                time.sleep(0.05)
+            assert processes.family(handle) == []
+            processes.stop([handle], grace_s=0.1)
+            processes.kill(handle)
+            processes.end_alone(handle, grace_s=0.1)
+            assert stranger.poll() is None
+            assert all(processes.lives(child) for child in children)
+        finally:
+            for process in (*psutil.Process(stranger.pid).children(), stranger):
+                process.kill()
+            stranger.wait()
+
+
 def test_a_recycled_pid_is_never_stopped() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -118,6 +150,7 @@ def test_what_a_killed_test_run_started_ends_with_it(tmp_path: Path) -> None:
     script = (
         "import json, sys, time; from pathlib import Path; from sluice.stack import processes\n"
         "processes.tether()\n"
+        "import multiprocessing; multiprocessing.get_context('fork').Process(target=time.sleep, args=(20,)).start()\n"
         f"handle = processes.spawn('s', ['sleep', '300'], log=Path({str(tmp_path / 'log')!r}))\n"
         "print(json.dumps(handle.to_json()), flush=True); time.sleep(300)\n"
     )

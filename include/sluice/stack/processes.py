@@ -1,8 +1,9 @@
 """Child processes that outlive their starter and are stopped without ever hitting a stranger.
 
-A process id is recycled by the kernel, so it is recorded together with the process's start time. Each server is the
-leader of its own session; whatever it forks (Spark's Python workers move to a process group of their own, Airflow's
-workers outlive their parent) is found by that session, by descent, and by a token in its environment.
+A process id is recycled by the kernel, so it is recorded together with the process's start time and a random token
+that the process and everything it starts carry in their environment. A process is ours only if its environment shows
+that token and it is not older than the process we started; the process we started must also have the recorded id and
+start time. A process whose environment cannot be read, or shows no token, is never touched.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -34,15 +36,26 @@ class ServerFailed(RetryableError):
     """A server of the development stack did not start, or stopped by itself."""
 
 
+_TOKEN = re.compile(r"[0-9a-f]{16,}")
+_START_TOLERANCE_S = 0.05  # the kernel counts start times in ticks of 10 ms
+
+
 @dataclass(frozen=True)
 class Handle:
-    """One started process: enough to find it again from another process, and to be sure it is the same one."""
+    """One started process: enough to find it again from another process, and to be sure it is the same one.
+
+    Raises ConfigError for a token that is not the one of :func:`spawn`: an empty token would match every process.
+    """
 
     name: str
     pid: int
     started_s: float  # seconds since the epoch, as psutil gives it
     token: str
     log: str
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.token, str) and _TOKEN.fullmatch(self.token)):
+            raise ConfigError(f"the record of process {self.pid} ({self.name}) has no valid token; it is not used")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,11 +68,11 @@ class Handle:
         """The process itself; None when it is gone or its id belongs to another process now."""
         try:
             process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.started_s) > 0.05 or process.status() == psutil.STATUS_ZOMBIE:
+            if abs(process.create_time() - self.started_s) > _START_TOLERANCE_S:
                 return None
         except psutil.NoSuchProcess:
             return None
-        return process
+        return process if _token_of(process) == self.token else None
 
     @property
     def alive(self) -> bool:
@@ -78,6 +91,7 @@ def spawn(
     token = secrets.token_hex(8)
     environment = dict(os.environ if env is None else env)
     environment[TOKEN_VARIABLE] = token
+    environment["SPT_NOENV"] = "1"  # setproctitle (Airflow) must not write over the environment that holds the token
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled modules halve the start of every Airflow process
     log.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -121,7 +135,7 @@ def tether() -> None:
             *filter(None, [os.environ.get("PYTHONPATH")]),
         ])
         _reaper = subprocess.Popen(
-            [sys.executable, "-m", "sluice.stack.reaper"],
+            [sys.executable, "-m", "sluice.stack.reaper", str(os.getpid()), str(psutil.Process().create_time())],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
@@ -147,32 +161,27 @@ def family(handle: Handle) -> list[psutil.Process]:
 
 def families(handles: Iterable[Handle]) -> dict[Handle, list[psutil.Process]]:
     """:func:`family` of many, in one walk over the process table."""
-    wanted = list(handles)
-    found: dict[Handle, dict[int, psutil.Process]] = {handle: {} for handle in wanted}
+    by_token = {handle.token: handle for handle in handles}
+    found: dict[Handle, list[psutil.Process]] = {handle: [] for handle in by_token.values()}
     me = os.getpid()
-    for handle in wanted:
-        leader = handle.process()
-        if leader is None:
-            continue
-        found[handle][leader.pid] = leader
-        with contextlib.suppress(psutil.Error):
-            found[handle].update({child.pid: child for child in leader.children(recursive=True)})
-    by_token = {handle.token: handle for handle in wanted}
     for process in psutil.process_iter():
-        if process.pid == me:
+        handle = by_token.get(_token_of(process))
+        if handle is None or process.pid == me:
             continue
         with contextlib.suppress(psutil.Error, OSError):
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            token = process.environ().get(TOKEN_VARIABLE, "")
-            if token in by_token:
-                found[by_token[token]][process.pid] = process
-                continue
-            session = os.getsid(process.pid)
-            for handle in wanted:
-                if session == handle.pid and process.create_time() >= handle.started_s - 0.05:
-                    found[handle][process.pid] = process
-    return {handle: list(members.values()) for handle, members in found.items()}
+            if process.create_time() >= handle.started_s - _START_TOLERANCE_S:
+                found[handle].append(process)
+    return found
+
+
+def _token_of(process: psutil.Process) -> str:
+    """The token in the environment of a running process; empty where there is none to be read."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return process.environ().get(TOKEN_VARIABLE, "")
+    except (psutil.Error, OSError, ValueError):
+        return ""
 
 
 def stop(handles: Iterable[Handle], *, grace_s: float = 10.0) -> None:
