@@ -66,9 +66,20 @@ class MySQLConnection(_Base):
             raise
         self._next_seq_id = 1
 
+    def _read_query_result(self, unbuffered: bool = False) -> None:
+        """A server that answers with a request for a file of this machine gets none."""
+        try:
+            super()._read_query_result(unbuffered)  # type: ignore[misc]
+        except RuntimeError as error:
+            self._force_close()  # type: ignore[attr-defined]
+            raise pymysql.err.InternalError(
+                0,
+                "the server asked for a file of this machine in answer to a statement; it got none, and the connection is closed",
+            ) from error
+
     def _answer(self) -> Rows:
         self._next_seq_id = 1
-        self._read_query_result()  # type: ignore[attr-defined]
+        self._read_query_result()
         result: Any = self._result  # type: ignore[has-type]
         self._result = None
         return [tuple(row) for row in result.rows or ()]

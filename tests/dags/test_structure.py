@@ -250,3 +250,56 @@ def test_parsing_imports_nothing_heavy(write_pipeline: WritePipeline) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'include'}"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+BAD = {
+    "bytes.yaml": b"pipeline: \xff",
+    "control.yaml": b"pipeline: a\x1b",
+    "deep.yaml": b"a: " + b"[" * 5000,
+    "bomb.yaml": "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 10)}]" for n in range(12)).encode(),
+    "span.yaml": b"capture: {segments: {retain: 99999999999999d}}",
+    "size.yaml": b"capture: {batch: {max_bytes: " + b"9" * 400 + b"}}",
+    "empty.yaml": b"",
+    "a b.yaml": b"x",
+    "a_b.yaml": b"x",
+    "n" * 240 + ".yaml": b"x",
+    os.fsdecode(b"\xff.yaml"): b"x",
+}
+
+
+def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: WritePipeline) -> None:
+    from sluice.orchestration import backfill, control, factory, page, retention
+
+    write_pipeline("shop")
+    for name, content in BAD.items():
+        (pipelines / name).write_bytes(content)
+    (pipelines / "folder.yaml").mkdir()
+    os.mkfifo(pipelines / "pipe.yaml")
+    (pipelines / "loop.yaml").symlink_to("loop.yaml")
+    dags = factory.build_all(pipelines)
+    assert {"sync__shop", "catchup__shop"} <= set(dags)
+    invalid = [dag for name, dag in dags.items() if name.endswith(".invalid")]
+    assert len(invalid) == len(BAD) + 3
+    for dag in invalid:
+        assert len(dag.dag_id) <= 200
+        dag.doc_md.encode()
+    assert set(backfill.build_all(pipelines)) == {"backfill__shop"}
+    assert control.build_control_dag(pipelines).params.get_param("pipeline").schema["enum"] == ["shop"]
+    assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 5
+    said = [page.ask_status(str(path)) for path in factory.pipeline_files(pipelines)]
+    json.dumps(said, ensure_ascii=False).encode()
+    assert {one["dag_id"] for one in said if one["state"] == "invalid"} == {dag.dag_id for dag in invalid}
+
+
+def test_a_file_that_no_check_foresaw_hides_nothing(
+    pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.orchestration import backfill, factory
+
+    write_pipeline("shop")
+    write_pipeline("other")
+    for module, name in ((factory, "build_sync_dag"), (backfill, "build_backfill_dag")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda p, path, real=real: {"shop": real}[p.pipeline](p, path))
+    assert set(factory.build_all(pipelines)) == {"sync__shop", "catchup__shop", "sync__other.invalid"}
+    assert set(backfill.build_all(pipelines)) == {"backfill__shop"}

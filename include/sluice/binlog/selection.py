@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.binlog.scan import OP_DELETE, OP_INSERT, OP_UPDATE
 from sluice.config.pipeline import CaptureConfig, Event
@@ -20,12 +20,14 @@ _SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~
 class Selection:
     """Compiled include and exclude patterns (anchored, on ``schema.table``), and the kinds of change.
 
-    System schemas are never captured; shadow tables only if an include pattern other than a catch-all names them with their underscore.
+    System schemas are never captured; shadow tables only with ``shadow_tables: capture``, or if an include pattern other than a catch-all names
+    them with their underscore.
     """
 
     include: tuple[re.Pattern[str], ...]
     exclude: tuple[re.Pattern[str], ...]
     events: frozenset[Event]
+    shadows: bool = False
     _seen: dict[TableId, bool] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -35,6 +37,7 @@ class Selection:
             tuple(re.compile(p) for p in config.include),
             tuple(re.compile(p) for p in config.exclude),
             frozenset(config.events),
+            config.shadow_tables == "capture",
         )
 
     def wants(self, table: TableId) -> bool:
@@ -49,9 +52,17 @@ class Selection:
             return False
         name = str(table)
         matching = [p for p in self.include if p.fullmatch(name)]
-        if _SHADOW.match(table.table):
+        if _SHADOW.match(table.table) and (not self.shadows or table.table.startswith("#sql")):
             matching = [p for p in matching if "_" in p.pattern.partition(r"\.")[2][:2] or "gho" in p.pattern]
         return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
+
+    def looks_like_shadow(self, table: TableId) -> bool:
+        """True if the patterns fit, and the table is not captured because of its name alone."""
+        return (
+            not self.wants(table)
+            and not table.table.startswith("#sql")
+            and replace(self, shadows=True, _seen={}).wants(table)
+        )
 
     def wants_schema(self, schema: str) -> bool:
         """True if tables of this schema may be captured: what is said of the schema itself concerns us."""

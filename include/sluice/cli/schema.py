@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
-from sluice.config.loading import pipeline_json_schema
+from sluice.config.loading import pipeline_json_schema, read_text
 from sluice.flows.runtime import pipelines_folder
 
 schema_app = typer.Typer(
@@ -91,7 +91,7 @@ def schema_set(
     """Tell the history what a table was, where the log does not say and the server cannot any more."""
     from sluice.flows import admin, schema_admin
 
-    sql = file.read_text(encoding="utf-8")
+    sql = read_text(file)
     runtime = open_pipeline(pipeline)
     planned(lambda dry: schema_admin.set_table(runtime, table, sql, by=admin.who(), dry_run=dry), dry_run, yes, as_json)
 

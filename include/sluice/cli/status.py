@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
+from sluice.config.loading import shown
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
@@ -28,10 +29,10 @@ def status(
     from sluice.flows.status import status as read_status
 
     log_to_stderr(False)
-    runtimes = [open_pipeline(pipeline)] if pipeline else _all_runtimes()
+    runtimes, broken = ([open_pipeline(pipeline)], []) if pipeline else _all_runtimes(as_json)
     if as_json:
         while True:
-            results = [read_status(r).to_json() for r in runtimes]
+            results = [*(read_status(r).to_json() for r in runtimes), *broken]
             print_json(results[0] if pipeline else results)
             if not watch:
                 return
@@ -47,14 +48,17 @@ def status(
             time.sleep(1)
 
 
-def _all_runtimes() -> list[Runtime]:
-    found = []
+def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
+    """Those that can be read, and what is wrong with the others; for people that is said here."""
+    found, broken = [], []
     for path in sorted(pipelines_folder().glob("*.y*ml")):
         try:
             found.append(open_pipeline(str(path)))
         except ConfigError as error:
-            print_error(error)
-    return found
+            broken.append({"pipeline": shown(path.stem), "state": "invalid", "errors": [str(error)]})
+            if not as_json:
+                print_error(error)
+    return found, broken
 
 
 def _status_table(statuses: list[Status]) -> RenderableType:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from sluice.config.pipeline import Regex, Size, Span
+from sluice.config.pipeline import MAX_COUNT, ConnectionId, Integer, Regex, Size, Span, StoreUri, whole
 
 
 class RuleKind(StrEnum):
@@ -44,7 +44,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
 
 class RuleMatch(_Model):
@@ -66,15 +66,20 @@ class RuleMatch(_Model):
 class LookupConfig(_Model):
     """A dimension table that a rule holds: from a file, or from a query over a connection."""
 
-    file: str | None = Field(
-        None, description="CSV, Parquet or JSON-lines file, relative to engine.yaml, or any pyarrow.fs URI."
+    file: StoreUri | None = Field(
+        None,
+        min_length=1,
+        description="CSV, Parquet or JSON-lines file, relative to engine.yaml, or any pyarrow.fs URI.",
     )
-    connection: str | None = Field(None, description="Id of a connection of type mysql; goes with query.")
+    connection: ConnectionId | None = Field(None, description="Id of a connection of type mysql; goes with query.")
     query: str | None = Field(None, description="One SELECT; its columns are the lookup's.")
     key: Names = Field(min_length=1, description="Column or columns that a row is found by.")
     max_age: Span = Field(timedelta(minutes=5), description="A worker reads it again when its copy is older.")
-    max_rows: int = Field(
-        100_000, gt=0, description="More rows are an error: a lookup is held in the memory of every worker."
+    max_rows: Integer = Field(
+        100_000,
+        gt=0,
+        le=MAX_COUNT,
+        description="More rows are an error: a lookup is held in the memory of every worker.",
     )
     max_bytes: Size = Field(64 * 2**20, description="The same, in bytes of Arrow memory.")
 
@@ -103,7 +108,7 @@ class RuleConfig(_Model):
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,99}$")] = Field(
         description="Name in logs, errors and the graph."
     )
-    path: str | None = Field(None, description="The rule's file, relative to engine.yaml.")
+    path: str | None = Field(None, min_length=1, description="The rule's file, relative to engine.yaml.")
     builtin: str | None = Field(
         None, description="Instead of path: a rule that comes with Sluice; docs/rules.md lists them."
     )
@@ -112,7 +117,9 @@ class RuleConfig(_Model):
         description="row: dict in, dict, list of dicts or None out; arrow, pandas: a whole table; sql: one SELECT over the table `rows`; "
         "spark: DataFrame in and out, always a task of its own. A built-in rule has its own.",
     )
-    order: int = Field(0, description="Lower runs first; rules of one order run as listed.")
+    order: Integer = Field(
+        0, ge=-MAX_COUNT, le=MAX_COUNT, description="Lower runs first; rules of one order run as listed."
+    )
     match: RuleMatch = Field(default_factory=RuleMatch, description="What it applies to.")
     params: dict[str, Any] = Field(
         default_factory=dict, description="Given to the rule as context.params; in SQL as $name."
@@ -130,10 +137,17 @@ class RuleConfig(_Model):
         description="stop: the batch stays until the rule is mended; dead_letter: the row is kept in the dead-letter store; "
         "skip_row: its change is left out, and counted.",
     )
-    max_errors: int = Field(
+    max_errors: Integer = Field(
         1000,
         ge=1,
+        le=MAX_COUNT,
         description="Rows of a table in one work unit that may fail; beyond, the batch stops whatever on_error says.",
+    )
+    timeout: Span | None = Field(
+        None,
+        ge=timedelta(milliseconds=10),
+        description="Longest time that one call of the rule may take (row: one row; arrow, pandas, sql: one table of a work unit); then the "
+        "batch stops with the rule's name and the line where it was. Default: 10 minutes. Not for type spark.",
     )
     task: Literal["fused", "own"] = Field(
         "fused",
@@ -162,6 +176,8 @@ class RuleConfig(_Model):
             raise ValueError(
                 f"{self.builtin} has to see every insert and update, as a row that it does not see goes as it is: match no columns, and both of them"
             )
+        if self.type is RuleKind.SPARK and self.timeout is not None:
+            raise ValueError("a rule of type spark has no timeout: Spark's own settings limit its job")
         if self.type is RuleKind.SPARK and self.on_error is not OnError.STOP:
             raise ValueError(
                 f"a rule of type spark cannot {self.on_error}: Spark does not say on which row it failed; on_error: stop"
@@ -172,7 +188,7 @@ class RuleConfig(_Model):
 class EngineConfig(_Model):
     """The file."""
 
-    version: Literal[1] = Field(1, description="Version of this file format.")
+    version: Annotated[Literal[1], BeforeValidator(whole)] = Field(1, description="Version of this file format.")
     rules: tuple[RuleConfig, ...] = Field((), description="The rules.")
 
     @model_validator(mode="after")

@@ -5,14 +5,18 @@ from __future__ import annotations
 import difflib
 import io
 import json
-from collections.abc import Callable
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
@@ -20,46 +24,186 @@ from sluice.errors import ConfigError
 _M = TypeVar("_M", bound=BaseModel)
 
 
-def load_model(path: Path, model: type[_M]) -> _M:
-    """Read ``path`` and validate it. Raises ConfigError with one line a problem: ``file:line: field: what is wrong``."""
+MAX_TEXT_BYTES = 512 * 2**10
+"""Largest YAML file that is read: larger ones would keep every process that reads them busy for longer than Airflow waits."""
+
+_MAX_DEPTH = 64
+_MAX_NODES = 100_000
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def read_text(path: Path, what: str = "", *, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """The text of a file that a person wrote. Whatever the path is, it ends: a directory, a pipe or a device is not opened to be read.
+
+    Args:
+        what: what the file is, for the error: ``cannot read {what}``; default: its name.
+
+    Raises:
+        ConfigError: the file cannot be read, is larger than ``max_bytes``, or is not UTF-8 text.
+    """
+    what = shown(what or path.name)
+    where = shown(str(path))
     try:
-        text = path.read_text(encoding="utf-8")
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer would block
+        with os.fdopen(handle, "rb") as file:
+            kind = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(kind):
+                raise ConfigError(f"cannot read {what}: it is {_kind_of(kind)}, not a file", where=where)
+            data = file.read(max_bytes + 1)
     except OSError as error:
-        raise ConfigError(f"cannot read {path.name}: {error.strerror}", where=str(path)) from error
-    return parse_model(text, str(path), model)
+        raise ConfigError(f"cannot read {what}: {error.strerror or error}", where=where) from error
+    except ValueError as error:  # a null byte in the path
+        raise ConfigError(f"cannot read {what}: {error}", where=where) from error
+    if len(data) > max_bytes:
+        raise ConfigError(f"cannot read {what}: it is larger than {max_bytes // 1024:,} KiB", where=where)
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"cannot read {what}: it is not UTF-8 text (byte 0x{data[error.start]:02x} at offset {error.start:,})",
+            where=f"{where}:{line}",
+            hint="save it as UTF-8",
+        ) from error
 
 
-def parse_model(text: str, source: str, model: type[_M]) -> _M:
-    """As :func:`load_model`, for text that is at hand; ``source`` names it in errors."""
+def _kind_of(mode: int) -> str:
+    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((word for test, word in kinds if test(mode)), "a device")
+
+
+def shown(text: str) -> str:
+    """Text for messages: bytes of file names that are no UTF-8 are shown escaped, as they cannot be stored or printed."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def load_yaml(text: str, source: str) -> Any:
+    """The plain values of one YAML document. Whatever the text is, it ends with them or with a ConfigError that names the line.
+
+    Refused are documents that nest deeper than people write, or whose aliases make them larger than 100,000 values, and characters that
+    no name, pattern or address has.
+    """
+    _require_flat(text, source)
     try:
         plain = YAML(typ="safe").load(io.StringIO(text))
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"not valid YAML: {error.problem}", where=f"{source}:{line}") from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
+        raise ConfigError(
+            f"not valid YAML: the character U+{_ordinal(error.character):04X} is not allowed", where=f"{source}:{line}"
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(
+            f"not valid YAML: values nest deeper than {_MAX_DEPTH} levels", where=f"{source}:1"
+        ) from error
+    except Exception as error:  # of a scalar's own constructor: a date that no calendar has, a number of 5,000 digits
+        raise ConfigError(f"not valid YAML: {str(error)[:200]}", where=f"{source}:{_line_of_scalar(text)}") from error
+    _require_small(plain, source, text)
+    return plain
+
+
+def _ordinal(character: Any) -> int:
+    return ord(character) if isinstance(character, str) else int(character)
+
+
+def _require_flat(text: str, source: str) -> None:
+    """The scanner needs time that grows with the square of the depth of brackets: look at it before it is asked."""
+    depth = 0
+    for match in re.finditer(r"[\[\]{}\n]", text):
+        sign = match[0]
+        depth = 0 if sign == "\n" and depth < 0 else depth + (sign in "[{") - (sign in "]}")
+        if depth > _MAX_DEPTH:
+            line = text.count("\n", 0, match.start()) + 1
+            raise ConfigError(
+                f"not valid YAML: brackets nest deeper than {_MAX_DEPTH} levels", where=f"{source}:{line}"
+            )
+
+
+def _require_small(plain: Any, source: str, text: str) -> None:
+    """Aliases are followed each time they are used, as those do who read the values; one that holds itself has no end."""
+    waiting: list[tuple[Any, int]] = [(plain, 0)]
+    count = 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if count > _MAX_NODES:
+            line = next((n for n, s in enumerate(text.splitlines(), 1) if "*" in s), 1)
+            raise ConfigError(f"its aliases make more than {_MAX_NODES:,} values", where=f"{source}:{line}")
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"not valid YAML: values nest deeper than {_MAX_DEPTH} levels", where=f"{source}:1")
+        if isinstance(value, dict):
+            waiting += [(part, depth + 1) for pair in value.items() for part in pair]
+        elif isinstance(value, list | tuple | set):
+            waiting += [(part, depth + 1) for part in value]
+        elif isinstance(value, str) and (bad := _CONTROL.search(value)):
+            line = next(
+                (n for n, s in enumerate(text.splitlines(), 1) if value[: bad.start()][-20:] in s and "\\" in s), 1
+            )
+            raise ConfigError(
+                f"a text holds the character U+{ord(bad[0]):04X}, which is not allowed", where=f"{source}:{line}"
+            )
+
+
+def _line_of_scalar(text: str) -> int:
+    """The line of the scalar that has no value, found by asking for each line's alone."""
+    for number, line in enumerate(text.splitlines(), 1):
+        value = line.partition(": ")[2].strip(" ,]}") or line.strip(" -")
+        try:
+            YAML(typ="safe").load(io.StringIO(value))
+        except YAMLError:
+            continue
+        except Exception:
+            return number
+    return 1
+
+
+def load_model(path: Path, model: type[_M]) -> _M:
+    """Read ``path`` and validate it. Raises ConfigError with one line a problem: ``file:line: field: what is wrong``."""
+    return parse_model(read_text(path), shown(str(path)), model)
+
+
+def parse_model(text: str, source: str, model: type[_M]) -> _M:
+    """As :func:`load_model`, for text that is at hand; ``source`` names it in errors."""
+    plain = load_yaml(text, source)
     if not isinstance(plain, dict):
         raise ConfigError("the file must hold a mapping (key: value)", where=f"{source}:1")
     try:
         return model.model_validate(plain)
     except ValidationError as error:
-        marked = YAML(typ="rt").load(io.StringIO(text))  # lines cost as much again, and are asked for only here
-        problems: list[tuple[int, str]] = []
-        deepest = [item["loc"] for item in error.errors()]
-        for item in error.errors():
-            if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
-                continue  # a list that looks empty only because its items are wrong
-            loc = tuple(part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-")))
-            line = _line_of(marked, loc)
-            problems.append((line, _describe(item, loc, model)))
-        problems = _without_union_noise(problems)
-        lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems)
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError(f"{count} in {Path(source).name}:\n{lines}", where=f"{source}:{problems[0][0]}") from error
+        raise _invalid(error, text, source, model) from None  # its own text repeats values, which may be secret
+    except Exception as error:  # a validator met what its author did not think of: still one file's problem
+        raise ConfigError(f"cannot be read: {type(error).__name__}: {str(error)[:200]}", where=f"{source}:1") from error
+
+
+def _invalid(error: ValidationError, text: str, source: str, model: type[BaseModel]) -> ConfigError:
+    try:
+        marked = _marked(text)  # lines cost as much again, and are asked for only here
+    except Exception:  # what the plain loader took and this one does not: the field is named all the same
+        marked = None
+    problems: list[tuple[int, str]] = []
+    deepest = [item["loc"] for item in error.errors()]
+    for item in error.errors():
+        if item["type"] == "too_short" and any(loc[: len(item["loc"])] == item["loc"] != loc for loc in deepest):
+            continue  # a list that looks empty only because its items are wrong
+        loc = tuple(part for part in item["loc"] if not (isinstance(part, str) and part.startswith("function-")))
+        problems.append((_line_of(marked, loc), _describe(item, loc, model)))
+    problems = _without_union_noise(problems)
+    lines = "\n".join(f"  {source}:{line}: {what}" for line, what in problems[:_SHOWN_PROBLEMS])
+    if len(problems) > _SHOWN_PROBLEMS:
+        lines += f"\n  and {len(problems) - _SHOWN_PROBLEMS} more"
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return ConfigError(f"{count} in {Path(source).name}:\n{lines}", where=f"{source}:{problems[0][0]}")
+
+
+_SHOWN_PROBLEMS = 20
 
 
 def load_model_with_lines(path: Path, model: type[_M]) -> tuple[_M, Callable[[tuple[int | str, ...]], int]]:
     """As :func:`load_model`, with a function from a place in the file (``("rules", 0, "path")``) to its line."""
-    found = load_model(path, model)
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
+    found = parse_model(text, shown(str(path)), model)
     return found, lambda loc: _line_of(_marked(text), loc)
 
 
@@ -77,23 +221,25 @@ def load_pipeline(path: Path) -> PipelineConfig:
 def find_pipeline(name: str, folder: Path) -> PipelineConfig:
     """The pipeline of that name in ``folder`` (or a path to a file). Raises ConfigError that lists the names there are."""
     direct = Path(name)
-    if direct.suffix in {".yaml", ".yml"} and direct.exists():
+    if direct.suffix in {".yaml", ".yml"} and os.path.lexists(name):
         return load_pipeline(direct)
-    names = []
+    names, broken = [], []
     for path in sorted(folder.glob("*.y*ml")):
         try:
             pipeline = load_pipeline(path)
         except ConfigError:
             if path.stem == name:
                 raise
+            broken.append(shown(path.name))
             continue
         if pipeline.pipeline == name:
             return pipeline
         names.append(pipeline.pipeline)
+    wrong = f"; files that cannot be read: {', '.join(broken)} (`sluice status` says why)" if broken else ""
     raise ConfigError(
         f"there is no pipeline {name!r}",
-        where=str(folder),
-        hint=f"known: {', '.join(names) or 'none'}{_meant(name, names)}",
+        where=shown(str(folder)),
+        hint=f"known: {', '.join(names) or 'none'}{meant(name, names)}{wrong}",
     )
 
 
@@ -118,10 +264,10 @@ def _line_of(node: Any, loc: tuple[int | str, ...]) -> int:
 
 
 def _describe(item: Any, loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    field = ".".join(str(part) for part in loc)
+    field = ".".join(shown(str(part))[:100] for part in loc)
     if item["type"] == "extra_forbidden":
         known = _known_keys(model, loc[:-1])
-        return f"{field}: there is no such key{_meant(str(loc[-1]), known)}"
+        return f"{field}: there is no such key{meant(str(loc[-1]), known)}"
     if item["type"] == "missing":
         return f"{field}: this key is required"
     return f"{field}: {item['msg'].removeprefix('Value error, ')}"
@@ -138,8 +284,9 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
     return list(node.get("properties", {}))
 
 
-def _meant(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
+def meant(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest known name, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

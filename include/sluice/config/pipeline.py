@@ -2,52 +2,103 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*$")
+from sluice.errors import ConfigError
+
+_NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
+_SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
-_SPAN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*$")
+_SPAN = re.compile(rf"\s*{_NUMBER}\s*(ms|s|m|min|h|d)\s*")
 _SPAN_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+MAX_SPAN = timedelta(days=36500)
+MAX_SIZE = 2**50
+MAX_GRACE = timedelta(days=7)
+"""Longest time for which an announced restart keeps other installations waiting."""
+
+MAX_COUNT = 10**9
+_MAX_PATTERN = 2000
 
 
 def parse_size(value: Any) -> int:
     """``512MiB`` -> bytes; a bare number is bytes."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
-    match = _SIZE.match(str(value))
+    match = _SIZE.fullmatch(str(value)) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not a size; write 512MiB, 2GB or a number of bytes")
+        raise ValueError(f"{_short(value)} is not a size; write 512MiB, 2GB or a number of bytes")
     return int(float(match[1]) * _SIZE_UNITS[match[2] or "B"])
 
 
 def parse_span(value: Any) -> timedelta:
-    """``500ms``, ``10s``, ``7d`` -> timedelta."""
+    """``500ms``, ``10s``, ``7d`` -> timedelta, at most a hundred years."""
     if isinstance(value, timedelta):
         return value
-    match = _SPAN.match(str(value))
+    match = _SPAN.fullmatch(str(value)) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not a span of time; write 500ms, 10s, 5m, 2h or 7d")
-    return timedelta(seconds=float(match[1]) * _SPAN_SECONDS[match[2]])
+        raise ValueError(f"{_short(value)} is not a span of time; write 500ms, 10s, 5m, 2h or 7d")
+    seconds = float(match[1]) * _SPAN_SECONDS[match[2]]
+    if seconds > MAX_SPAN.total_seconds():
+        raise ValueError(f"{_short(value)} is too long: at most {MAX_SPAN.days}d")
+    return timedelta(seconds=seconds)
 
 
-def _regex(value: str) -> str:
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A regular expression. Raises ValueError that says what is wrong with it."""
+    if len(pattern) > _MAX_PATTERN:
+        raise ValueError(f"a regular expression of {len(pattern):,} characters is too long: at most {_MAX_PATTERN:,}")
     try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{_short(pattern)} is not a regular expression: {error or type(error).__name__}") from None
+
+
+def _regex(value: Any) -> Any:
+    if isinstance(value, str):
+        compiled(value)
     return value
 
 
+def whole(value: Any) -> Any:
+    """Refuses true and false where a number is meant: YAML's 1 and true are the same to Python."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
+    return value
+
+
+def no_password(value: str) -> str:
+    """The address of a store or a file, as it is. Raises ValueError, which does not repeat it, if it holds a password."""
+    try:
+        secret = urlsplit(value).password is not None
+    except ValueError:
+        raise ValueError("this is not an address; write file:///var/lib/sluice or s3://bucket/path") from None
+    if secret:
+        raise ValueError(
+            "the address holds a password; leave it out: the store takes its credentials from the environment of the process "
+            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a role, GOOGLE_APPLICATION_CREDENTIALS)"
+        )
+    return value
+
+
+Integer = Annotated[int, BeforeValidator(whole)]
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    Field(gt=0, json_schema_extra={"type": ["integer", "string"], "examples": ["512MiB"]}),
+    Field(gt=0, le=MAX_SIZE, json_schema_extra={"type": ["integer", "string"], "examples": ["512MiB"]}),
 ]
 Span = Annotated[
     timedelta,
@@ -56,17 +107,23 @@ Span = Annotated[
 ]
 Regex = Annotated[str, BeforeValidator(_regex)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,99}$")]
+ConnectionId = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\s\x00-\x1f=]+$")]
+StoreUri = Annotated[str, Field(max_length=2000), AfterValidator(no_password)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class StartPosition(_Model):
     """Where the first drain begins, if not at a named place. Exactly one of the three."""
 
-    file: str | None = Field(None, description="Binary log file to start in; goes with offset.")
-    offset: int = Field(4, ge=4, description="Byte offset of the first event.")
+    file: str | None = Field(
+        None,
+        pattern=r"^[^/\\\s]{1,240}\.[0-9]{1,10}$",
+        description="Binary log file to start in; goes with offset.",
+    )
+    offset: Integer = Field(4, ge=4, le=2**63 - 1, description="Byte offset of the first event.")
     gtid: str | None = Field(None, description="GTID set already processed; the drain starts behind it.")
     timestamp: str | None = Field(
         None, description="ISO 8601 moment; the drain starts at the first transaction after it."
@@ -76,37 +133,63 @@ class StartPosition(_Model):
     def _one(self) -> StartPosition:
         if sum(v is not None for v in (self.file, self.gtid, self.timestamp)) != 1:
             raise ValueError("start takes exactly one of {file, offset}, {gtid} or {timestamp}")
+        if self.file is None and "offset" in self.model_fields_set:
+            raise ValueError("offset goes with file")
+        if self.gtid is not None and not self.gtid.strip():
+            raise ValueError("gtid is empty; `earliest` begins with the oldest log that the server has")
         return self
+
+    @field_validator("timestamp")
+    @classmethod
+    def _is_a_time(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                datetime.fromisoformat(value)
+            except ValueError:
+                raise ValueError(f"{_short(value)} is not a time; write 2026-01-31T12:00:00Z") from None
+        return value
 
 
 class SourceConfig(_Model):
     """The MySQL or MariaDB server whose log is drained."""
 
-    connection: str = Field(
+    connection: ConnectionId = Field(
         description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow."
     )
-    server_id: int | Literal["auto"] = Field(
+    server_id: Annotated[Integer, Field(ge=1, le=2**32 - 1)] | Literal["auto"] = Field(
         "auto",
         description="Replica server id; auto derives a stable one from the pipeline's name and checks for a clash.",
     )
-    start: Literal["latest", "earliest", "dump", "snapshot"] | StartPosition = Field(
+    start: Literal["latest", "earliest", "dump"] | StartPosition = Field(
         "latest",
-        description="Where the very first drain begins: latest, earliest, dump, snapshot, {file, offset}, {gtid} or {timestamp}.",
+        description="Where the very first drain begins: latest, earliest, dump (the head, and a copy of what the tables hold), {file, offset}, "
+        "{gtid} or {timestamp}.",
     )
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _no_snapshot(cls, value: Any) -> Any:
+        if value == "snapshot":
+            raise ValueError(
+                "snapshot is not there yet: up to now it began like latest and copied no row; write dump, which copies the tables beside the log"
+            )
+        return value
 
 
 class BatchLimits(_Model):
     """A batch closes at the end of the transaction in which one of these is reached."""
 
-    max_changes: int = Field(2_000_000, gt=0, description="Row changes a batch.")
+    max_changes: Integer = Field(2_000_000, gt=0, le=MAX_COUNT, description="Row changes a batch.")
     max_bytes: Size = Field(512 * 2**20, description="Bytes of binary log a batch.")
-    max_wait: Span = Field(timedelta(milliseconds=500), description="Time from a batch's first change to its end.")
+    max_wait: Span = Field(
+        timedelta(milliseconds=500), le=timedelta(days=1), description="Time from a batch's first change to its end."
+    )
 
 
 class SegmentConfig(_Model):
     """Where captured changes are stored, and for how long."""
 
-    uri: str = Field(
+    uri: StoreUri = Field(
         "",
         description="Any pyarrow.fs URI (file://, s3://, gs://, hdfs://). Default: SLUICE_STORE, else file://~/.local/share/sluice.",
     )
@@ -128,18 +211,24 @@ class CaptureConfig(_Model):
     """What is taken from the log, and how it is cut."""
 
     include: tuple[Regex, ...] = Field(
-        (r".*\..*",), description="Regular expressions on schema.table, anchored at both ends."
+        (r".*\..*",), min_length=1, description="Regular expressions on schema.table, anchored at both ends."
     )
     exclude: tuple[Regex, ...] = Field((), description="The same; wins over include.")
-    events: tuple[Event, ...] = Field(tuple(Event), description="Kinds of change to capture.")
+    events: tuple[Event, ...] = Field(tuple(Event), min_length=1, description="Kinds of change to capture.")
     batch: BatchLimits = Field(default_factory=BatchLimits, description="When a batch closes.")
     segments: SegmentConfig = Field(default_factory=SegmentConfig, description="Segment store.")
+    shadow_tables: Literal["leave_out", "capture"] = Field(
+        "leave_out",
+        description="Tables named as those that gh-ost and pt-online-schema-change make (_x_gho, _x_ghc, _x_del, _x_new, _x_old): leave_out, "
+        "unless an include pattern names them with their underscore; capture: as any other table.",
+    )
     max_event: Size = Field(
         128 * 2**20,
+        le=4 * 2**30,
         description="Largest event (row, mostly; before and after image together) that is taken; a larger one stops the drain. "
         "A drain needs about six times as much memory for it.",
     )
-    readers: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = Field(
+    readers: Literal["auto"] | Annotated[Integer, Field(ge=1, le=64)] = Field(
         "auto",
         description="Connections that read closed log files side by side while the backlog of a batch spans several; auto: one a core, at most 4.",
     )
@@ -160,12 +249,13 @@ class SparkConfig(_Model):
         "connect",
         description="connect: a warm Spark Connect server; submit: spark-submit a stage; local: in the task's own process, without Spark.",
     )
-    connection: str = Field(
+    connection: ConnectionId = Field(
         "spark_connect_default", description="Airflow connection of type spark_connect (connect) or spark (submit)."
     )
-    from_changes: int = Field(
+    from_changes: Integer = Field(
         5000,
         ge=0,
+        le=MAX_COUNT,
         description="A batch of fewer changes is merged by its drain (connect, local), and not sent to Spark (connect): that saves a task and round "
         "trips; 0: never.",
     )
@@ -174,27 +264,59 @@ class SparkConfig(_Model):
 class CoordinationConfig(_Model):
     """The ZooKeeper that holds the positions."""
 
-    connection: str = Field(
+    connection: ConnectionId = Field(
         "zookeeper_default",
         description="Airflow connection; host may be a list h1:2181,h2:2181; login/password: digest authentication.",
     )
-    root: str = Field("/data/sync", pattern=r"^/[^/].*[^/]$", description="Znode under which everything is kept.")
-    session_timeout: Span = Field(timedelta(seconds=10), description="How long a silent owner keeps its lease.")
-    grace: Span = Field(
-        timedelta(seconds=90), description="How long no other installation takes over after an announced restart."
+    root: str = Field(
+        "/data/sync",
+        max_length=500,
+        pattern=r"^(/[^/\s\x00-\x1f\x7f-\x9f]+)+$",
+        description="Znode under which everything is kept.",
     )
+    session_timeout: Span = Field(
+        timedelta(seconds=10),
+        ge=timedelta(milliseconds=500),
+        le=timedelta(minutes=10),
+        description="How long a silent owner keeps its lease.",
+    )
+    grace: Span = Field(
+        timedelta(seconds=90),
+        le=MAX_GRACE,
+        description="How long no other installation takes over after an announced restart.",
+    )
+
+    @field_validator("root")
+    @classmethod
+    def _plain_path(cls, value: str) -> str:
+        parts = value.split("/")
+        if {".", ".."} & set(parts) or parts[1] == "zookeeper":
+            raise ValueError(f"{value!r} is not a path for nodes: it has '.' or '..' as a part, or is ZooKeeper's own")
+        return value
 
 
 class ColumnConversion(_Model):
     """What a column is at the target, where that is not what it is at the source."""
 
     type: str = Field(
-        "", description="SQL type at the target; `sluice check` makes the column with it, and says what it may lose."
+        "",
+        max_length=1000,
+        description="SQL type at the target; `sluice check` makes the column with it, and says what it may lose.",
     )
     time_zone: str = Field(
         "",
         description="Zone of the DATETIME's wall time (Europe/Berlin): it becomes a TIMESTAMP; or a TIMESTAMP becomes a DATETIME of that zone.",
     )
+
+    @field_validator("type")
+    @classmethod
+    def _one_type(cls, value: str) -> str:
+        plain = re.sub(r"'(?:[^'\\]|'')*'", "''", value)
+        if value and (
+            re.match(r"[A-Za-z]", value) is None or re.search(r";|--|#|/\*|[\"`\\]", plain) or plain.count("'") % 2
+        ):
+            raise ValueError(f"{_short(value)} is not an SQL type; write for one decimal(10,2) or varchar(40)")
+        return value
 
     @field_validator("time_zone")
     @classmethod
@@ -202,7 +324,7 @@ class ColumnConversion(_Model):
         if value:
             try:
                 ZoneInfo(value)
-            except (ZoneInfoNotFoundError, ValueError):
+            except (ZoneInfoNotFoundError, ValueError, OSError):
                 raise ValueError(f"there is no time zone {value!r}; use a name like Europe/Berlin or UTC") from None
         return value
 
@@ -210,7 +332,7 @@ class ColumnConversion(_Model):
 class ColumnMapping(_Model):
     """Which columns go over, and under which names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     include: tuple[str, ...] | None = Field(None, description="Only these columns (keys always go).")
     as_: tuple[str, ...] = Field(
@@ -226,6 +348,11 @@ class ColumnMapping(_Model):
     def _by_position(self) -> ColumnMapping:
         if self.as_ and len(self.as_) != len(self.include or ()):
             raise ValueError(f"as has {len(self.as_)} names for the {len(self.include or ())} columns of include")
+        for names, what in ((self.include or (), "include"), (self.as_, "as"), (self.exclude, "exclude")):
+            if (twice := [n for n in names if names.count(n) > 1]) or "" in names:
+                raise ValueError(f"{what} has {twice[0]!r} twice" if twice else f"{what} has an empty name")
+        if "" in self.rename or "" in self.rename.values() or "" in self.convert:
+            raise ValueError("a column's name is empty")
         if self.as_ and self.rename:
             raise ValueError("columns takes names by position (as) or by name (rename), not both")
         return self
@@ -234,7 +361,7 @@ class ColumnMapping(_Model):
 class TableMapping(_Model):
     """One table (or a whole schema: schema.*) and where it goes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     from_: str = Field(
         alias="from",
@@ -243,7 +370,7 @@ class TableMapping(_Model):
     to: str = Field(
         description="schema.table at the target, or schema.* to keep the table's name; \\1 stands for the first group of from."
     )
-    weight: int = Field(0, description="Lighter tables are loaded first.")
+    weight: Integer = Field(0, ge=-MAX_COUNT, le=MAX_COUNT, description="Lighter tables are loaded first.")
     columns: ColumnMapping = Field(default_factory=ColumnMapping, description="Column selection and renaming.")
     send: Literal["rows", "changed_columns"] = Field(
         "rows",
@@ -265,13 +392,24 @@ class TableMapping(_Model):
     @classmethod
     def _dotted(cls, value: str) -> str:
         if value.count(".") < 1:
-            raise ValueError(f"{value!r} must be schema.table or schema.*")
+            raise ValueError(f"{_short(value)} must be schema.table or schema.*")
+        if value.startswith(".") or value.endswith("."):
+            raise ValueError(f"{_short(value)} must be schema.table or schema.*: one of its names is empty")
         return value
 
     @model_validator(mode="after")
-    def _both_whole(self) -> TableMapping:
+    def _bothwhole(self) -> TableMapping:
         if self.from_.endswith(".*") != self.to.endswith(".*"):
             raise ValueError("from and to must both name a table, or both a whole schema (schema.*)")
+        pattern, to = self.from_, self.to
+        if to.endswith(".*"):
+            pattern, to = pattern.removesuffix(".*").removesuffix("\\."), to.removesuffix(".*")
+        expression = compiled(pattern)
+        try:
+            expression.sub(to, "")  # reads the whole of the template
+        except (re.error, IndexError) as error:
+            groups = f"{expression.groups} group{'' if expression.groups == 1 else 's'}"
+            raise ValueError(f"to: {_short(self.to)} does not go with from, which has {groups}: {error}") from None
         return self
 
 
@@ -306,7 +444,7 @@ class TargetConfig(_Model):
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
     type: str = Field(description="Kind of target: mysql.")
-    connection: str = Field(description="Id of the Airflow connection.")
+    connection: ConnectionId = Field(description="Id of the Airflow connection.")
     changes: Literal["latest", "all"] = Field(
         "latest", description="latest: one merged row a key; all: every change, in order."
     )
@@ -314,7 +452,7 @@ class TargetConfig(_Model):
         "row",
         description="row: fastest, tables and key buckets in parallel; table: one transaction a table; batch: one transaction a batch.",
     )
-    parallelism: int = Field(4, ge=1, le=256, description="Connections that load at the same time.")
+    parallelism: Integer = Field(4, ge=1, le=256, description="Connections that load at the same time.")
     on_error: Literal["stop", "dead_letter"] = Field("stop", description="What a row that the target refuses does.")
     ddl: DdlPolicy | dict[DdlKind | Literal["default"], DdlPolicy] = Field(
         DdlPolicy.APPLY,
@@ -333,12 +471,18 @@ class TargetConfig(_Model):
 class RetryConfig(_Model):
     """How Airflow retries a task of this pipeline. A retry is the rollback: it starts at the same batch."""
 
-    attempts: int = Field(60, ge=0, description="Retries before the pipeline holds and waits for a person.")
+    attempts: Integer = Field(
+        60, ge=0, le=1_000_000, description="Retries before the pipeline holds and waits for a person."
+    )
     delay: Span = Field(
-        timedelta(seconds=5), description="First delay after an error that may pass by itself; doubles up to max_delay."
+        timedelta(seconds=5),
+        le=timedelta(days=1),
+        description="First delay after an error that may pass by itself; doubles up to max_delay.",
     )
     max_delay: Span = Field(
-        timedelta(minutes=1), description="Longest delay; also the delay after an error that a person must mend."
+        timedelta(minutes=1),
+        le=timedelta(days=1),
+        description="Longest delay; also the delay after an error that a person must mend.",
     )
 
 
@@ -356,34 +500,41 @@ class DumpConfig(_Model):
         max_length=64,
         description="Schema of that table. Default: the connection's schema, else sluice.",
     )
-    chunk_rows: int = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
-    parallelism: int = Field(2, ge=1, le=64, description="Chunks read at the same time.")
-    delay: Span = Field(timedelta(0), description="Pause between two chunks of a worker.")
-    max_rows_per_second: int = Field(0, ge=0, description="Rows a second, over all workers; 0: as fast as it goes.")
-    max_threads_running: int = Field(
-        0, ge=0, description="Wait while the source has more statements running than this; 0: don't look."
+    chunk_rows: Integer = Field(50_000, ge=1, le=5_000_000, description="Rows a chunk, at most.")
+    parallelism: Integer = Field(2, ge=1, le=64, description="Chunks read at the same time.")
+    delay: Span = Field(timedelta(0), le=timedelta(days=1), description="Pause between two chunks of a worker.")
+    max_rows_per_second: Integer = Field(
+        0, ge=0, le=MAX_COUNT, description="Rows a second, over all workers; 0: as fast as it goes."
+    )
+    max_threads_running: Integer = Field(
+        0, ge=0, le=1_000_000, description="Wait while the source has more statements running than this; 0: don't look."
     )
     max_replica_lag: Span = Field(
         timedelta(0),
         description="Wait while the source, or one of replicas, is further behind its own source; 0s: don't look.",
     )
-    replicas: tuple[str, ...] = Field((), description="Connections of replicas of the source whose lag counts.")
+    replicas: tuple[ConnectionId, ...] = Field(
+        (), description="Connections of replicas of the source whose lag counts."
+    )
 
 
 class PipelineConfig(_Model):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
-    version: Literal[1] = Field(1, description="Version of this file format.")
+    version: Annotated[Literal[1], BeforeValidator(whole)] = Field(1, description="Version of this file format.")
     pipeline: Identifier = Field(description="Name; also the task_id in ZooKeeper and the DAG's name.")
     description: str = Field("", description="One line for people; shown in the Airflow UI.")
     source: SourceConfig = Field(description="The server whose log is drained.")
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="What is taken from the log.")
     schedule: str = Field("continuous", description="continuous, a cron expression, or an interval such as 30s.")
-    window: int = Field(3, ge=1, le=64, description="Batches in flight at the same time.")
+    window: Integer = Field(3, ge=1, le=64, description="Batches in flight at the same time.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="Where the work runs.")
     coordination: CoordinationConfig = Field(default_factory=CoordinationConfig, description="The ZooKeeper of record.")
     rules: str | None = Field(
-        None, description="File in include/rules (engine.yaml) that lists the rules; none: rows go as they are."
+        None,
+        min_length=1,
+        max_length=1000,
+        description="File in include/rules (engine.yaml) that lists the rules; none: rows go as they are.",
     )
     masked: tuple[Regex, ...] = Field(
         (),
@@ -395,7 +546,7 @@ class PipelineConfig(_Model):
     alert_lag: Span | None = Field(
         None, description="Alert when a target lags further behind the source than this; none: never."
     )
-    alert_connection: str | None = Field(
+    alert_connection: ConnectionId | None = Field(
         None,
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and status only.",
     )
@@ -411,15 +562,50 @@ class PipelineConfig(_Model):
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
-        if value == "continuous" or len(value.split()) == 5 or _SPAN.match(value):
+        if value == "continuous" or is_cron(value):
+            return value
+        if _SPAN.fullmatch(value):
+            if not timedelta(seconds=1) <= parse_span(value) <= timedelta(days=366):
+                raise ValueError(f"{_short(value)} is not an interval between runs: from 1s to 366d")
             return value
         raise ValueError(
-            f"{value!r} is not a schedule; write continuous, a cron expression of five fields, or an interval such as 30s"
+            f"{_short(value)} is not a schedule; write continuous, a cron expression of five fields, or an interval such as 30s"
         )
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name. Raises KeyError."""
+        """The target of that name. Raises ConfigError that lists those there are."""
         for target in self.targets:
             if target.name == name:
                 return target
-        raise KeyError(name)
+        names = [target.name for target in self.targets]
+        close = difflib.get_close_matches(name, names, n=1)
+        raise ConfigError(
+            f"{self.pipeline} has no target {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+            hint=f"its targets are: {', '.join(names)}",
+        )
+
+
+_CRON_FIELDS = (
+    (0, 59, ()),
+    (0, 23, ()),
+    (1, 31, ()),
+    (1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    (0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+
+
+def is_cron(text: str) -> bool:
+    """True for five fields of ``*``, numbers (or names of months and days), ranges, steps and lists of these."""
+    fields = text.split()
+    return len(fields) == 5 and all(
+        all(_is_cron_item(item.lower(), low, high, names) for item in field.split(","))
+        for field, (low, high, names) in zip(fields, _CRON_FIELDS, strict=True)
+    )
+
+
+def _is_cron_item(item: str, low: int, high: int, names: tuple[str, ...]) -> bool:
+    match = re.fullmatch(r"(?:\*|([0-9]{1,2}|[a-z]{3})(?:-([0-9]{1,2}|[a-z]{3}))?)(?:/([0-9]{1,2}))?", item)
+    if match is None or (match[3] is not None and int(match[3]) == 0):
+        return False
+    ends = [names.index(e) + low if e in names else int(e) if e.isdigit() else -1 for e in match.groups()[:2] if e]
+    return all(low <= end <= high for end in ends) and ends == sorted(ends)

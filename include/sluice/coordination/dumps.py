@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,8 @@ from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
 
 _HELD = "held-"
+_ID = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+"""An id is one node's name: no path, and not ``.`` or ``..``."""
 
 KEPT_DUMPS = 100
 """Ended dumps that are remembered."""
@@ -65,7 +68,7 @@ class DumpStates:
 
     def require(self, dump: str) -> Dump:
         """As :meth:`get`. Raises ConfigError if there is none."""
-        found = self.get(dump)
+        found = self.get(dump) if _ID.fullmatch(dump) else None
         if found is None:
             have = ", ".join(self.ids()[-5:]) or "none"
             raise ConfigError(f"there is no dump {dump!r}", where=self._root, hint=f"the newest are: {have}")

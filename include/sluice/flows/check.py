@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sluice.binlog.connection import open_connection, server_info
+from sluice.binlog.connection import open_connection, rows_of, server_info
 from sluice.binlog.preflight import preflight
+from sluice.binlog.selection import Selection
 from sluice.errors import SluiceError
 from sluice.flows.inventory import PlannedCopy, planned_copies
 from sluice.flows.ruling import Ruling
 from sluice.flows.runtime import Runtime, server_id_of
+from sluice.model.tables import TableId
 from sluice.targets import open_target
 
 
@@ -116,6 +118,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             if copy.renamed:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
             lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += _shadows(runtime)
     if not found:
         lines.append(
             CheckFinding(
@@ -123,6 +126,30 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
             )
         )
     return lines
+
+
+def _shadows(runtime: Runtime) -> list[CheckFinding]:
+    """A warning for the tables that are not captured because of their name alone."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    with open_connection(runtime.source) as connection:
+        rows = rows_of(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' ORDER BY 1, 2",
+        )
+    names = [str(table) for table in (TableId(str(s), str(t)) for s, t in rows) if selection.looks_like_shadow(table)]
+    if not names:
+        return []
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.shadow_tables",
+            listed,
+            "named as the tables that an online schema change (gh-ost, pt-online-schema-change) makes, and so not captured",
+            "if they are your own: capture: {shadow_tables: capture}",
+        )
+    ]
 
 
 def _guard(part: str, look: Any) -> list[CheckFinding]:

@@ -46,7 +46,9 @@ def _record_due(
     runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
 ) -> None:
     pipeline = runtime.pipeline
-    now = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
+    now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
+    if pipeline.capture.shadow_tables != "leave_out":
+        now["shadow_tables"] = pipeline.capture.shadow_tables
     known = state.dumps.selection()
     initial = pipeline.source.start == "dump"
     if cursor is None:
@@ -60,7 +62,7 @@ def _record_due(
             state.dumps.set_selection(now)
         return
     if known != now:
-        before = Selection.compile(CaptureConfig(include=tuple(known["include"]), exclude=tuple(known["exclude"])))
+        before = Selection.compile(CaptureConfig.model_validate(known))
         added = [t for t in captured_tables(runtime, connection) if not before.wants(t)]
         if added:
             stamp = f"added-{cursor.next_batch:010d}"

@@ -18,7 +18,7 @@ from sluice.dump.keys import key_literals, typed_literal
 from sluice.errors import ConfigError, DumpRefused
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime
-from sluice.model.tables import Column, TableId, stored_name
+from sluice.model.tables import Column, TableId, distinct, member, stored_name
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 
@@ -110,14 +110,14 @@ def touched_keys(
             rows = rows.filter(pc.and_(inside, pc.not_equal(rows["_op"], "r")))
             for part in (rows, *([] if primary else [_as_they_were(rows, names)])):
                 if part.num_rows:
-                    distinct = part.select(names).group_by(names).aggregate([]).select(names)
-                    if any(column.null_count for column in distinct.columns):
+                    once = distinct(part.select(names))
+                    if any(column.null_count for column in once.columns):
                         raise DumpRefused(
                             f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
                             where=file.path,
                             hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source for those to come",
                         )
-                    found.update(dict.fromkeys(key_literals(key.columns, distinct)))
+                    found.update(dict.fromkeys(key_literals(key.columns, once)))
     return list(found)
 
 
@@ -125,7 +125,7 @@ def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:
     """The rows that were updated, as they were before."""
     before = rows["_before"].combine_chunks()
     struct = before.filter(pc.is_valid(before))
-    return pa.table({name: pc.struct_field(struct, name) for name in names})
+    return pa.table({name: member(struct, name) for name in names})
 
 
 def write_keys(store: SegmentStore, path: str, keys: Sequence[tuple[str, ...]]) -> None:

@@ -13,6 +13,7 @@ import structlog
 
 from sluice.binlog.connection import ServerInfo, open_connection, rows_of, server_info
 from sluice.binlog.selection import Selection
+from sluice.config.loading import meant
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
@@ -189,11 +190,7 @@ def start(
     """
     asked = Wanted(**wanted)
     for name in asked.targets:
-        if name not in [t.name for t in runtime.pipeline.targets]:
-            raise ConfigError(
-                f"{runtime.name} has no target {name!r}",
-                hint=f"its targets are: {', '.join(t.name for t in runtime.pipeline.targets)}",
-            )
+        runtime.pipeline.target(name)
     require_condition(asked.where)
     with runtime.state() as state, open_connection(runtime.source) as connection:
         info = server_info(connection)
@@ -261,6 +258,6 @@ def _named(captured: dict[TableId, int], name: str) -> TableId:
         if str(table) == name:
             return table
     raise ConfigError(
-        f"table {name!r} is not captured, or the source does not have it",
+        f"table {name!r} is not captured, or the source does not have it{meant(name, map(str, captured))}",
         hint=f"captured are: {', '.join(map(str, list(captured)[:20])) or 'none'}",
     )

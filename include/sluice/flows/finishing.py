@@ -31,7 +31,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import user_columns
 from sluice.merge.presence import is_partial, remapped, unknown_before
-from sluice.model.tables import TableId, stored_name
+from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
@@ -219,7 +219,7 @@ def _without(rows: pa.Table, names: set[str]) -> pa.Table:
         return rows
     before = rows["_before"].combine_chunks()
     kept = [field for field in before.type if field.name not in names]
-    children = [pc.struct_field(before, field.name) for field in kept]
+    children = [member(before, field.name) for field in kept]
     struct = pa.StructArray.from_arrays(children, fields=kept, mask=pc.is_null(before))
     index = rows.schema.get_field_index("_before")
     return rows.set_column(index, pa.field("_before", struct.type), struct).drop_columns(sorted(present))

@@ -15,7 +15,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.presence import is_partial, renewed
 from sluice.merge.rekey import rekeyed
-from sluice.model.tables import KEY_BUCKETS, TableId, stored_name
+from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
@@ -130,7 +130,7 @@ def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
             struct = table["_before"].combine_chunks()
             present = {child.name for child in struct.type}
             children = [
-                pc.struct_field(struct, child.name).cast(child.type)
+                member(struct, child.name).cast(child.type)
                 if child.name in present
                 else pa.nulls(table.num_rows, child.type)
                 for child in field_.type

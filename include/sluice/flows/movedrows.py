@@ -22,7 +22,7 @@ from sluice.flows.dumpkeys import write_keys
 from sluice.merge.presence import masks
 from sluice.model.batches import Op
 from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
-from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.model.tables import TableId, TableSchema, member, stored_name
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
@@ -111,7 +111,7 @@ def _keys_now(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every:
     before = rows["_before"].combine_chunks()
     moved, now = np.full(rows.num_rows, every), {}
     for name in map(stored_name, key):
-        was, own = pc.struct_field(before, name), rows[name].combine_chunks()
+        was, own = member(before, name), rows[name].combine_chunks()
         now[name] = pc.if_else(pa.array(known[:, users.index(name)]), own, was)
         moved |= ~pc.fill_null(pc.equal(now[name], was), False).to_numpy(zero_copy_only=False)
     return pa.table(now).filter(pa.array(moved))

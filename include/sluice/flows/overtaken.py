@@ -23,7 +23,7 @@ from sluice.flows.changeset import read_changeset, read_changeset_file
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
-from sluice.model.tables import META_COLUMNS, TableId
+from sluice.model.tables import META_COLUMNS, TableId, member
 from sluice.schema.changes import ChangeKind, TableChange
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file
@@ -169,7 +169,7 @@ class Afterwards:
                 if not file.primary_key:  # named by the mapping: a key that was left has no row
                     before = found["_before"].combine_chunks()
                     before = before.filter(pc.is_valid(before))
-                    yield pa.table({name: pc.struct_field(before, name) for name in key})
+                    yield pa.table({name: member(before, name) for name in key})
 
     def _loaded(self, table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
         """Rows of the changesets of a table of the target."""

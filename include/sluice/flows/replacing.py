@@ -26,7 +26,7 @@ from sluice.flows.dumpkeys import stored_keys
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
@@ -71,9 +71,9 @@ def write_kept(
     fields = pa.schema([layout.field(name) for name in names])
     plain = pa.schema([pa.field(f.name, f.type) for f in fields])
     every = pa.concat_tables([table.select(names).cast(plain) for table in keys])
-    distinct = every.group_by(names).aggregate([]).select(names) if every.num_rows else every
+    once = distinct(every) if every.num_rows else every
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(distinct.columns, schema=fields), sink, compression="zstd", write_page_checksum=True)
+    pq.write_table(pa.table(once.columns, schema=fields), sink, compression="zstd", write_page_checksum=True)
     store.write_bytes(path, sink.getvalue().to_pybytes())
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
 
 from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.engine import OnError, RuleConfig, RuleKind
+from sluice.config.loading import load_yaml, meant, read_text, shown
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.frames import try_frames
@@ -110,10 +110,13 @@ def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
         raise ConfigError(
             f"there is no rule {name!r}", where=str(engine), hint=f"known: {known}; or give the path of a file"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {name}: {error.strerror}", where=name) from error
+    text = read_text(path, name)
+    known_kinds = [one.value for one in RuleKind]
+    if kind and kind not in known_kinds:
+        raise ConfigError(
+            f"there is no kind of rule {kind!r}{meant(kind, known_kinds)}",
+            hint=f"choose one of {', '.join(known_kinds)}",
+        )
     guessed = RuleKind(kind) if kind else RuleKind.SQL if path.suffix == ".sql" else RuleKind.ROW
     return RuleSet((
         Rule(RuleConfig(name=path.stem.replace(".", "_"), path=path.name, type=guessed), str(path), text, f"{path}:1"),
@@ -205,18 +208,9 @@ def handwritten(path: Path) -> list[Sample]:
 
     Raises ConfigError with file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path.name}: {error.strerror}", where=str(path)) from error
-    try:
-        data = YAML(typ="safe").load(io.StringIO(text))
-        marked = YAML(typ="rt").load(io.StringIO(text))
-    except MarkedYAMLError as error:
-        raise ConfigError(
-            f"not valid YAML: {error.problem}",
-            where=f"{path}:{error.problem_mark.line + 1 if error.problem_mark else 1}",
-        ) from error
+    text = read_text(path)
+    data = load_yaml(text, shown(str(path)))
+    marked = YAML(typ="rt").load(io.StringIO(text))
     documents, marks = (data, marked) if isinstance(data, list) else ([data], [marked])
     return [_sample(document, mark, str(path)) for document, mark in zip(documents, marks, strict=True)]
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
 from sluice.config.folders import pipelines_folder, rules_folder
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.state import PipelineState
 from sluice.coordination.turns import BEAT_S
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore
@@ -82,7 +82,11 @@ class Runtime:
     @property
     def store_uri(self) -> str:
         """Where this pipeline's segments live."""
-        return self.pipeline.capture.segments.uri or default_store()
+        uri = self.pipeline.capture.segments.uri or default_store()
+        try:
+            return no_password(uri)
+        except ValueError as error:
+            raise ConfigError(f"SLUICE_STORE cannot be used: {error}") from None
 
     @property
     def store(self) -> SegmentStore:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import META_COLUMNS
+from sluice.model.tables import META_COLUMNS, member
 
 
 def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
@@ -37,6 +37,6 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
 
 
 def _differs(now: pa.Array, before: pa.StructArray, name: str) -> np.ndarray[Any, Any]:
-    then = pc.struct_field(before, name)
+    then = member(before, name)
     unequal = pc.fill_null(pc.not_equal(now, then), False)
     return np.asarray(pc.or_(unequal, pc.xor(pc.is_null(now), pc.is_null(then))).to_numpy(zero_copy_only=False))

@@ -13,7 +13,7 @@ from sluice.config.pipeline import ColumnConversion, TableMapping
 from sluice.errors import MappingError
 from sluice.mapping.changed import only_changed
 from sluice.mapping.convert import converted
-from sluice.model.tables import META_COLUMNS, TableId, stored_name
+from sluice.model.tables import META_COLUMNS, TableId, member, stored_name
 
 _GROUP = re.compile(r"\\\d|\\g<")
 
@@ -126,7 +126,7 @@ class TableRoute:
         for field in kind:
             renamed = self._field(field)
             if renamed is not None:
-                made, child = self._converted(field, renamed, pc.struct_field(struct, field.name))
+                made, child = self._converted(field, renamed, member(struct, field.name))
                 fields.append(made)
                 children.append(child)
         return pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(struct))

@@ -34,7 +34,7 @@ from sluice.merge import operations
 from sluice.merge.keys import Identity, dense, group_codes
 from sluice.merge.partial import combine
 from sluice.merge.presence import is_partial
-from sluice.model.tables import META_COLUMNS
+from sluice.model.tables import META_COLUMNS, member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 
@@ -128,7 +128,8 @@ def _by_moment(changes: pa.Table, ops: npt.NDArray[np.int64]) -> tuple[pa.Table,
 
 def _key_order(changes: pa.Table, key: Sequence[str], last: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     keys = changes.select(list(dict.fromkeys(key))).take(pa.array(last))
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.schema.names])
+    numbers = [str(number) for number in range(keys.num_columns)]  # a name like .id would be taken for a path
+    order = pc.sort_indices(keys.rename_columns(numbers), sort_keys=[(number, "ascending") for number in numbers])
     return order.to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
@@ -147,7 +148,7 @@ def _arrivals_are_inserts(
     before = changes["_before"].combine_chunks()
     moved: Any = np.zeros(len(ops), bool)
     for name in key:
-        now, then = changes[name].combine_chunks(), pc.struct_field(before, name)
+        now, then = changes[name].combine_chunks(), member(before, name)
         if identity is not None:
             field = changes.schema.field(name)
             now, then = identity(field, now), identity(field, then)
@@ -211,7 +212,7 @@ def _before(
     for child in field.type:
         parts = []
         if is_update.any():
-            parts.append(pc.struct_field(stored, child.name).take(from_struct))
+            parts.append(member(stored, child.name).take(from_struct))
         if is_delete.any():
             parts.append(changes[child.name].combine_chunks().take(from_row))
         if not parts:
@@ -231,7 +232,7 @@ def _compact_keyless(
     old = updates["_before"].combine_chunks()
     left = updates
     for name in users:
-        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), pc.struct_field(old, name))
+        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
     every = pa.concat_tables([gained, taken, left]).combine_chunks()
     sign = np.concatenate([np.ones(gained.num_rows, np.int64), -np.ones(taken.num_rows + left.num_rows, np.int64)])
     codes, count = dense(group_codes(every, users, identity))

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from sluice.merge import operations
 from sluice.merge.keys import Identity, dense, group_codes
 from sluice.merge.presence import bitmaps, masks
+from sluice.model.tables import member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
 _Rows = npt.NDArray[np.int64]
@@ -171,7 +172,7 @@ class _Result:
         children = []
         for child in stored.type:
             every = self.changes[child.name].combine_chunks()
-            old = pc.struct_field(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))
+            old = member(stored, child.name).take(pa.array(begun, mask=~(is_update & existed)))
             own = every.take(pa.array(begun, mask=~(~is_update & existed)))
             from_row = picked if child.name in self.key else replaces
             told = replaced if child.name in self.key else read

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
-from sluice.model.tables import TableId, stored_name
+from sluice.model.tables import TableId, member, stored_name
 
 
 def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
@@ -47,7 +47,7 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
     before = changes["_before"].combine_chunks()
     children = [fields[names[_name(f)]] if _name(f) in names else f for f in before.type]
     struct = pa.StructArray.from_arrays(
-        [pc.struct_field(before, f.name) for f in before.type], fields=children, mask=pc.is_null(before)
+        [member(before, f.name) for f in before.type], fields=children, mask=pc.is_null(before)
     )
     position = changes.schema.get_field_index("_before")
     fields[position] = pa.field("_before", struct.type)
@@ -64,7 +64,7 @@ def _name(field: pa.Field) -> str:
 def _moved(changes: pa.Table, before: pa.StructArray, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     moved = np.zeros(changes.num_rows, np.bool_)
     for name in key:
-        differs = pc.not_equal(changes[name].combine_chunks(), pc.struct_field(before, name))
+        differs = pc.not_equal(changes[name].combine_chunks(), member(before, name))
         moved |= pc.fill_null(differs, False).to_numpy(zero_copy_only=False)
     updates: np.ndarray[tuple[int], np.dtype[np.bool_]] = pc.equal(changes["_op"], "u").to_numpy().astype(np.bool_)
     return moved & updates
@@ -81,5 +81,5 @@ def _left(moved: pa.Table) -> pa.Table:
         elif field.name == "_before":
             columns.append(pa.nulls(moved.num_rows, field.type))
         else:
-            columns.append(pc.struct_field(before, field.name) if field.name in children else moved[field.name])
+            columns.append(member(before, field.name) if field.name in children else moved[field.name])
     return pa.table(columns, schema=moved.schema)

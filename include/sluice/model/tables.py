@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 META_COLUMNS = (
     "_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_bucket", "_present", "_before",
@@ -48,6 +49,24 @@ KEY_BUCKETS = 64
 def stored_name(column: str) -> str:
     """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a column of ours."""
     return f"${column}" if column.lower() in META_COLUMNS + RULE_COLUMNS or column.startswith("$") else column
+
+
+def member(struct: pa.Array, name: str) -> pa.Array:
+    """A column of a struct, null where the struct is. By its number: pyarrow takes a name that begins with ``.`` or ``[`` for a path.
+
+    Raises KeyError if there is none of that name.
+    """
+    number = struct.type.get_field_index(name)
+    if number < 0:
+        raise KeyError(name)
+    return pc.struct_field(struct, [number])
+
+
+def distinct(rows: pa.Table) -> pa.Table:
+    """Each row once, in any order. Columns are told to pyarrow by number, see :func:`member`."""
+    numbers = [str(number) for number in range(rows.num_columns)]
+    once = rows.rename_columns(numbers).group_by(numbers).aggregate([]).select(numbers)
+    return once.rename_columns(rows.schema.names)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -21,6 +22,8 @@ from sluice.orchestration.failures import SluiceRetryPolicy
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
+
+_log = structlog.get_logger()
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,9 +61,11 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
             continue
         try:
             pipeline = load_pipeline(path)
+            dags.setdefault(backfill_id_of(pipeline.pipeline), build_backfill_dag(pipeline, path))
         except SluiceError:
             continue
-        dags.setdefault(backfill_id_of(pipeline.pipeline), build_backfill_dag(pipeline, path))
+        except Exception:  # whatever one file leads to, the others' DAGs are made; its sync DAG says what is wrong
+            _log.warning("backfill_dag_not_made", file=str(path), exc_info=True)
     return dags if dags or only is None else build_all(folder)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from airflow.sdk.configuration import conf
 
 from sluice.config.engine import EngineConfig, RuleConfig
 from sluice.config.folders import rules_folder
-from sluice.config.loading import load_model, load_pipeline
+from sluice.config.loading import load_model, load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import catchup, describe
@@ -75,6 +77,8 @@ def _build(files: list[Path]) -> dict[str, DAG]:
             first[pipeline.pipeline] = path
         except SluiceError as error:
             made = [build_invalid_dag(path, error)]
+        except Exception as error:  # whatever one file leads to, the others' DAGs are made
+            made = [build_invalid_dag(path, unexpected(error, path))]
         dags |= {dag.dag_id: dag for dag in made}
     return dags
 
@@ -179,16 +183,31 @@ def own_rules(pipeline: PipelineConfig) -> tuple[RuleConfig, ...]:
     return tuple(rule for rule in engine.in_order if rule.owns_task)
 
 
+def invalid_dag_id(path: Path) -> str:
+    """``sync__{file stem}.invalid``; a stem with other characters than an id may have, or a long one, is made distinct by a digest."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", path.stem)[:100]
+    if plain != path.stem:
+        plain += f"-{hashlib.sha256(os.fsencode(path.stem)).hexdigest()[:8]}"
+    return f"{dag_id_of(plain)}.invalid"
+
+
+def unexpected(error: Exception, path: Path) -> ConfigError:
+    """What no check has foreseen, as an error of that file."""
+    return ConfigError(
+        f"no DAG can be made of it: {type(error).__name__}: {shown(str(error))[:500]}", where=f"{shown(str(path))}:1"
+    )
+
+
 def build_invalid_dag(path: Path, error: SluiceError) -> DAG:
     """A DAG that shows what is wrong with a pipeline file: in its documentation, and in the one task that fails with it."""
-    text = str(error)
+    text, name = shown(str(error)), shown(path.name)
     with DAG(
-        dag_id=f"{dag_id_of(re.sub(r'[^A-Za-z0-9_.-]', '_', path.stem))}.invalid",
-        description=f"{path.name} is not a valid pipeline file",
+        dag_id=invalid_dag_id(path),
+        description=f"{name} is not a valid pipeline file",
         schedule="@once",
         start_date=START,
         catchup=False,
-        doc_md=f"**`{path}` is not a valid pipeline file.** Nothing of it runs until it is mended.\n\n```\n{text}\n```",
+        doc_md=f"**`{shown(str(path))}` is not a valid pipeline file.** Nothing of it runs until it is corrected.\n\n```\n{text}\n```",
         tags={"sluice", "invalid"},
         owner_links=_owner_links(),
         default_args={"owner": OWNER},

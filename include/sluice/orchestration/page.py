@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -23,11 +24,13 @@ from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.config.loading import load_pipeline
+from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import SluiceError
 from sluice.orchestration.control import ACTIONS, act, open_to_act
-from sluice.orchestration.factory import dag_id_of, pipeline_files
+from sluice.orchestration.factory import dag_id_of, invalid_dag_id, pipeline_files
+
+_log = structlog.get_logger()
 
 _FRESH_S = 1.0
 _FILES = {
@@ -69,17 +72,16 @@ class FreshFor:
 
 def ask_status(path: str) -> dict[str, Any]:
     """What the page shows of one pipeline file; an error is part of the answer."""
-    now = {"asked_ms": int(time.time() * 1000), "file": Path(path).name}
+    now = {"asked_ms": int(time.time() * 1000), "file": shown(Path(path).name)}
     try:
         pipeline = load_pipeline(Path(path))
     except SluiceError as error:
-        stem = Path(path).stem
         return {
             **now,
-            "pipeline": stem,
-            "dag_id": f"{dag_id_of(stem)}.invalid",
+            "pipeline": shown(Path(path).stem),
+            "dag_id": invalid_dag_id(Path(path)),
             "state": "invalid",
-            "errors": [str(error)],
+            "errors": [shown(str(error))],
         }
     described = {**now, "pipeline": pipeline.pipeline, "dag_id": dag_id_of(pipeline.pipeline), **_described(pipeline)}
     try:
@@ -89,6 +91,13 @@ def ask_status(path: str) -> dict[str, Any]:
         return {**described, **status(open_runtime(path)).to_json()}
     except SluiceError as error:
         return {**described, "state": "unreachable", "errors": [str(error)]}
+    except Exception as error:  # one pipeline's trouble is no reason to show none
+        _log.exception("status_failed", pipeline=pipeline.pipeline)
+        return {
+            **described,
+            "state": "unreachable",
+            "errors": [f"its status cannot be read: {type(error).__name__}: {error}"],
+        }
 
 
 def _described(pipeline: PipelineConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import ConfigError
-from sluice.orchestration.factory import OWNER, START, pipeline_files
+from sluice.orchestration.factory import OWNER, START, dag_id_of, invalid_dag_id, pipeline_files
 from sluice.orchestration.failures import SluiceRetryPolicy, boundary
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
@@ -87,8 +87,7 @@ def build_retention_dag(folder: Path) -> DAG:
         },
     ) as dag:
         for path in pipeline_files(folder):
-            PruneSegmentsOperator(
-                task_id=f"segments.{re.sub(r'[^A-Za-z0-9_.-]', '_', path.stem)}", pipeline=str(path.resolve())
-            )
+            name = invalid_dag_id(path).removeprefix(dag_id_of("")).removesuffix(".invalid")
+            PruneSegmentsOperator(task_id=f"segments.{name}", pipeline=os.path.realpath(path))
         PruneRunsOperator(task_id="runs")
     return dag

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import META_COLUMNS, RULE_COLUMNS
+from sluice.model.tables import META_COLUMNS, RULE_COLUMNS, member
 
 AFTER, SHADOW, DELETED = 0, 1, 2
 """Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
@@ -86,7 +86,7 @@ def visible(rows: pa.Table) -> int:
 
 def changed(rows: pa.Table, name: str) -> pa.Array:
     """Mask: the column differs between the image before and the one after. For a shadow ``_before`` holds the row as it is."""
-    now, then = rows[name], pc.struct_field(rows["_before"].combine_chunks(), name)
+    now, then = rows[name], member(rows["_before"].combine_chunks(), name)
     differs = pc.fill_null(pc.not_equal(now, then), False)
     return pc.or_(differs, pc.xor(pc.is_null(now), pc.is_null(then)))
 
@@ -99,7 +99,7 @@ def _as_it_was(rows: pa.Table) -> pa.Table:
     """User columns and ``_before`` change places."""
     before = rows["_before"].combine_chunks()
     struct = rows.schema.field("_before").type
-    children = {field.name: pc.struct_field(before, field.name) for field in struct}
+    children = {field.name: member(before, field.name) for field in struct}
     columns = []
     for name in rows.schema.names:
         if name == "_before":

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.config.engine import EngineConfig, OnError
-from sluice.config.loading import load_model_with_lines
+from sluice.config.loading import load_model_with_lines, read_text
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.model.tables import TableId
@@ -95,10 +95,13 @@ class RuleSet:
             assert config.path is not None
             path = engine_path.parent / config.path
             try:
-                text = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-                raise ConfigError(f"rule {config.name!r}: cannot read {config.path}: {reason}", where=where) from error
+                text = read_text(path, config.path)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"rule {config.name!r}: {error.message}",
+                    where=where,
+                    hint=error.where if error.hint is None else f"{error.hint} ({error.where})",
+                ) from error
             rules.append(Rule(config, str(path), text, place, lines))
         return cls(tuple(rules))
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from sluice.dump.keys import among
 from sluice.errors import LoadError
-from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.targets.base import PlannedTable, Reference, Remark, TableChanges, TargetTable
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS, user_fields
@@ -142,7 +142,7 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
         return found  # a row that changes its key is a delete and an insert
     before = rows["_before"].combine_chunks()
     known = {field.name for field in before.type}
-    then = {f.name: pc.struct_field(before, f.name) if f.name in known else pa.nulls(len(before)) for f in users}
+    then = {f.name: member(before, f.name) if f.name in known else pa.nulls(len(before)) for f in users}
     return found | _keys(rows, then, columns)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
-from sluice.model.tables import quoted, quoted_table
+from sluice.model.tables import member, quoted, quoted_table
 from sluice.targets.base import TargetTable
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import Dialect, Statement, sent_fields, user_fields
@@ -70,7 +70,7 @@ class PartialRows:
         before = leaving["_before"].combine_chunks()
         columns = {}
         for field in user_fields(leaving.schema):
-            old = pc.struct_field(before, field.name)
+            old = member(before, field.name)
             columns[field.name] = pc.coalesce(old, leaving[field.name].combine_chunks())
         return pa.table(columns, schema=pa.schema(user_fields(leaving.schema)))
 
@@ -110,9 +110,7 @@ class PartialRows:
         key = {name.casefold() for name in self.table.key}
         for field, name in sent_fields(leaving.schema, self.table):
             if name.casefold() in key:
-                same = pc.and_(
-                    same, pc.equal(pc.struct_field(before, field.name), leaving[field.name].combine_chunks())
-                )
+                same = pc.and_(same, pc.equal(member(before, field.name), leaving[field.name].combine_chunks()))
         fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
         return fresh
 

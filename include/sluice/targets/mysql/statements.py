@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.tables import META_COLUMNS, quoted, quoted_table
+from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
 from sluice.targets.base import TargetTable
 from sluice.targets.mysql import literals
 
@@ -160,7 +160,7 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
     names = {stored[column.casefold()] for key in table.unique_keys for column in key if column.casefold() in stored}
     changed = np.zeros(rows.num_rows, bool)
     for name in names:
-        now, then = rows[name].combine_chunks(), pc.struct_field(before, name)
+        now, then = rows[name].combine_chunks(), member(before, name)
         same = pc.fill_null(pc.equal(now, then), False)
         both_null = pc.and_(pc.is_null(now), pc.is_null(then))
         changed |= ~pc.or_(same, both_null).to_numpy(zero_copy_only=False)
