@@ -18,7 +18,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
-from sluice.flows.dumpwanted import Planner, Wanted, require_condition, require_together
+from sluice.flows.dumpwanted import Planner, Wanted, require_together
 from sluice.flows.replacing import why_not
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.watermarks import choose_marking
@@ -191,7 +191,6 @@ def start(
     asked = Wanted(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
-    require_condition(asked.where)
     with runtime.state() as state, open_connection(runtime.source) as connection:
         info = server_info(connection)
         captured = captured_tables(runtime, connection)

@@ -12,6 +12,7 @@ from sluice.binlog.connection import ServerInfo, collations, rows_of
 from sluice.binlog.definitions import Definition, read_definition
 from sluice.binlog.resultset import open_reader, text_rows
 from sluice.coordination.state import PipelineState
+from sluice.dump.condition import rendered
 from sluice.dump.keys import among, numbers_of, typed_literal
 from sluice.errors import ConfigError
 from sluice.flows.dumpcut import key_of, range_of, selection_sql
@@ -107,9 +108,10 @@ class Planner:
         definition = read_definition(self.connection, table, lambda: self._collations)
         whole = replace_rows and self.is_keyless(table)
         identity = self.routes.route(table).key if table in self.keyless else ()
+        where = rendered(asked.where, table, [c.name for c in definition.plan.schema.columns]) if asked.where else ""
         request = TableRequest(
             table,
-            where=asked.where,
+            where=where,
             estimate=estimate,
             index=asked.index,
             keyless=whole,
@@ -222,24 +224,3 @@ class Planner:
             if why:
                 return f"target {config.name}: {why}"
         return ""
-
-
-def require_condition(where: str) -> None:
-    """Raises ConfigError if ``where`` is not exactly one SQL condition (it is put into parentheses, and runs read-only)."""
-    if not where:
-        return
-    import sqlglot
-    from sqlglot import exp
-
-    try:
-        parsed = sqlglot.parse(f"SELECT 1 FROM t WHERE ({where}\n)", dialect="mysql")  # noqa: S608 - parsed, not run
-    except sqlglot.errors.SqlglotError as error:
-        raise ConfigError(f"the condition {where!r} is not SQL: {str(error).splitlines()[0]}") from error
-    select = parsed[0] if len(parsed) == 1 else None
-    clause = select.args.get("where") if isinstance(select, exp.Select) else None
-    more = [k for k, v in select.args.items() if v and k not in _PARTS] if select else []
-    if clause is None or not isinstance(clause.this, exp.Paren) or more:
-        raise ConfigError(f"{where!r} is not one condition", hint="write what may stand in parentheses behind WHERE")
-
-
-_PARTS = {"expressions", "from", "from_", "where", "kind"}

@@ -1,0 +1,469 @@
+"""The condition that somebody writes for the rows of a dump: read here, and written anew from what was understood.
+
+The server never sees the person's text. What it gets has one form only: every operation stands in parentheses, names are quoted columns of the
+one table, texts that hold more than plain ASCII are hexadecimal. So it means the same under every ``sql_mode`` and character set, and there
+is no place for a comment, a hint, a variable, a subquery, or a function that is not on the list.
+
+The grammar is that of MySQL's ``expr`` (sql_yacc.yy): OR, XOR, AND, NOT, comparisons, predicates, bit operators, arithmetic, ``^``, unary signs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from sluice.errors import ConfigError
+from sluice.model.tables import TableId, quoted
+
+MAX_LENGTH = 10_000
+MAX_DEPTH = 50
+
+FUNCTIONS = frozenset(
+    """
+    ABS ASCII BIN BIT_LENGTH CEIL CEILING CHAR_LENGTH CHARACTER_LENGTH COALESCE CONCAT CONCAT_WS CONV CRC32 CURDATE CURRENT_DATE CURRENT_TIME
+    CURRENT_TIMESTAMP CURTIME DATE DATEDIFF DATE_ADD DATE_FORMAT DATE_SUB DAY DAYNAME DAYOFMONTH DAYOFWEEK DAYOFYEAR DEGREES ELT EXP FIELD
+    FIND_IN_SET FLOOR FROM_DAYS FROM_UNIXTIME GREATEST HEX HOUR IF IFNULL INET6_ATON INET6_NTOA INET_ATON INET_NTOA INSTR ISNULL JSON_CONTAINS
+    JSON_CONTAINS_PATH JSON_EXTRACT JSON_LENGTH JSON_TYPE JSON_UNQUOTE JSON_VALID LAST_DAY LCASE LEAST LEFT LENGTH LN LOCATE LOG LOG10 LOG2 LOWER
+    LTRIM MAKEDATE MD5 MICROSECOND MID MINUTE MOD MONTH MONTHNAME NOW NULLIF OCT OCTET_LENGTH ORD PERIOD_ADD PERIOD_DIFF POW POWER QUARTER RADIANS
+    REPLACE REVERSE RIGHT ROUND RTRIM SECOND SEC_TO_TIME SHA SHA1 SHA2 SIGN SQRT STRCMP STR_TO_DATE SUBSTR SUBSTRING SUBSTRING_INDEX TIME TIMEDIFF
+    TIMESTAMP TIME_TO_SEC TO_DAYS TO_SECONDS TRIM TRUNCATE UCASE UNHEX UNIX_TIMESTAMP UPPER UTC_DATE UTC_TIME UTC_TIMESTAMP WEEK WEEKDAY WEEKOFYEAR
+    YEAR YEARWEEK
+    """.split()  # noqa: SIM905 - a list to read
+)
+"""Functions of MySQL 8.0 and MariaDB 10.4 alike that only compute, on little memory. One that a server lacks could be somebody's stored function."""
+
+_WITHOUT_PARENTHESES = frozenset({
+    "CURRENT_DATE", "CURRENT_TIME", "CURRENT_TIMESTAMP", "UTC_DATE", "UTC_TIME", "UTC_TIMESTAMP",
+})  # fmt: skip
+_UNITS = frozenset(
+    """
+    MICROSECOND SECOND MINUTE HOUR DAY WEEK MONTH QUARTER YEAR SECOND_MICROSECOND MINUTE_MICROSECOND MINUTE_SECOND HOUR_MICROSECOND
+    HOUR_SECOND HOUR_MINUTE DAY_MICROSECOND DAY_SECOND DAY_MINUTE DAY_HOUR YEAR_MONTH
+    """.split()  # noqa: SIM905
+)
+_CAST = re.compile(
+    r"(?:CHAR|BINARY|DATETIME|TIME)(?:\([0-9]{1,4}\))?|SIGNED|UNSIGNED|DATE|DOUBLE|DECIMAL(?:\([0-9]{1,2}(?:,[0-9]{1,2})?\))?"
+)
+_RESERVED = frozenset(
+    """
+    AND OR XOR NOT IS IN LIKE BETWEEN REGEXP RLIKE DIV MOD CASE WHEN THEN ELSE END NULL TRUE FALSE BINARY COLLATE INTERVAL SELECT UNION INTO FROM
+    WHERE EXISTS ANY ALL SOME MATCH ROW
+    """.split()  # noqa: SIM905
+)
+_COMPARISONS = frozenset({"=", "<=>", "<", "<=", ">", ">=", "<>", "!="})
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+)
+    |(?P<comment>/\*|\*/|\#|--)
+    |(?P<introduced>_utf8mb4\s+[xX]'(?:[0-9A-Fa-f]{2})*')
+    |(?P<hex>[xX]'(?:[0-9A-Fa-f]{2})*'|0x[0-9A-Fa-f]+)
+    |(?P<bits>[bB]'[01]*'|0b[01]+)
+    |(?P<text>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
+    |(?P<name>`(?:[^`]|``)+`)
+    |(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
+    |(?P<word>[A-Za-z_$\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*)
+    |(?P<sign><=>|<=|>=|<>|!=|<<|>>|&&|->>|->|[=<>+\-*/%(),.&|^~])""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+    @property
+    def word(self) -> str:
+        """In capitals, for what may be a keyword; else ``""``."""
+        return self.text.upper() if self.kind == "word" else ""
+
+
+def rendered(text: str, table: TableId, columns: Sequence[str]) -> str:
+    """``text``, one SQL condition on rows of ``table``, in the one form in which it may be sent. That form renders to itself.
+
+    Args:
+        columns: the table's. Names are compared as the server does, without case.
+
+    Raises:
+        ConfigError: it is not one condition, names what is no column, or calls what is not on the list; says at which character.
+    """
+    return _Parser(text, table, columns).whole()
+
+
+class _Parser:
+    def __init__(self, text: str, table: TableId, columns: Sequence[str]) -> None:
+        self._text = text
+        self._table = table
+        self._columns = {name.lower(): name for name in columns}
+        self._depth = 0
+        if len(text) > MAX_LENGTH:
+            raise ConfigError(f"a condition of {len(text):,} characters is too long: at most {MAX_LENGTH:,}")
+        self._tokens = self._read()
+        self._next = 0
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        at = 0
+        while at < len(self._text):
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                self._refuse(at, self._why(self._text[at]))
+            kind = str(match.lastgroup)
+            if kind == "comment":
+                self._refuse(at, "comments are not allowed, and minus signs stand apart")
+            if kind == "number" and re.match(r"[A-Za-z_$\u0080-\uffff]", self._text[match.end() :]):
+                self._refuse(at, "a number ends here in letters; a name that begins with a digit stands in backticks")
+            if kind != "space":
+                tokens.append(_Token(kind, match[0], at))
+            at = match.end()
+        return [*tokens, _Token("end", "", len(self._text))]
+
+    @staticmethod
+    def _why(sign: str) -> str:
+        return {
+            "@": "variables are not allowed",
+            ";": "it has to be one condition",
+            "|": "write OR, or CONCAT(a, b)",
+            "!": "write NOT",
+            "'": "a text does not end",
+            '"': "a text does not end",
+            "`": "a name does not end",
+        }.get(sign, f"{sign!r} has no meaning in a condition")
+
+    def _refuse(self, at: int, why: str) -> NoReturn:
+        near = self._text[at : at + 20]
+        raise ConfigError(
+            f"the condition cannot be used: {why}, at character {at + 1}" + (f" ({near!r})" if near else " (its end)"),
+            hint="write what may stand behind WHERE in a select of this one table: columns, values, comparisons, and functions that only compute",
+        )
+
+    @property
+    def _now(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> _Token:
+        token = self._now
+        self._next += 1
+        return token
+
+    def _accept(self, *wanted: str) -> str:
+        """The sign or keyword if it is one of ``wanted``, else ``""``."""
+        token = self._now
+        found = token.text if token.kind == "sign" else token.word
+        if found and found in wanted:
+            self._next += 1
+            return found
+        return ""
+
+    def _expect(self, wanted: str) -> None:
+        if not self._accept(wanted):
+            self._refuse(self._now.at, f"{wanted} is missing")
+
+    # -- the grammar, loosest first -----------------------------------------------------------------------------------
+
+    def whole(self) -> str:
+        """All of the text."""
+        if self._now.kind == "end":
+            self._refuse(0, "it is empty")
+        found = self._expression()
+        if self._now.kind != "end":
+            self._refuse(self._now.at, "it has to be one condition, and this does not belong to it")
+        return found
+
+    def _expression(self) -> str:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._refuse(self._now.at, f"parts nest deeper than {MAX_DEPTH} levels")
+        parts = [self._xor()]
+        while self._accept("OR"):
+            parts.append(self._xor())
+        self._depth -= 1
+        return _joined(parts, "OR")
+
+    def _xor(self) -> str:
+        parts = [self._and()]
+        while self._accept("XOR"):
+            parts.append(self._and())
+        return _joined(parts, "XOR")
+
+    def _and(self) -> str:
+        parts = [self._not()]
+        while self._accept("AND", "&&"):
+            parts.append(self._not())
+        return _joined(parts, "AND")
+
+    def _not(self) -> str:
+        count = 0
+        while self._accept("NOT"):
+            count += 1
+        found = self._comparison()
+        if count > MAX_DEPTH:
+            self._refuse(self._now.at, f"parts nest deeper than {MAX_DEPTH} levels")
+        for _ in range(count):
+            found = f"(NOT {found})"
+        return found
+
+    def _comparison(self) -> str:
+        left = self._predicate()
+        while True:
+            if sign := self._accept(*_COMPARISONS):
+                left = f"({left} {sign} {self._predicate()})"
+            elif self._accept("IS"):
+                negated = "NOT " if self._accept("NOT") else ""
+                what = self._accept("NULL", "TRUE", "FALSE", "UNKNOWN")
+                if not what:
+                    self._refuse(self._now.at, "IS takes NULL, TRUE, FALSE or UNKNOWN")
+                left = f"({left} IS {negated}{what})"
+                if what != "NULL":
+                    return left
+            else:
+                return left
+
+    def _predicate(self) -> str:
+        left = self._bit_or()
+        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)].word
+        negated = ""
+        if self._now.word == "NOT" and following in {"IN", "BETWEEN", "LIKE", "REGEXP", "RLIKE"}:
+            self._take()
+            negated = "NOT "
+        if self._accept("IN"):
+            self._expect("(")
+            return f"({left} {negated}IN ({self._list()}))"
+        if self._accept("BETWEEN"):
+            low = self._bit_or()
+            self._expect("AND")
+            return f"({left} {negated}BETWEEN {low} AND {self._predicate()})"
+        if self._accept("LIKE"):
+            pattern = self._simple()
+            escape = f" ESCAPE {self._literal_text()}" if self._accept("ESCAPE") else ""
+            return f"({left} {negated}LIKE {pattern}{escape})"
+        if self._accept("REGEXP", "RLIKE"):
+            return f"({left} {negated}REGEXP {self._bit_or()})"
+        return left
+
+    def _literal_text(self) -> str:
+        token = self._now
+        if token.kind not in {"text", "introduced"}:
+            self._refuse(token.at, "a text is missing")
+        return self._value(self._take())
+
+    def _binary(self, level: int) -> str:
+        if level == len(_LEVELS):
+            return self._simple()
+        span = self._interval(level)
+        if span and not (self._now.kind == "sign" and self._now.text == "+"):
+            self._refuse(self._now.at, "a span of time is added to a time")
+        left = span or self._binary(level + 1)
+        parts = [left]
+        while sign := self._accept(*_LEVELS[level]):
+            parts.append(f"{sign} {self._interval(level) or self._binary(level + 1)}")
+        return f"({' '.join(parts)})" if len(parts) > 1 else left
+
+    def _interval(self, level: int) -> str:
+        """``INTERVAL 1 DAY`` beside + and -."""
+        if _LEVELS[level] != ("+", "-") or self._now.word != "INTERVAL":
+            return ""
+        return self._span()
+
+    def _span(self) -> str:
+        self._expect("INTERVAL")
+        amount = self._expression()
+        unit = self._take()
+        if unit.word not in _UNITS:
+            self._refuse(unit.at, "a unit of time is missing, as DAY")
+        return f"INTERVAL {amount} {unit.word}"
+
+    def _bit_or(self) -> str:
+        return self._binary(0)
+
+    def _simple(self) -> str:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._refuse(self._now.at, f"parts nest deeper than {MAX_DEPTH} levels")
+        if sign := self._accept("-", "+", "~", "BINARY"):
+            found = f"({sign} {self._simple()})"
+        else:
+            found = self._primary()
+            while self._accept("COLLATE"):
+                name = self._take()
+                if name.kind != "word" or not re.fullmatch(r"[A-Za-z0-9_]{1,64}", name.text):
+                    self._refuse(name.at, "the name of a collation is missing")
+                found = f"({found} COLLATE {name.text})"
+        self._depth -= 1
+        return found
+
+    def _primary(self) -> str:  # noqa: RET503 - _refuse raises
+        token = self._take()
+        if token.kind in {"text", "introduced", "hex", "bits", "number"}:
+            return self._value(token)
+        if token.kind == "sign" and token.text == "(":
+            if self._now.word in {"SELECT", "WITH", "VALUES", "TABLE"}:
+                self._refuse(self._now.at, "subqueries are not allowed")
+            found = self._expression()
+            if self._accept(","):
+                return f"({found}, {self._list()})"
+            self._expect(")")
+            return found
+        if token.kind == "name" or (token.kind == "word" and token.word not in _RESERVED and not self._calls()):
+            if token.word in _WITHOUT_PARENTHESES and token.word.lower() not in self._columns:
+                return f"{token.word}()"
+            if token.word in {"DATE", "TIME", "TIMESTAMP"} and self._now.kind == "text":
+                return f"{token.word} {self._literal_text()}"
+            return self._column(token)
+        if token.word in {"NULL", "TRUE", "FALSE"}:
+            return token.word
+        if token.word == "CASE":
+            return self._case()
+        if token.kind == "word" and self._calls():
+            return self._call(token)
+        if token.word in {"SELECT", "UNION", "INTO", "EXISTS", "ANY", "ALL", "SOME"}:
+            self._refuse(token.at, "subqueries are not allowed")
+        self._refuse(token.at, "a column or a value is missing")
+
+    def _calls(self) -> bool:
+        return self._now.kind == "sign" and self._now.text == "("
+
+    def _list(self) -> str:
+        """Expressions up to the closing parenthesis; at least one."""
+        if self._now.word in {"SELECT", "WITH", "VALUES", "TABLE"}:
+            self._refuse(self._now.at, "subqueries are not allowed")
+        found = [self._expression()]
+        while self._accept(","):
+            found.append(self._expression())
+        self._expect(")")
+        return ", ".join(found)
+
+    def _case(self) -> str:
+        subject = "" if self._now.word == "WHEN" else f" {self._expression()}"
+        parts = []
+        while self._accept("WHEN"):
+            asked = self._expression()
+            self._expect("THEN")
+            parts.append(f" WHEN {asked} THEN {self._expression()}")
+        if not parts:
+            self._refuse(self._now.at, "WHEN is missing")
+        otherwise = f" ELSE {self._expression()}" if self._accept("ELSE") else ""
+        self._expect("END")
+        return f"(CASE{subject}{''.join(parts)}{otherwise} END)"
+
+    def _call(self, name: _Token) -> str:
+        self._expect("(")
+        if name.word == "CAST":
+            value = self._expression()
+            self._expect("AS")
+            return f"CAST({value} AS {self._cast_type()})"
+        if name.word == "TIMESTAMPDIFF":
+            unit = self._take()
+            if unit.word not in _UNITS:
+                self._refuse(unit.at, "a unit of time is missing, as DAY")
+            self._expect(",")
+            return f"TIMESTAMPDIFF({unit.word}, {self._list()})"
+        if name.word not in FUNCTIONS:
+            if name.word in {"SELECT", "EXISTS", "ANY", "ALL", "SOME"}:
+                self._refuse(name.at, "subqueries are not allowed")
+            close = difflib.get_close_matches(name.word, FUNCTIONS, n=1)
+            also = f"; did you mean {close[0]}?" if close else ""
+            self._refuse(name.at, f"the function {name.text} is not one of those that may be used{also}")
+        if name.word in {"DATE_ADD", "DATE_SUB"}:
+            value = self._expression()
+            self._expect(",")
+            span = self._span()
+            self._expect(")")
+            return f"{name.word}({value}, {span})"
+        if self._accept(")"):
+            return f"{name.word}()"
+        return f"{name.word}({self._list()})"
+
+    def _cast_type(self) -> str:
+        start = self._now
+        words = ""
+        depth = 0
+        while depth or not (self._now.kind == "sign" and self._now.text == ")"):
+            token = self._take()
+            if token.kind not in {"word", "number", "sign"}:
+                self._refuse(start.at, "this is not a type to cast to")
+            depth += (token.text == "(") - (token.text == ")")
+            words += token.text.upper()
+        self._expect(")")
+        words = {"SIGNEDINTEGER": "SIGNED", "UNSIGNEDINTEGER": "UNSIGNED"}.get(words, words)
+        if _CAST.fullmatch(words) is None:
+            self._refuse(
+                start.at,
+                "this is not a type to cast to; there are CHAR, BINARY, SIGNED, UNSIGNED, DECIMAL, DOUBLE, DATE, DATETIME and TIME",
+            )
+        return words
+
+    # -- names and values ---------------------------------------------------------------------------------------------
+
+    def _column(self, token: _Token) -> str:
+        parts = [self._name(token)]
+        while self._accept("."):
+            following = self._take()
+            if following.kind not in {"word", "name"}:
+                self._refuse(following.at, "a name is missing")
+            parts.append(self._name(following))
+        owner = [self._table.schema, self._table.table]
+        if len(parts) > 3 or (len(parts) > 1 and parts[:-1] != owner[3 - len(parts) :]):
+            self._refuse(token.at, f"{'.'.join(parts)} is not of {self._table}")
+        name = self._columns.get(parts[-1].lower())
+        if name is None:
+            close = difflib.get_close_matches(parts[-1], self._columns.values(), n=1)
+            also = f"; did you mean {close[0]!r}?" if close else ""
+            self._refuse(token.at, f"{self._table} has no column {parts[-1]!r}{also}")
+        found = quoted(name)
+        while sign := self._accept("->", "->>"):
+            extracted = f"JSON_EXTRACT({found}, {self._literal_text()})"
+            found = f"JSON_UNQUOTE({extracted})" if sign == "->>" else extracted
+        return found
+
+    @staticmethod
+    def _name(token: _Token) -> str:
+        return token.text[1:-1].replace("``", "`") if token.kind == "name" else token.text
+
+    def _value(self, token: _Token) -> str:
+        if token.kind == "number":
+            return token.text
+        if token.kind in {"hex", "bits"}:
+            plain = token.text[2:].rstrip("'")
+            if token.kind == "bits":
+                return f"b'{plain}'"
+            return f"x'{plain.lower()}'" if "'" in token.text else f"0x{plain.lower()}"
+        value = self._decoded(token)
+        while self._now.kind in {"text", "introduced"}:  # texts beside each other are one
+            value += self._decoded(self._take())
+        return literal(value)
+
+    def _decoded(self, token: _Token) -> str:
+        if token.kind == "introduced":
+            try:
+                return bytes.fromhex(token.text.partition("'")[2].rstrip("'")).decode()
+            except UnicodeDecodeError:
+                self._refuse(token.at, "this is not UTF-8")
+        sign, inside = token.text[0], token.text[1:-1]
+        value = re.sub(
+            rf"\\(.)|{sign}{sign}", lambda m: _ESCAPES.get(m[1], m[1]) if m[1] else sign, inside, flags=re.DOTALL
+        )
+        if re.search("[\ud800-\udfff]", value):
+            self._refuse(token.at, "a text holds half of a character")
+        return value
+
+
+_LEVELS: tuple[tuple[str, ...], ...] = (("|",), ("&",), ("<<", ">>"), ("+", "-"), ("*", "/", "%", "DIV", "MOD"), ("^",))
+
+
+def _joined(parts: Sequence[str], word: str) -> str:
+    """Operations of one rank, which go from left to right, stand in one pair of parentheses."""
+    return f"({f' {word} '.join(parts)})" if len(parts) > 1 else parts[0]
+
+
+def literal(value: str) -> str:
+    """A text as a literal that reads the same under every ``sql_mode`` and character set."""
+    if re.fullmatch(r"[ -\[\]-~]*", value):
+        return "'" + value.replace("'", "''") + "'"
+    return f"_utf8mb4 x'{value.encode().hex()}'"
