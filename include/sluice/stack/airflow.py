@@ -51,7 +51,6 @@ if "scheduler" in sys.argv:
         "pymysql",
         "kazoo.client",
         "pymysqlreplication",
-        "sqlglot",
         "ruamel.yaml",
         "grpc",
         "pyspark.sql.connect.session",
