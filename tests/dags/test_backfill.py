@@ -7,11 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pendulum
+import pytest
 from airflow.timetables.base import TimeRestriction
 
+from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError
+from sluice.flows.dumprequest import tuned
 from sluice.flows.dumpview import DumpView, TableView
 from sluice.model.dumps import Tuning
-from sluice.orchestration.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note
+from sluice.orchestration.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note, require_known
 from sluice.orchestration.timetable import BackfillTimetable
 
 
@@ -67,3 +71,39 @@ def test_the_note_has_a_bar_a_table() -> None:
     assert "█" * 20 in text
     assert "█" * 10 + "░" * 10 in text
     assert "150 rows placed" in text
+
+
+def test_a_field_that_the_form_does_not_have_is_refused_with_the_nearest() -> None:
+    """What is misspelt is left out of what is asked for: `table: [...]` would copy all tables."""
+    asked = SimpleNamespace(dag_id="backfill__shop", conf={"table": ["shop.orders"]})
+    with pytest.raises(ConfigError, match="no field 'table' in the form of backfill__shop; did you mean 'tables'"):
+        require_known(asked, ("tables", "where"))
+    require_known(SimpleNamespace(dag_id="x", conf={"tables": []}), ("tables", "where"))
+    require_known(SimpleNamespace(dag_id="x", conf=None), ("tables",))
+
+
+def test_numbers_of_a_request_have_limits(write_pipeline) -> None:
+    pipeline = load_pipeline(write_pipeline("shop"))
+    for name in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second", "max_replica_lag_s"):
+        for value in (-1, float("nan"), float("inf"), 10**12, True, "5", 0.5 if name != "max_replica_lag_s" else -0.5):
+            with pytest.raises(ConfigError, match=name):
+                tuned(pipeline, **{name: value})
+    assert tuned(pipeline, chunk_rows=5.0).chunk_rows == 5
+
+
+def test_a_submitted_job_gets_the_connections_of_lookups(write_pipeline, tmp_path, monkeypatch) -> None:
+    from sluice.config.connections import Endpoint
+    from sluice.orchestration import connections, submit
+
+    path: Path = write_pipeline("shop", mode="submit")
+    path.write_text(path.read_text() + "rules: engine.yaml\n")
+    (tmp_path / "engine.yaml").write_text(
+        "rules: [{name: r, path: r.py, lookups: {a: {connection: dimensions, query: SELECT 1 AS id, key: id}, b: {file: b.csv, key: id}}}]"
+    )
+    monkeypatch.setenv("SLUICE_RULES", str(tmp_path))
+    monkeypatch.setattr(connections, "from_airflow", lambda name: Endpoint(name, "mysql", "h"))
+    given = submit._environment(str(path))
+    assert {name for name in given if name.startswith("AIRFLOW_CONN_")} == {
+        f"AIRFLOW_CONN_{name}"
+        for name in ("SHOP_MYSQL", "REPORTING_MYSQL", "ARCHIVE_MYSQL", "ZOOKEEPER_DEFAULT", "DIMENSIONS")
+    }

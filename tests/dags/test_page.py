@@ -81,6 +81,84 @@ def test_one_who_may_only_read_changes_nothing(
     assert acted == []
 
 
+@pytest.fixture
+def acting(
+    logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TestClient, list[Any]]:
+    """The same user, who may also change ``shop``, and what reaches the flows."""
+    from sluice.flows.admin import Plan
+    from sluice.orchestration import page
+
+    acted: list[Any] = []
+    manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
+    monkeypatch.setattr(page, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(page, "act", lambda runtime, action, **more: acted.append(more) or Plan(action, ()))
+    write_pipeline("shop")
+    return logged_in, acted
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "code"),
+    [
+        ({}, b"{}", 200),
+        ({"Content-Type": "application/json; charset=utf-8"}, b"{}", 200),
+        ({"Origin": "http://testserver"}, b"{}", 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://testserver"}, b"{}", 200),
+        ({"Sec-Fetch-Site": "none"}, b"{}", 200),
+        ({"Origin": "https://evil.example"}, b"{}", 403),
+        ({"Origin": "http://testserver.evil.example"}, b"{}", 403),
+        ({"Origin": "http://testserver:8080"}, b"{}", 403),
+        ({"Origin": "https://testserver"}, b"{}", 403),
+        ({"Origin": "null"}, b"{}", 403),
+        ({"Origin": ""}, b"{}", 403),
+        ({"Origin": "http://["}, b"{}", 403),
+        ({"Sec-Fetch-Site": "same-site"}, b"{}", 403),
+        ({"Sec-Fetch-Site": "cross-site"}, b"{}", 403),
+        ({"Content-Type": "text/plain"}, b"{}", 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, b"a=b", 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, b"", 415),
+        ({"Content-Type": ""}, b"", 415),
+        ({"Content-Type": "text/plain; application/json"}, b"{}", 415),
+        ({}, b"", 422),
+        ({}, b"null", 422),
+        ({}, b"[]", 422),
+        ({}, b"{", 422),
+        ({}, b"\xff", 400),
+        ({}, b"[" * 100_000, 400),
+        ({}, b'{"grace_s": NaN}', 422),
+        ({}, b'{"grace_s": Infinity}', 422),
+        ({}, b'{"grace_s": 1e308}', 422),
+        ({}, b'{"grace_s": -1}', 422),
+        ({}, b'{"grace_s": "5"}', 422),
+        ({}, b'{"grace_s": true}', 422),
+        ({}, b'{"dry_run": 1}', 422),
+        ({}, b'{"dry_run": NaN}', 422),
+        ({}, b'{"reason": "\\ud800"}', 422),
+        ({}, b'{"\\ud800": 1}', 422),
+        ({}, b'{"reasn": "x"}', 422),
+    ],
+)
+def test_only_json_from_this_site_changes_something(
+    acting: Any, headers: dict[str, str], body: bytes, code: int
+) -> None:
+    client, acted = acting
+    for action in ("rollback", "pause", "resume", "restart"):
+        answer = client.post(
+            f"/api/pipelines/shop/{action}", content=body, headers={"Content-Type": "application/json", **headers}
+        )
+        assert answer.status_code == code, answer.text
+        answer.json()
+    assert len(acted) == (4 if code == 200 else 0)
+
+
+def test_no_route_changes_something_without_that_check(app: Any) -> None:
+    from sluice.orchestration.page import own_page
+
+    for route in app.routes:
+        if set(getattr(route, "methods", ())) - {"GET", "HEAD"}:
+            assert own_page in [dependency.call for dependency in route.dependant.dependencies]
+
+
 @pytest.mark.parametrize("route", ["/static/../sluice_plugin.py", "/static/index.html", "/docs", "/openapi.json"])
 def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
     assert logged_in.get(route).status_code == 404

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from sluice.config.pipeline import MAX_GRACE
 from sluice.coordination.znodes import Conflict, Create, Put, Remove, Znode, Znodes
 from sluice.errors import LeaseHeld
 
@@ -140,7 +141,7 @@ class Turns:
         if node is None or not node.data:
             return 0.0
         since_s = (now_ms - node.modified_ms) / 1000
-        left_s = float(json.loads(node.data)["grace_s"]) - since_s
+        left_s = min(float(json.loads(node.data)["grace_s"]), MAX_GRACE.total_seconds()) - since_s
         return silent_s + left_s if left_s > 0 else 0.0
 
     def _beat_path(self, name: str) -> str:

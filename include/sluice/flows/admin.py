@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.binlog.connection import open_connection, server_info
 from sluice.binlog.positions import resolve_start
-from sluice.config.pipeline import StartPosition
+from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.errors import ConfigError, OutOfOrder, SegmentError
 from sluice.flows.inspect import manifest_of
 from sluice.flows.runtime import Runtime, server_id_of
@@ -58,6 +58,11 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
     """Everything under way stops and begins again from the same batches. ``grace_s`` (default: ``coordination.grace``): so long no
     other installation takes over, so that workers or the scheduler may be restarted meanwhile."""
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
+    if not 0 <= grace <= MAX_GRACE.total_seconds():  # nor for NaN
+        raise ConfigError(
+            f"a grace of {grace:g} s is none: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
+            hint=f"for longer: `sluice pause {runtime.name}`",
+        )
     with runtime.state() as state:
         state.turns.announce_restart(grace)
         state.set_permit(open_=None, by=by, reason=reason)

@@ -49,7 +49,10 @@ class TimeRange:
         """From two ISO 8601 moments (UTC where they don't say); None for none. Raises ConfigError."""
         if not since and not until:
             return None
-        return cls(_micros(since, 0), _micros(until, 2**62))
+        span = cls(_micros(since, 0), _micros(until, 2**62))
+        if span.since_us >= span.until_us:
+            raise ConfigError(f"the span of time is empty: {since!r} is not before {until!r}", hint="since comes first")
+        return span
 
 
 def _micros(text: str, default: int) -> int:

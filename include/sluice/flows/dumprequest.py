@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ import structlog
 from sluice.binlog.connection import ServerInfo, open_connection, rows_of, server_info
 from sluice.binlog.selection import Selection
 from sluice.config.loading import meant
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
@@ -88,11 +88,28 @@ def new_id() -> str:
 
 def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
     """What the pipeline's file says, but for what ``changes`` say (None: as the file says). Raises ConfigError for nonsense."""
+    return replace(tuning_of(pipeline), **sensible(changes))
+
+
+_LIMITS = {
+    "chunk_rows": (1, 5_000_000),
+    "parallelism": (1, 64),
+    "delay_ms": (0, 86_400_000),
+    "max_rows_per_second": (0, MAX_COUNT),
+    "max_threads_running": (0, 1_000_000),
+    "max_replica_lag_s": (0, MAX_SPAN.total_seconds()),
+}
+
+
+def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``changes`` to a tuning that are given (not None). Raises ConfigError for one that is no number within its limits."""
     wanted = {name: value for name, value in changes.items() if value is not None}
     for name, value in wanted.items():
-        if value < (1 if name in {"chunk_rows", "parallelism"} else 0):
-            raise ConfigError(f"{name} cannot be {value}")
-    return replace(tuning_of(pipeline), **wanted)
+        low, high = _LIMITS[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (name != "max_replica_lag_s" and value != int(value)):
+            raise ConfigError(f"{name} cannot be {value!r}", hint=f"from {low} to {high:,.0f}")
+    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted.items()}
 
 
 def new_dump(
@@ -114,14 +131,14 @@ def new_dump(
     """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked.
 
     ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. ``replace_rows``: what the targets hold
-    and the source does not, goes, where that can be told. A table without a key needs one of the two.
+    and the source does not, goes, where that can be told. A table without a key needs one of the two. The source is asked only about tables that
+    are no requests yet.
     """
-    captured = captured_tables(runtime, connection)
-    keyless = keyless_tables(connection)
     routes = Routes.compile(runtime.pipeline.mapping)
     wanted = [t for t in tables if not isinstance(t, TableRequest)]
+    keyless = keyless_tables(connection) if wanted else set()
     rows = estimates(connection, wanted)
-    reasons = why_not(runtime, wanted, captured, keyless) if replace_rows else {}
+    reasons = why_not(runtime, wanted, captured_tables(runtime, connection), keyless) if replace_rows and wanted else {}
     requests = tuple(
         t
         if isinstance(t, TableRequest)

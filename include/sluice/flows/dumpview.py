@@ -11,6 +11,7 @@ from typing import Any
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.dump import settle
+from sluice.flows.dumprequest import sensible
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState, Dump, DumpState, Tuning
 
@@ -207,10 +208,7 @@ def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
 
 def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
     """Change chunk size, delay, parallelism or limits while it runs. Raises ConfigError for a number that makes no sense."""
-    wanted = {name: value for name, value in changes.items() if value is not None}
+    wanted = sensible(changes)
     if not wanted:
         raise ConfigError("nothing to change", hint="say e.g. --chunk-rows 10000, --delay-ms 100 or --parallelism 4")
-    for name, value in wanted.items():
-        if value < (1 if name in {"chunk_rows", "parallelism"} else 0):
-            raise ConfigError(f"{name} cannot be {value}")
     return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **wanted)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import structlog
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.config.loading import load_pipeline
+from sluice.config.loading import load_pipeline, meant, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.orchestration.factory import OWNER, START, pipeline_files
@@ -161,9 +161,13 @@ class PlanDumpOperator(SluiceOperator):
     def work(self, context: Context, **_: Any) -> list[dict[str, Any]]:
         from sluice.flows.dumprequest import start, tuned
 
-        runtime = open_runtime(self.pipeline)
-        asked = dict(context["params"])
         run: Any = context["dag_run"]
+        runtime = open_runtime(self.pipeline)
+        try:
+            require_known(run, form(runtime.pipeline, ()))
+        except ConfigError as error:  # a misspelt `tables` would copy all of them
+            raise AirflowFailException(str(error)) from None
+        asked = dict(context["params"])
         since, until = _text(asked.get("since")), _text(asked.get("until"))
         kind = str(getattr(run.run_type, "value", run.run_type))
         if kind == "scheduled":
@@ -215,6 +219,18 @@ class PlanDumpOperator(SluiceOperator):
         tables = [str(t.table) for t in dump.tables]
         self.log.info("dump %s of %s", dump.id, tables)
         return parts(dump.id, tables)
+
+
+def require_known(run: Any, fields: Iterable[str]) -> None:
+    """Raises ConfigError for a field of a run's ``conf`` that its form does not have: what is misspelt would be left out of the request."""
+    known = list(fields)
+    given = getattr(run, "conf", None)
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in known:
+            raise ConfigError(
+                f"there is no field {shown(str(name))!r} in the form of {run.dag_id}{meant(str(name), known)}",
+                hint=f"its fields are: {', '.join(known)}",
+            )
 
 
 def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
-from sluice.config.loading import load_pipeline
+from sluice.config.loading import load_pipeline, meant
+from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
+from sluice.orchestration.backfill import require_known
 from sluice.orchestration.factory import OWNER, START, pipeline_files
 from sluice.orchestration.failures import boundary
 
@@ -72,10 +74,12 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
         params = context["params"]
         user = getattr(context["dag_run"], "triggering_user_name", None) or "airflow"
         with boundary():
+            require_known(context["dag_run"], ("pipeline", "action", "reason", "grace_s", "dry_run"))
             path = self.files.get(params["pipeline"])
             if path is None:
+                name = str(params["pipeline"])
                 raise ConfigError(
-                    f"there is no pipeline {params['pipeline']!r}", hint=f"there are {sorted(self.files)}"
+                    f"there is no pipeline {name!r}{meant(name, self.files)}", hint=f"there are {sorted(self.files)}"
                 )
             plan = act(
                 open_to_act(path),
@@ -121,6 +125,7 @@ def build_control_dag(folder: Path) -> DAG:
                 None,
                 type=["null", "number"],
                 minimum=0,
+                maximum=MAX_GRACE.total_seconds(),
                 title="Grace in seconds",
                 description="For restart: so long no other installation takes over. Empty: as the pipeline says (90 s).",
             ),

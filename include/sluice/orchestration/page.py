@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import structlog
 from airflow.api_fastapi.app import get_auth_manager
@@ -20,12 +21,14 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
 from airflow.api_fastapi.core_api.security import get_user, requires_access_view
-from fastapi import Depends, FastAPI, HTTPException
+from airflow.sdk.configuration import conf
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.config.loading import load_pipeline, shown
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.errors import SluiceError
 from sluice.orchestration.control import ACTIONS, act, open_to_act
 from sluice.orchestration.factory import dag_id_of, invalid_dag_id, pipeline_files
@@ -122,8 +125,19 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(get_user), Depends(requires_access_view(AccessView.PLUGINS))],
+        dependencies=[Depends(own_page), Depends(get_user), Depends(requires_access_view(AccessView.PLUGINS))],
     )
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: Exception) -> JSONResponse:
+        """What is wrong, without the value: JSON has no form for some of them (NaN, half of a character)."""
+        problems = error.errors() if isinstance(error, RequestValidationError) else ()
+        said = [
+            {"loc": [shown(str(part)) for part in p["loc"]], "msg": shown(str(p["msg"])), "type": p["type"]}
+            for p in problems
+        ]
+        return JSONResponse({"detail": said}, 422, headers=_PRIVATE)
+
     fresh = FreshFor(ask)
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="sluice-status")
 
@@ -153,7 +167,7 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
     @app.post("/api/pipelines/{pipeline}/{action}")
-    def control(pipeline: str, action: str, user: User, order: Order | None = None) -> JSONResponse:
+    def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
         path = _file_of(pipelines, pipeline)
         if path is None or not _may(user, dag_id_of(pipeline), "GET"):
             raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
@@ -161,7 +175,6 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
             raise HTTPException(403, f"you may see {pipeline}, but not change it")
         if action not in ACTIONS:
             raise HTTPException(404, f"{action!r} is not an action; there are {', '.join(ACTIONS)}")
-        order = order or Order()
         try:
             plan = act(open_to_act(str(path)), action, by=f"{user.get_name()}@airflow", **order.model_dump())
         except SluiceError as error:
@@ -176,9 +189,44 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    reason: str = ""
-    grace_s: float | None = Field(None, ge=0)
-    dry_run: bool = False
+    reason: str = Field("", max_length=2000)
+    grace_s: float | None = Field(None, ge=0, le=MAX_GRACE.total_seconds(), allow_inf_nan=False, strict=True)
+    dry_run: bool = Field(False, strict=True)
+
+
+def own_page(request: Request) -> None:
+    """Refuses what another site's page makes a browser send with the user's cookie.
+
+    A request that changes something has a JSON body, which no form can send, and a browser says that it comes from a page of this address.
+    A program that is no browser says neither, and may.
+    """
+    if request.method in {"GET", "HEAD", "OPTIONS"}:
+        return
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "send JSON: Content-Type: application/json")
+    if request.headers.get("sec-fetch-site", "none").lower() not in {"same-origin", "none"}:
+        raise HTTPException(403, "this request comes from a page of another site")
+    origin = request.headers.get("origin")
+    if origin is not None and _address(origin) not in _addresses(request):
+        raise HTTPException(403, f"this request comes from a page of another site: {shown(origin)[:200]}")
+
+
+def _addresses(request: Request) -> set[tuple[str, str, int | None]]:
+    """Of this Airflow: where the request was sent, and what Airflow's settings call it, where a proxy stands before it."""
+    own = {
+        _address(f"{request.url.scheme}://{request.headers.get('host', '')}"),
+        _address(conf.get("api", "base_url", fallback="")),
+    }
+    return {address for address in own if address[1]}
+
+
+def _address(url: str) -> tuple[str, str, int | None]:
+    try:
+        parts = urlsplit(url)
+        default = {"http": 80, "https": 443}.get(parts.scheme)
+        return parts.scheme, parts.hostname or "", parts.port or default
+    except ValueError:
+        return "", "", None
 
 
 def _file_of(folder: Path, pipeline: str) -> Path | None:

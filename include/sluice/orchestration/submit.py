@@ -121,9 +121,26 @@ def _environment(path: str) -> dict[str, str]:
     from sluice.orchestration.connections import from_airflow
 
     pipeline = load_pipeline(Path(path))
-    ids = [pipeline.source.connection, pipeline.coordination.connection, *(t.connection for t in pipeline.targets)]
-    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in ids}
+    ids = {
+        pipeline.source.connection,
+        pipeline.coordination.connection,
+        *(t.connection for t in pipeline.targets),
+        *_lookup_connections(pipeline),
+    }
+    connections = {f"AIRFLOW_CONN_{name.upper()}": _as_json(from_airflow(name)) for name in sorted(ids)}
     return {**connections, "SLUICE_OWNER": owner()}  # the job is this installation at work
+
+
+def _lookup_connections(pipeline: PipelineConfig) -> set[str]:
+    """Those that lookups of the pipeline's rules are read over. Raises ConfigError for a wrong engine.yaml, as the job would."""
+    from sluice.config.engine import EngineConfig
+    from sluice.config.folders import rules_folder
+    from sluice.config.loading import load_model
+
+    if pipeline.rules is None:
+        return set()
+    rules = load_model(rules_folder() / pipeline.rules, EngineConfig).rules
+    return {lookup.connection for rule in rules for lookup in rule.lookups.values() if lookup.connection}
 
 
 def _as_json(endpoint: Endpoint) -> str:
