@@ -135,7 +135,7 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
                 f"rule {rule.name!r} returned no DataFrame for {where}", where=rule.home, hint="return a DataFrame"
             ) from None
         raise rule.error(error, f"failed on {where}", withheld=hidden) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise rule.error(error, f"failed on {where}", withheld=hidden) from None
     lost = [name for name in _KEPT if name not in columns]
     if lost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from sluice.config.engine import OnError, RuleKind
 from sluice.config.masking import SHOWN
 from sluice.errors import RuleError, SluiceError
 from sluice.model.tables import TableId, stored_name
-from sluice.rules import images, views
+from sluice.rules import guard, images, views
 from sluice.rules.context import RuleContext, Sent
 from sluice.rules.lookups import Lookup
 from sluice.rules.script import Rule
@@ -32,6 +33,7 @@ class Run:
     Attributes:
         hidden: names of the columns whose values must not be shown.
         failed: merged rows (``_source_row``) on which the rule raised, and why.
+        clock: of the call under way. late: one took longer than the rule's timeout, which stops the batch whatever ``on_error`` says.
         unknown: merged rows of which only the old image made it raise: such a row did not get to the target, so nothing has to leave it.
     """
 
@@ -41,13 +43,15 @@ class Run:
     hidden: frozenset[str] = frozenset()
     failed: dict[int, RuleError] = field(default_factory=dict)
     unknown: set[int] = field(default_factory=set)
+    clock: guard.Clock = field(default_factory=guard.Clock)
+    late: bool = False
 
     def context(self, rows: pa.Table) -> RuleContext:
         """The context of these rows."""
         key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
         return RuleContext(self.rule.name, self.table.schema, self.table.table, key, self.rule.params(), self.lookups)
 
-    def error(self, error: Exception, what: str) -> RuleError:
+    def error(self, error: BaseException, what: str) -> RuleError:
         """What the user's code raised, as a RuleError."""
         return error if isinstance(error, RuleError) else self.rule.error(error, what, withheld=bool(self.hidden))
 
@@ -84,16 +88,62 @@ def run(work: Run, rows: pa.Table) -> Tables:
     Raises:
         RuleError: names rule, file:line and table.
     """
-    kind = _KINDS[work.rule.kind]
+    kind = _in_time(_KINDS[work.rule.kind])
     work.rule.params()  # what is wrong with the rule itself is no row's fault
     try:
         tables = kind(work, rows)
     except RuleError:
-        if work.rule.config.on_error is OnError.STOP or len(work.failed) > work.rule.config.max_errors:
+        if work.late or work.rule.config.on_error is OnError.STOP or len(work.failed) > work.rule.config.max_errors:
             raise
         _find_failing(kind, work, rows)
         tables = kind(work, without(rows, work.failed, work.unknown))
     return {table: without(part, work.failed) for table, part in tables.items()} if work.failed else tables
+
+
+def _in_time(kind: Callable[[Run, pa.Table], Tables]) -> Callable[[Run, pa.Table], Tables]:
+    """``kind`` with a limit on its time; what the user's code raises beside Exception becomes an error that names the rule."""
+
+    def limited(work: Run, rows: pa.Table) -> Tables:
+        rule = work.rule
+        if rule.config.builtin is not None and rule.config.builtin not in _QUERIES:
+            return kind(work, rows)
+        timing = _limited_sql if rule.kind is RuleKind.SQL or rule.config.builtin else _limited_python
+        try:
+            return timing(kind, work, rows)
+        except guard.Overrun as error:
+            work.late = True
+            raise rule.error(error, f"stopped on {work.table}") from None
+        except guard.Escaped as escaped:
+            raise _failed(work, escaped.error) from None
+
+    return limited
+
+
+_QUERIES = frozenset({"filter", "hash"})
+"""Built-in rules that run SQL of DuckDB."""
+
+
+def _limited_python(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> Tables:
+    return guard.call(
+        lambda: kind(work, rows),
+        label=work.rule.name,
+        seconds=work.rule.limit_s,
+        clock=work.clock,
+        withheld=bool(work.hidden),
+    )
+
+
+def _limited_sql(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> Tables:
+    """In this thread, which keeps its connection of DuckDB; a query that takes too long is interrupted."""
+    from sluice.rules import sql
+
+    with sql.interrupted_after(work.rule.limit_s) as over:
+        try:
+            return kind(work, rows)
+        except SluiceError:
+            if over():
+                raise guard.Overrun(work.rule.limit_s, traceback.StackSummary()) from None
+            raise
 
 
 def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.Table) -> None:
@@ -101,7 +151,7 @@ def _find_failing(kind: Callable[[Run, pa.Table], Tables], work: Run, rows: pa.T
     try:
         kind(work, rows)
     except RuleError as error:
-        if len(work.failed) > work.rule.config.max_errors:
+        if work.late or len(work.failed) > work.rule.config.max_errors:
             raise
         if rows.num_rows == 1:
             work.fail(rows["_source_row"][0].as_py(), rows["_image"][0].as_py(), error)
@@ -143,9 +193,12 @@ def _row(work: Run, rows: pa.Table) -> Tables:
         context.before = befores[index] if existed[index] and context.image == "after" else None
         context.commit_time = commits[index]
         key = {name: row.get(name) for name in context.key}
+        work.clock.restart()
         try:
             result = function(row, context)
-        except Exception as error:
+        except guard.Stopped:
+            raise
+        except BaseException as error:
             work.fail(
                 origins[index],
                 kinds[index],
@@ -226,7 +279,9 @@ def _arrow(work: Run, rows: pa.Table) -> Tables:
     function = work.rule.function()
     try:
         result = function(views.view(rows), work.context(rows))
-    except Exception as error:
+    except guard.Stopped:
+        raise
+    except BaseException as error:
         raise _failed(work, error) from (None if work.hidden else error)
     if not isinstance(result, pa.Table):
         raise _not_a(work, result, "a pyarrow.Table")
@@ -241,7 +296,9 @@ def _pandas(work: Run, rows: pa.Table) -> Tables:
     frame = views.view(rows).to_pandas(types_mapper=pd.ArrowDtype)
     try:
         result = function(frame, work.context(rows))
-    except Exception as error:
+    except guard.Stopped:
+        raise
+    except BaseException as error:
         raise _failed(work, error) from (None if work.hidden else error)
     if not isinstance(result, pd.DataFrame):
         raise _not_a(work, result, "a DataFrame")
@@ -338,7 +395,7 @@ def _revived(taken: pa.Table, result: pa.Table) -> dict[str, pa.Array]:
     return {"_image": pc.if_else(stays, kind, taken["_image"]), "_op": pc.if_else(stays, "u", taken["_op"])}
 
 
-def _failed(work: Run, error: Exception) -> SluiceError:
+def _failed(work: Run, error: BaseException) -> SluiceError:
     return error if isinstance(error, SluiceError) else work.error(error, f"failed on {work.table}")
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from sluice.config.engine import RuleConfig, RuleKind
 from sluice.errors import RuleError
-from sluice.rules import params
+from sluice.rules import guard, params
 
 FUNCTION = "transform"
 
@@ -80,11 +80,18 @@ class Rule:
         key = (self.path, self.digest)
         with _lock:
             found = _cache.get(key)
-            if found is None:
+        if found is None:  # without the lock: what is loaded may never return
+            loaded = self._load_sql() if self.kind is RuleKind.SQL else self._load()
+            with _lock:
                 if len(_cache) >= _CACHE_LIMIT:
                     _cache.clear()
-                found = _cache[key] = self._load_sql() if self.kind is RuleKind.SQL else self._load()
+                found = _cache.setdefault(key, loaded)
         return found
+
+    @property
+    def limit_s(self) -> float:
+        """Longest time for one call, in seconds."""
+        return self.config.timeout.total_seconds() if self.config.timeout is not None else guard.DEFAULT_LIMIT_S
 
     def params(self) -> params.Params:
         """The parameters of engine.yaml, checked against those the file declares. Raises RuleError that names engine.yaml's line."""
@@ -111,12 +118,18 @@ class Rule:
                 where=f"{self.path}:{error.lineno or 1}",
                 hint="mend the file; the batch stays and is tried again",
             ) from error
-        except ValueError as error:  # a null byte
+        except (ValueError, RecursionError, MemoryError) as error:  # a null byte; nesting
             raise RuleError(f"rule {self.name!r} is not valid Python: {error}", where=f"{self.path}:1") from error
         sys.modules[module.__name__] = module  # dataclasses and typing look their module up
-        try:
+
+        def run() -> type[BaseModel] | None:
             exec(code, module.__dict__)  # noqa: S102 - running the user's rule is the purpose
-            declared = params.declared_in(module)
+            return params.declared_in(module)
+
+        try:
+            declared = guard.call(run, label=self.name, seconds=self.limit_s)
+        except guard.Escaped as escaped:
+            raise self.error(escaped.error, "could not be loaded") from None
         except Exception as error:
             raise self.error(error, "could not be loaded") from error
         function = getattr(module, FUNCTION, None)
@@ -163,16 +176,27 @@ class Rule:
         """``file:line`` of an exception: the innermost line in the user's file."""
         if self.config.builtin:
             return self.engine
+        if isinstance(error, guard.Overrun):
+            lines = [frame.lineno for frame in error.stack if frame.filename == self.path]
+            return f"{self.path}:{lines[-1] if lines else 1}"
         if self.kind is RuleKind.SQL:
             line = _LINE.search(str(error))
             return f"{self.path}:{line[1] if line else 1}"
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
         return f"{self.path}:{lines[-1] if lines else 1}"
 
-    def error(self, error: Exception, what: str, *, withheld: bool = False) -> RuleError:
+    def error(self, error: BaseException, what: str, *, withheld: bool = False) -> RuleError:
         """The RuleError for an exception that the user's code raised; ``withheld``: its text may hold values that must not be shown."""
+        if isinstance(error, guard.Overrun):
+            return RuleError(
+                f"rule {self.name!r} {what}: {error}",
+                where=self.line_of(error),
+                hint="correct the rule, or give it more time in engine.yaml (`timeout: 30m`); the batch stays and is tried again",
+            )
         text = str(error).split("\n\nLINE ")[0] if self.kind is RuleKind.SQL else str(error)
         told = f"{type(error).__name__}: {text}"
+        if isinstance(error, SystemExit):
+            told = f"it called sys.exit({text})"
         if withheld:
             told = f"{type(error).__name__} (its text is withheld: the table has masked columns)"
         return RuleError(

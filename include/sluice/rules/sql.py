@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -35,6 +36,25 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
     finally:
         for name in tables:
             connection.unregister(name)
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[Callable[[], bool]]:
+    """Within the block a query of this thread is interrupted when the block has taken so long; gives whether that happened."""
+    connection = _connection()
+    over = threading.Event()
+
+    def stop() -> None:
+        over.set()
+        connection.interrupt()
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield over.is_set
+    finally:
+        timer.cancel()
 
 
 def matches(rows: pa.Table, condition: str) -> pa.Array:
