@@ -23,7 +23,7 @@
         │   ├── UnknownEvent           an event kind that this version does not understand
         │   ├── UnsupportedType        a column type or charset that this version does not understand
         │   ├── DecodeError            bytes that contradict the format
-    │   ├── SchemaUnknown          the definition of a table at this place in the log is not known
+        │   ├── SchemaUnknown          the definition of a table at this place in the log is not known
         │   └── ChecksumMismatch       a flipped bit in the log
         ├── SegmentError               a stored segment, manifest or changeset is damaged or missing
         ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing

@@ -15,11 +15,12 @@ from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, captu
 from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
+from sluice.model.changes import Change
 from sluice.model.positions import Position
 from sluice.model.tables import stored_name
 from sluice.model.temporal import to_text
 from sluice.segments.manifest import SegmentManifest
-from sluice.segments.reader import Change, iter_changes, read_file
+from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 

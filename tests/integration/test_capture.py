@@ -15,7 +15,6 @@ import pytest
 from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
-from sluice.segments.formats import FORMATS
 from sluice.segments.reader import read_file, verify_file
 from tests.integration.capturing import draining
 
@@ -65,8 +64,7 @@ def test_changes_come_in_commit_order_with_positions_that_go_on(kind, made):
     assert all(c.gtid for c in changes)
     with open_connection(drain.endpoint) as connection:
         assert server_info(connection).head.gtid_set == drain.position.gtid_set
-    for name, render in FORMATS.items():
-        assert all(render(c).startswith("{") for c in changes), name
+    assert [c.txn_row for c in changes] == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_compressed_transactions_are_the_same(made):

@@ -57,7 +57,7 @@ def tail(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for further batches.")] = True,
 ) -> None:
-    """Print captured changes as JSON lines, in the format of a system you know."""
+    """Print captured changes and statements as JSON lines, as Debezium, Maxwell or canal publish them (docs/formats.md)."""
     from sluice.flows.inspect import tail as tail_flow
 
     log_to_stderr(False)

@@ -8,9 +8,11 @@ from typing import Any
 
 from sluice.errors import ConfigError, SegmentError
 from sluice.flows.runtime import Runtime
+from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
-from sluice.segments.formats import FORMATS
-from sluice.segments.manifest import SegmentManifest
+from sluice.model.tables import TableId
+from sluice.schema.changes import TableChange
+from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 
@@ -87,11 +89,39 @@ def _rules_in_words(runtime: Runtime, batch: Batch | None) -> str:
     return in_words(rules_of(runtime, batch)) if batch else ""
 
 
+def documents(store: SegmentStore, manifest: SegmentManifest, chosen: Format, source: str) -> Iterator[str]:
+    """A batch as documents of a format: its changes in log order, and each statement before the first change that comes after it."""
+    statements = iter(sorted(manifest.ddl, key=lambda record: record.seq))
+    waiting = next(statements, None)
+    for change in iter_changes(store, manifest):
+        while waiting is not None and waiting.seq <= change.seq:
+            yield from chosen.statement(_statement(waiting), source)
+            waiting = next(statements, None)
+        yield from chosen.row(change, source)
+    while waiting is not None:
+        yield from chosen.statement(_statement(waiting), source)
+        waiting = next(statements, None)
+
+
+def _statement(record: DdlRecord) -> Statement:
+    schema, _, table = (record.table or "").partition(".")
+    return Statement(
+        file=record.file,
+        offset=record.offset,
+        gtid=record.gtid,
+        commit_time_us=record.commit_time_us,
+        schema=record.schema_,
+        sql=record.sql,
+        changes=tuple(TableChange.from_json(change) for change in record.changes),
+        table=TableId(schema, table) if table else None,
+    )
+
+
 def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: bool = True) -> Iterator[str]:
-    """Captured changes as JSON lines in log order; ``from_batch`` None: only batches that come after the call."""
+    """Captured changes and statements as JSON lines in log order; ``from_batch`` None: only batches that come after the call."""
     if fmt not in FORMATS:
         raise ConfigError(f"{fmt!r} is not a format", hint=f"choose one of {', '.join(sorted(FORMATS))}")
-    render = FORMATS[fmt]
+    chosen = FORMATS[fmt]
     store = runtime.store
     with runtime.state() as state:
         cursor = state.cursor()
@@ -105,8 +135,7 @@ def tail(runtime: Runtime, *, fmt: str, from_batch: int | None = None, follow: b
                         f"batch {following} is no longer stored",
                         hint=f"`sluice segments {runtime.name}` lists those that are",
                     )
-                for change in iter_changes(store, manifest):
-                    yield render(change)
+                yield from documents(store, manifest, chosen, runtime.name)
                 following += 1
             if not follow:
                 return

@@ -5,7 +5,7 @@ Arrow types keep full fidelity. Two conventions a reader of the Parquet files ha
 * zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` / ``timestamp[us]`` column as
   numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
 * every field carries metadata: ``sluice.type`` (the column type as SQL, e.g. ``bigint unsigned``), ``sluice.name`` (the true column
-  name), ``sluice.charset`` for text, ``sluice.key`` (ordinal from 1) for primary-key columns.
+  name), ``sluice.charset`` for text, ``sluice.required`` for NOT NULL, ``sluice.key`` (ordinal from 1) for primary-key columns.
 """
 
 from __future__ import annotations
@@ -226,6 +226,8 @@ class TableSchema:
             metadata["sluice.collation"] = column.collation
         if column.generated:
             metadata["sluice.generated"] = "1"
+        if not column.nullable:
+            metadata["sluice.required"] = "1"
         if column.name in self.primary_key:
             metadata["sluice.key"] = str(self.primary_key.index(column.name) + 1)
         return pa.field(stored_name(column.name), column.arrow_type, metadata=metadata)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,35 +14,11 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
 from sluice.model.batches import Op
-from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
+from sluice.model.changes import Change
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS
 from sluice.model.temporal import to_python
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change of one row, as Python values. ``after`` is None for a delete, ``before`` for an insert.
-
-    Columns that the log did not bring (``binlog_row_image`` other than FULL) are left out of both.
-    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
-    """
-
-    table: TableId
-    op: str
-    seq: int
-    file: str
-    offset: int
-    row: int
-    commit_time_us: int
-    gtid: str | None
-    txn: int
-    origin: int
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    fields: tuple[pa.Field, ...]
-    key: tuple[str, ...]
-    last_in_txn: bool = False
 
 
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
@@ -124,17 +100,15 @@ def iter_changes(store: SegmentStore, manifest: SegmentManifest) -> Iterator[Cha
     """Every change of a batch in log order, without the rows that only merge needs (``_op`` = ``k``)."""
     streams = [_file_changes(store, file) for file in manifest.files]
     pending: Change | None = None
+    number = 0
     for change in heapq.merge(*streams, key=lambda c: (c.seq, c.op != Op.READ)):
         if pending is not None:
-            yield pending if pending.txn == change.txn else _last(pending)
-        pending = change
+            goes_on = pending.txn == change.txn
+            yield pending if goes_on else replace(pending, last_in_txn=True)
+            number = number + 1 if goes_on else 0
+        pending = replace(change, txn_row=number) if number else change
     if pending is not None:
-        yield _last(pending)
-
-
-def _last(change: Change) -> Change:
-    values = {name: getattr(change, name) for name in Change.__slots__}
-    return Change(**{**values, "last_in_txn": True})
+        yield replace(pending, last_in_txn=True)
 
 
 def _file_changes(store: SegmentStore, file: SegmentFile) -> Iterator[Change]:

@@ -1,0 +1,158 @@
+"""canal's flat messages: every value a string, with MySQL's and JDBC's types beside it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from sluice.formats.common import (
+    Column,
+    Format,
+    Statement,
+    after_of,
+    changed,
+    columns_of,
+    converted,
+    float_of,
+    json_text,
+    temporal_text,
+)
+from sluice.model.batches import Op
+from sluice.model.changes import Change
+from sluice.model.tables import ENUM_ERROR_VALUE
+from sluice.schema.changes import ChangeKind, TableChange
+
+_TYPES = {Op.INSERT: "INSERT", Op.UPDATE: "UPDATE", Op.DELETE: "DELETE", Op.READ: "INSERT"}
+
+
+def row(change: Change, source: str) -> tuple[str, ...]:
+    """One message of one row. canal has no type for rows of a dump: they are inserts."""
+    kind = Op(change.op)
+    image = (change.before if kind is Op.DELETE else after_of(change)) or {}
+    columns = columns_of(change.fields)
+    old: dict[str, str | None] = {}
+    if kind is Op.UPDATE:
+        before = change.before or {}
+        old = {
+            name: None if before[name] is None else value_of(before[name], columns[name]) for name in changed(change)
+        }
+    return (
+        json_text({
+            "data": [converted(change, image, value_of)],
+            "database": change.table.schema,
+            "es": change.commit_time_us // 1000,
+            "gtid": change.gtid or "",
+            "id": change.seq,
+            "isDdl": False,
+            "mysqlType": {name: columns[name].declared for name in image},
+            "old": [old] if old else None,
+            "pkNames": [name for name in columns if name in change.key] or None,
+            "sql": "",
+            "sqlType": {name: java_type(value, columns[name]) for name, value in image.items()},
+            "table": change.table.table,
+            "ts": change.commit_time_us // 1000,
+            "type": _TYPES[kind],
+        }),
+    )
+
+
+def value_of(value: Any, column: Column) -> str:
+    """A value that is not NULL, as canal prints it."""
+    if column.temporal:
+        return temporal_text(value, column)
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, float):
+        return java_float(float_of(value, column))
+    if column.word == "year":
+        return f"{value:04d}"
+    if column.word == "enum":
+        labels = column.sql.labels
+        return str(0 if value == ENUM_ERROR_VALUE or value not in labels else labels.index(value) + 1)
+    if column.word == "set":
+        chosen = set(value.split(",")) if value else set()
+        return str(sum(1 << number for number, name in enumerate(column.sql.labels) if name in chosen))
+    return str(value)
+
+
+def java_float(value: float) -> str:
+    """``String.valueOf`` of Java: an exponent below a thousandth and from ten millions on."""
+    text = repr(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return f"{Decimal(text):f}" if "e" in text else text
+    sign, digits, exponent = Decimal(text).as_tuple()
+    mantissa = "".join(map(str, digits)).rstrip("0")
+    power = int(exponent) + len(digits) - 1
+    return f"{'-' if sign else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{power}"
+
+
+_JAVA = {
+    "tinyint": -6, "smallint": 5, "mediumint": 4, "int": 4, "bigint": -5, "decimal": 3, "float": 7, "double": 8, "bit": -7, "date": 91,
+    "datetime": 93, "timestamp": 93, "time": 92, "year": 12, "char": 1, "varchar": 12, "tinytext": 2005, "text": 2005, "mediumtext": 2005,
+    "longtext": 2005, "binary": 2004, "varbinary": 2004, "tinyblob": 2004, "blob": 2004, "mediumblob": 2004, "longblob": 2004,
+    "enum": 4, "set": -7, "json": 12, "vector": 2004,
+}  # fmt: skip
+_JAVA_OF_NULL = {
+    "tinytext": -3, "text": -4, "mediumtext": -4, "longtext": -4, "binary": -2, "varbinary": -3, "tinyblob": -3, "blob": -4,
+    "mediumblob": -4, "longblob": -4, "set": -2, "json": 1111, "vector": 1111,
+}  # fmt: skip
+_BEYOND_SIGNED = {"tinyint": (2**7, 5), "smallint": (2**15, 4), "int": (2**31, -5), "bigint": (2**63, 3)}
+
+
+def java_type(value: Any, column: Column) -> int:
+    """java.sql.Types as canal tells it: of the value, so NULL and numbers beyond the signed range have types of their own."""
+    word = "geometry" if column.geometry else column.word
+    if word == "geometry":
+        return -2 if value is None else 2004
+    if value is None:
+        return _JAVA_OF_NULL.get(word, _JAVA.get(word, 12))
+    if column.sql.unsigned and word in _BEYOND_SIGNED and value >= _BEYOND_SIGNED[word][0]:
+        return _BEYOND_SIGNED[word][1]
+    return _JAVA.get(word, 12)
+
+
+def statement(made: Statement, source: str) -> tuple[str, ...]:
+    """One message of the statement; it names the first table that the statement changed."""
+    tables = made.tables
+    return (
+        json_text({
+            "data": None,
+            "database": tables[0].schema if tables else made.schema,
+            "es": made.commit_time_us // 1000,
+            "gtid": made.gtid or "",
+            "id": 0,
+            "isDdl": True,
+            "mysqlType": None,
+            "old": None,
+            "pkNames": None,
+            "sql": made.sql,
+            "sqlType": None,
+            "table": tables[0].table if tables else "",
+            "ts": made.commit_time_us // 1000,
+            "type": _event(made.changes[0]) if made.changes else "QUERY",
+        }),
+    )
+
+
+_EVENTS = (
+    ({ChangeKind.CREATE_DATABASE, ChangeKind.ALTER_DATABASE, ChangeKind.DROP_DATABASE}, "QUERY"),
+    ({ChangeKind.CREATE_TABLE}, "CREATE"),
+    ({ChangeKind.DROP_TABLE}, "ERASE"),
+    ({ChangeKind.TRUNCATE_TABLE}, "TRUNCATE"),
+    ({ChangeKind.RENAME_TABLE}, "RENAME"),
+)
+
+
+def _event(change: TableChange) -> str:
+    for kinds, event in _EVENTS:
+        if kinds & set(change.kinds):
+            return event
+    if change.kinds == (ChangeKind.INDEXES,) and change.before and change.after:
+        more = len(change.after.indexes) - len(change.before.indexes)
+        return "CINDEX" if more > 0 else "DINDEX" if more < 0 else "ALTER"
+    return "ALTER"
+
+
+FORMAT = Format(row, statement)

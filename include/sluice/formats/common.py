@@ -1,0 +1,236 @@
+"""What the formats share: the columns of a change, values as text, and JSON that keeps every digit."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.mapping.types import SqlType
+from sluice.model.changes import Change
+from sluice.model.tables import ENUM_ERROR_VALUE, TableId
+from sluice.model.temporal import time_text
+from sluice.schema.changes import TableChange
+
+MICROSECOND = dt.timedelta(microseconds=1)
+GEOMETRIES = {
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that changed definitions, at its place in the log. ``changes``: what it did, a table each."""
+
+    file: str
+    offset: int
+    gtid: str | None
+    commit_time_us: int
+    schema: str
+    sql: str
+    changes: tuple[TableChange, ...]
+    table: TableId | None = None
+    """The table it names, where that could be told."""
+
+    @property
+    def tables(self) -> tuple[TableId, ...]:
+        """The tables it changed, else the one it names."""
+        found = tuple(dict.fromkeys(change.table for change in self.changes))
+        return found or ((self.table,) if self.table else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: ``row(change, source)`` and ``statement(statement, source)`` give the documents of one change or statement, in order.
+
+    ``source`` is the name under which the documents speak of their source (the pipeline's name).
+    """
+
+    row: Callable[[Change, str], tuple[str, ...]]
+    statement: Callable[[Statement, str], tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the formats need it.
+
+    ``declared``: the type as SQL; ``required``: NOT NULL; ``utc``: a TIMESTAMP; ``digits``: of fractional seconds.
+    """
+
+    name: str
+    declared: str
+    sql: SqlType
+    required: bool = False
+    utc: bool = False
+
+    @property
+    def word(self) -> str:
+        """The type's first word."""
+        return self.sql.word
+
+    @property
+    def digits(self) -> int:
+        """Digits of fractional seconds."""
+        return self.sql.first if self.word in {"time", "datetime", "timestamp"} else 0
+
+    @property
+    def temporal(self) -> bool:
+        """A DATE, DATETIME, TIMESTAMP or TIME."""
+        return self.word in {"date", "datetime", "timestamp", "time"}
+
+    @property
+    def geometry(self) -> bool:
+        """One of the spatial types."""
+        return self.word in GEOMETRIES
+
+
+_known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}
+
+
+def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
+    """The columns behind a change's fields, by true name. Kept for the tuples that were asked for last."""
+    found = _known.get(id(fields))
+    if found is None or found[0] is not fields:
+        if len(_known) >= 256:
+            _known.clear()
+        found = _known[id(fields)] = (fields, {column.name: column for column in map(_column, fields)})
+    return found[1]
+
+
+def _column(field: pa.Field) -> Column:
+    metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+    declared = metadata.get("sluice.type", "")
+    return Column(
+        name=metadata.get("sluice.name", field.name),
+        declared=declared,
+        sql=_parsed(declared),
+        required="sluice.required" in metadata or "sluice.key" in metadata,
+        utc=pa.types.is_timestamp(field.type) and field.type.tz is not None,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parsed(declared: str) -> SqlType:
+    return SqlType.parse(declared)
+
+
+def after_of(change: Change) -> dict[str, Any] | None:
+    """The row after the change, with all that is known of it.
+
+    An update's after image leaves out columns that did not change (``binlog_row_image`` MINIMAL, NOBLOB), so these have the before image's values.
+    """
+    before, after = change.before, change.after
+    if after is None or before is None or before.keys() <= after.keys():
+        return after
+    return {
+        name: after[name] if name in after else before[name]
+        for name in columns_of(change.fields)
+        if name in after or name in before
+    }
+
+
+def converted(
+    change: Change, row: Mapping[str, Any] | None, convert: Callable[[Any, Column], Any]
+) -> dict[str, Any] | None:
+    """A row with every value that the log carries converted; NULL stays None."""
+    if row is None:
+        return None
+    columns = columns_of(change.fields)
+    return {name: None if value is None else convert(value, columns[name]) for name, value in row.items()}
+
+
+def changed(change: Change) -> list[str]:
+    """Names of the columns that both images carry and whose values differ, in column order."""
+    before, after = change.before or {}, change.after or {}
+    return [name for name in before if name in after and not _same(before[name], after[name])]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other and math.copysign(1, one) == math.copysign(1, other)
+    return bool(one == other)
+
+
+def label(value: str) -> str:
+    """An ENUM's value as the server prints it: the error value is empty."""
+    return "" if value == ENUM_ERROR_VALUE else value
+
+
+def temporal_text(value: Any, column: Column) -> str:
+    """A DATE, DATETIME, TIMESTAMP (UTC) or TIME as the server prints it, with the column's digits. ``value`` may be text already."""
+    digits = column.digits
+    if isinstance(value, str):  # a date that no calendar has: text with all digits that there can be
+        return value[:19] + (f".{value[20:].ljust(6, '0')}"[: digits + 1] if digits else "")
+    if isinstance(value, dt.timedelta):
+        return time_text(value // MICROSECOND, digits)
+    if isinstance(value, dt.datetime):
+        text = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
+        return text + f".{value.microsecond:06d}"[: digits + 1] if digits else text
+    return str(value.isoformat())
+
+
+def float_of(value: float, column: Column) -> float:
+    """The shortest number that reads back as the same FLOAT, as the server prints it; a DOUBLE as it is."""
+    return float(str(np.float32(value))) if column.word == "float" else value
+
+
+def floats_of(value: bytes) -> list[float]:
+    """The numbers of a VECTOR."""
+    return [float(str(number)) for number in np.frombuffer(value, "<f4")]
+
+
+def base64_of(value: bytes) -> str:
+    """Base64 with padding."""
+    return base64.b64encode(value).decode()
+
+
+class Raw(str):
+    """Text that is JSON already."""
+
+    __slots__ = ()
+
+
+def json_text(value: Any) -> str:
+    """JSON without blanks. Decimals are numbers that keep all their digits; :class:`Raw` goes in as it is."""
+    return "".join(_pieces(value))
+
+
+_quoted: Callable[[str], str] = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if value is None:
+        yield "null"
+    elif value is True or value is False:
+        yield "true" if value else "false"
+    elif isinstance(value, Raw):
+        yield str.__str__(value)
+    elif isinstance(value, str):
+        yield _quoted(value)
+    elif isinstance(value, Decimal):
+        yield f"{value:f}"
+    elif isinstance(value, int):
+        yield str(value)
+    elif isinstance(value, float):
+        yield repr(value)
+    elif isinstance(value, Mapping):
+        for number, (name, item) in enumerate(value.items()):
+            yield ("," if number else "{") + _quoted(str(name)) + ":"
+            yield from _pieces(item)
+        yield "}" if value else "{}"
+    elif isinstance(value, Sequence):
+        for number, item in enumerate(value):
+            yield "," if number else "["
+            yield from _pieces(item)
+        yield "]" if value else "[]"
+    else:
+        raise TypeError(f"{type(value).__name__} has no JSON")

@@ -1,0 +1,199 @@
+"""Debezium's MySQL connector with its default settings: the payload of its envelope, without schemas, and its schema change events."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from decimal import Decimal
+from typing import Any
+
+from sluice import __version__
+from sluice.formats.common import (
+    MICROSECOND,
+    Column,
+    Format,
+    Statement,
+    after_of,
+    base64_of,
+    changed,
+    converted,
+    float_of,
+    floats_of,
+    json_text,
+    label,
+)
+from sluice.model.batches import Op
+from sluice.model.changes import Change
+from sluice.model.tables import TableId
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.schema.definitions import ColumnDefinition, TableDefinition
+
+_EPOCH_DATE = dt.date(1970, 1, 1)
+_EPOCH = dt.datetime(1970, 1, 1)
+_OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
+
+
+def row(change: Change, source: str) -> tuple[str, ...]:
+    """The events of a change: one, or for an update that changes the primary key two, a delete of the old row and a create of the new one."""
+    before, after = converted(change, change.before, value_of), converted(change, after_of(change), value_of)
+    if change.op == Op.UPDATE and not set(changed(change)).isdisjoint(change.key):
+        return _event(change, source, "d", before, None), _event(change, source, "c", None, after)
+    return (_event(change, source, _OPS[Op(change.op)], before, after),)
+
+
+def _event(change: Change, source: str, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    us = change.commit_time_us
+    return json_text({
+        "before": before,
+        "after": after,
+        "source": {
+            "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "true" if op == "r" else "false",
+            "db": change.table.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000, "table": change.table.table,
+            "server_id": change.origin, "gtid": change.gtid, "file": change.file, "pos": change.offset, "row": change.row,
+            "thread": None, "query": None,
+        },
+        "transaction": None,
+        "op": op,
+        "ts_ms": us // 1000,
+        "ts_us": us,
+        "ts_ns": us * 1000,
+    })  # fmt: skip
+
+
+def value_of(value: Any, column: Column) -> Any:
+    """A value that is not NULL, as the connector's converters make it and JSON shows it."""
+    if column.temporal:
+        return _temporal(value, column)
+    if column.word == "bit":
+        bits = column.sql.first or 1
+        return bool(value) if bits == 1 else base64_of(value.to_bytes((bits + 7) // 8, "little"))
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return float_of(value, column)
+    if isinstance(value, Decimal):
+        return base64_of(unscaled(value))
+    if isinstance(value, bytes):
+        if column.geometry:
+            return _geometry(value, column)
+        return floats_of(value) if column.word == "vector" else base64_of(value)
+    return label(value) if column.word == "enum" else value
+
+
+def unscaled(value: Decimal) -> bytes:
+    """The digits without the point, as the shortest two's complement: what Kafka Connect's Decimal stores."""
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits)))
+    number = -number if sign else number
+    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return number.to_bytes(size, "big", signed=True)
+
+
+def _temporal(value: Any, column: Column) -> Any:
+    """io.debezium.time: Date, Timestamp, MicroTimestamp, ZonedTimestamp, MicroTime.
+
+    A date that no calendar has is null, or the epoch where the column must not be null, as the connector has it.
+    """
+    if isinstance(value, dt.timedelta):
+        return value // MICROSECOND
+    if isinstance(value, dt.datetime):
+        if column.utc:
+            text = f"{value.year:04d}-{value:%m-%dT%H:%M:%S}"
+            return text + (f".{value.microsecond:06d}"[: column.digits + 1] if column.digits else "") + "Z"
+        us = (value - _EPOCH) // MICROSECOND
+        return us if column.digits > 3 else us // 1000
+    if isinstance(value, dt.date):
+        return (value - _EPOCH_DATE).days
+    if not column.required:
+        return None
+    return "1970-01-01T00:00:00Z" if column.utc else 0
+
+
+def _geometry(value: bytes, column: Column) -> dict[str, Any]:
+    made: dict[str, Any] = {"wkb": base64_of(value[4:]), "srid": int.from_bytes(value[:4], "little") or None}
+    if column.word == "point" and len(value) == 25:
+        x, y = struct.unpack_from("<dd" if value[4] == 1 else ">dd", value, 9)
+        made = {"x": x, "y": y} | made
+    return made
+
+
+def statement(made: Statement, source: str) -> tuple[str, ...]:
+    """The schema change event of a statement, as the connector writes it to the topic that bears the source's name."""
+    us, tables = made.commit_time_us, made.tables
+    return (
+        json_text({
+            "source": {
+                "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "false",
+                "db": tables[0].schema if tables else made.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000,
+                "table": ",".join(table.table for table in tables if table.table) or None, "server_id": 0, "gtid": made.gtid,
+                "file": made.file, "pos": made.offset, "row": 0, "thread": None, "query": None,
+            },
+            "ts_ms": us // 1000,
+            "databaseName": tables[0].schema if tables else made.schema,
+            "schemaName": None,
+            "ddl": made.sql,
+            "tableChanges": [_table_change(change) for change in made.changes if change.table.table],
+        }),
+    )  # fmt: skip
+
+
+def _table_change(change: TableChange) -> dict[str, Any]:
+    if ChangeKind.DROP_TABLE in change.kinds:
+        return {"type": "DROP", "id": _id(change.table), "table": None}
+    created = ChangeKind.CREATE_TABLE in change.kinds
+    names = ",".join(_id(table) for table in change.tables)
+    return {
+        "type": "CREATE" if created else "ALTER",
+        "id": names,
+        "table": _table(change.after) if change.after is not None else None,
+    }
+
+
+def _id(table: TableId) -> str:
+    return ".".join('"' + name.replace('"', '""') + '"' for name in (table.schema, table.table))
+
+
+def _table(table: TableDefinition) -> dict[str, Any]:
+    return {
+        "defaultCharsetName": table.charset or None,
+        "primaryKeyColumnNames": list(table.primary_key),
+        "columns": [_column(column, position) for position, column in enumerate(table.columns, 1)],
+        "comment": table.comment or None,
+    }
+
+
+_JDBC = {
+    "tinyint": 5, "smallint": 5, "mediumint": 4, "int": 4, "bigint": -5, "decimal": 3, "float": 6, "double": 8, "bit": -7, "date": 91,
+    "datetime": 93, "timestamp": 2014, "time": 92, "year": 4, "char": 1, "varchar": 12, "tinytext": 12, "text": 12, "mediumtext": 12,
+    "longtext": 12, "binary": -2, "varbinary": -3, "tinyblob": 2004, "blob": 2004, "mediumblob": 2004, "longblob": 2004, "enum": 1, "set": 1,
+}  # fmt: skip
+
+
+def _column(column: ColumnDefinition, position: int) -> dict[str, Any]:
+    name = column.family.upper() + (" UNSIGNED" if column.unsigned else "")
+    length, scale = (*column.arguments, None, None)[:2]
+    if column.family == "enum":
+        length = 1
+    elif column.family == "set":
+        length = max(0, len(column.labels) * 2 - 1)
+    labels = [f"'{value}'" for value in column.labels]
+    return {
+        "name": column.name,
+        "jdbcType": _JDBC.get(column.family, 1111),
+        "nativeType": None,
+        "typeName": name,
+        "typeExpression": name,
+        "charsetName": column.charset,
+        "length": length,
+        "scale": scale,
+        "position": position,
+        "optional": column.nullable,
+        "autoIncremented": column.auto_increment,
+        "generated": column.auto_increment or column.generated is not None,
+        "comment": column.comment or None,
+        "defaultValueExpression": column.default,
+        "enumValues": labels,
+    }
+
+
+FORMAT = Format(row, statement)

@@ -1,0 +1,39 @@
+"""One change of one row, as Python values: what streams of changes are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.model.tables import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one row. ``after`` is None for a delete, ``before`` for an insert.
+
+    Columns that the log does not carry (``binlog_row_image`` other than FULL) are left out of both, so a name that is absent is unknown
+    and a value of None is NULL. Temporal values are ``date``, ``datetime`` and ``timedelta``; a date that no calendar has is the server's text of it.
+
+    ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
+    ``txn`` is the transaction's ordinal in the batch, ``txn_row`` the change's place in its transaction, from 0.
+    """
+
+    table: TableId
+    op: str
+    seq: int
+    file: str
+    offset: int
+    row: int
+    commit_time_us: int
+    gtid: str | None
+    txn: int
+    origin: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    fields: tuple[pa.Field, ...]
+    key: tuple[str, ...]
+    last_in_txn: bool = False
+    txn_row: int = 0

@@ -1,0 +1,73 @@
+"""Defaults that are known from what stands in the definition, and those that are refused since they are not."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from sluice.binlog.defaults import default_scalar
+from sluice.errors import UnsupportedType
+from sluice.model.tables import Column, ColumnKind
+from sluice.schema.definitions import ColumnDefinition
+
+K = ColumnKind
+DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"
+
+
+def default(text: str | None, kind: ColumnKind, **values: Any) -> Any:
+    definition = ColumnDefinition("c", kind.value, nullable=text is not None, default=text)
+    return default_scalar(definition, Column("c", kind, kind.value, **values)).as_py()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values", "expected"),
+    [
+        (DIGITS, K.DECIMAL, {"precision": 65, "scale": 30}, Decimal(DIGITS)),
+        (f"'-{DIGITS}'", K.DECIMAL, {"precision": 65, "scale": 30}, Decimal(f"-{DIGITS}")),
+        ("'1'", K.DECIMAL, {"precision": 30, "scale": 28}, Decimal("1." + "0" * 28)),
+        ("0x41", K.DECIMAL, {"precision": 65, "scale": 30}, Decimal("65." + "0" * 30)),
+        ("0x", K.VARBINARY, {}, b""),
+        ("0x00FF", K.BINARY, {"length": 4}, b"\0\xff\0\0"),
+        ("b'100000001'", K.VARBINARY, {}, b"\1\1"),
+        ("b'1000001'", K.CHAR, {"charset": "utf8mb4"}, "A"),
+        ("x'e9'", K.VARCHAR, {"charset": "latin1"}, "é"),
+        ("' pad '", K.CHAR, {"charset": "utf8mb4"}, " pad"),
+        ("'q,P,q'", K.SET, {"labels": ("p", "q")}, "p,q"),
+        ("'A'", K.ENUM, {"labels": ("a", "b")}, "a"),
+        ("'0'", K.YEAR, {}, 2000),
+        ("0", K.YEAR, {}, 0),
+        ("70", K.YEAR, {}, 1970),
+        ("'A'", K.BIT, {"length": 8}, 65),
+        ("21", K.BIT, {"length": 8}, 21),
+        ("0.1", K.FLOAT, {}, pytest.approx(0.1)),
+        ("'3.4028234663852886e38'", K.FLOAT, {}, 3.4028234663852886e38),
+        ("'3.14159'", K.DOUBLE, {}, 3.14159),
+        (None, K.BIT, {"length": 8}, 0),
+        (None, K.YEAR, {}, 0),
+        (None, K.JSON, {}, "null"),
+        (None, K.INET6, {}, "::"),
+    ],
+)
+def test_a_default_that_is_known(text, kind, values, expected) -> None:
+    assert default(text, kind, **values) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values", "why"),
+    [
+        ("'3.40282e38'", K.FLOAT, {}, "more digits than the six"),
+        ("16777200", K.FLOAT, {}, "more digits than the six"),
+        ("'what?'", K.VARCHAR, {"charset": "utf8mb4"}, "other characters"),
+        ("'a?'", K.VARBINARY, {}, "other characters"),
+        ("x'3132'", K.DECIMAL, {"precision": 10, "scale": 2}, "text to MariaDB"),
+        ("'11:12:13.6'", K.TIME, {}, "not understood"),
+        ("uuid()", K.CHAR, {"charset": "utf8mb4"}, "an expression"),
+        ("'2020-01-01 00:00:01'", K.TIMESTAMP, {}, "time zone"),
+        (None, K.GEOMETRY, {}, "no default"),
+    ],
+)
+def test_a_default_that_nobody_knows_is_refused(text, kind, values, why) -> None:
+    with pytest.raises(UnsupportedType, match=why):
+        default(text, kind, **values)
