@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -16,6 +18,7 @@ from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
 from sluice.segments.reader import read_file, verify_file
+from sluice.stack import debian, paths
 from tests.integration.capturing import draining
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
@@ -156,6 +159,63 @@ def test_batches_close_at_transaction_ends(made):
     assert [m.changes for m in manifests] == [30, 30, 30, 10]
     assert [m.transactions for m in manifests] == [3, 3, 3, 1]
     assert [c.after["id"] for c in drain.changes(manifests)] == list(range(100))
+
+
+def test_bytes_of_log_close_a_batch(made):
+    """At the end of the transaction in which they are reached; one that is larger than the limit is a batch of its own."""
+    _, _, cursor, drain = made
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
+    drain.all()
+    sizes = [3000] * 7 + [50_000, 100]
+    for i, size in enumerate(sizes):
+        cursor.execute("INSERT INTO t VALUES (%s, REPEAT('x', %s))", (i, size))
+    manifests = drain.all(max_bytes=8000)
+    assert [[c.after["id"] for c in drain.changes([m])] for m in manifests] == [[0, 1, 2], [3, 4, 5], [6, 7], [8]]
+    assert [result.closed_by for result in drain.results[-4:]] == ["bytes", "bytes", "bytes", "head"]
+    for manifest in manifests[:3]:
+        assert manifest.log_bytes >= 8000
+        ends = sum(sizes[c.after["id"]] for c in drain.changes([manifest])[:-1])
+        assert ends < 8000, "the batch was over the limit before its last transaction"
+
+
+def test_the_commit_time_is_the_servers_to_the_microsecond(made):
+    """``_commit_ts`` beside what mysqlbinlog prints of the same events."""
+    server, _, cursor, drain = made
+    cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    drain.all()
+    for i in range(5):
+        cursor.execute("INSERT INTO t VALUES (%s)", (i,))
+    changes = drain.changes(drain.all())
+    tree = debian.installed_tree(paths.home() / "mysql")
+    tool = [shutil.which("mysqlbinlog")] if shutil.which("mysqlbinlog") else list(tree.command("usr/bin/mysqlbinlog"))
+    files = sorted({c.file for c in changes})
+    shown = subprocess.run(
+        [*tool, "--no-defaults", "--read-from-remote-server", "-h127.0.0.1", f"-P{server.port}", "-uroot", *files],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    times: dict[str, dict[str, str]] = {}
+    before, *parts = re.split(r"SET @@SESSION.GTID_NEXT= '([^']+)'", shown)
+    for gtid, behind in zip(parts[::2], parts[1::2], strict=True):
+        times[gtid] = dict(re.findall(r"(original|immediate)_commit_timestamp=(\d+)", before)[-2:])
+        before = behind
+    for change in changes:
+        said = times[change.gtid]
+        assert said.keys() == {"original", "immediate"}
+        assert change.commit_time_us == int(said["original"]) == int(said["immediate"])
+    assert any(c.commit_time_us % 1000 for c in changes)
+
+
+def test_the_commit_time_of_a_mariadb_is_the_events_second(mariadb, tmp_path, fresh_schema):
+    """Its log has no finer time, and a session that sets its clock sets that of its events."""
+    db = fresh_schema(mariadb)
+    with mariadb.connect(db) as connection, connection.cursor() as cursor, draining(mariadb, tmp_path, db) as drain:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        drain.all()
+        for i in range(3):
+            cursor.execute(f"SET timestamp = {1_700_000_000 + i}.75")
+            cursor.execute("INSERT INTO t VALUES (%s)", (i,))
+        changes = drain.changes(drain.all())
+        assert [c.commit_time_us for c in changes] == [(1_700_000_000 + i) * 1_000_000 for i in range(3)]
 
 
 def test_a_transaction_larger_than_an_arena_is_cut_into_parts(made):

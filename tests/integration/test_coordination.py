@@ -12,7 +12,7 @@ from sluice.config.connections import Endpoint
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.state import PipelineState
 from sluice.coordination.zookeeper import connect
-from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld
+from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
 from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -48,12 +48,29 @@ def test_get_ack_and_retry(zookeeper, root) -> None:
             cursor = state.commit(lease, cursor, batch(1, lease.epoch, 4, 9))
             state.commit(lease, cursor, batch(2, lease.epoch, 9, 12))
         assert state.undelivered() == [1, 2]
+        # get: a run finds its own batch, and no other
+        assert [state.claimed(f"run-{n}").number for n in (1, 2)] == [1, 2]
         assert state.claimed("run-1").last == position(9)
-        with state.consumer("reporting") as lease:
+        assert state.claimed("run-3") is None
+        with state.consumer("reporting"):
+            # ack: in order only
+            with pytest.raises(OutOfOrder):
+                state.acknowledge("reporting", state.require(2))
+            assert state.undelivered() == [1, 2]
             state.acknowledge("reporting", state.require(1))
+            acknowledged = znodes.get(f"{root}/replicator/shop.reporting/process")
+            # retry: the same ack again changes nothing, before and after a later one
             state.acknowledge("reporting", state.require(1))
-        assert state.process("reporting").position == position(9)
-        assert state.undelivered() == [2]
+            assert znodes.get(f"{root}/replicator/shop.reporting/process") == acknowledged
+            assert state.process("reporting").position == position(9)
+            assert state.undelivered() == [2]
+            # and the run that is tried again gets the batch that it had
+            assert state.claimed("run-1").number == 1
+            assert state.claimed("run-2").number == 2
+            state.acknowledge("reporting", state.require(2))
+            state.acknowledge("reporting", state.require(1))
+        assert state.process("reporting").position == position(12)
+        assert state.undelivered() == []
         assert znodes.get(f"{root}/replicator/shop.reporting/process") is not None
         assert znodes.get(f"{root}/shop/replicator/node") is None
 

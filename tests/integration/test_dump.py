@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from sluice.binlog import resultset
+from sluice.flows import dump as dumping
 from sluice.flows.dump import work
 from sluice.flows.dumprequest import start
 from sluice.model.dumps import DumpState
@@ -422,6 +424,59 @@ def test_pause_tune_resume_cancel(quiet: Case) -> None:
     again = start(runtime)
     assert dumpview.cancel(runtime, again.id, by="tester").state == "cancelled"
     assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
+
+
+def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
+    """While its rows are on the way: no row is locked, and the table only as any SELECT does it (so that nobody drops it meanwhile)."""
+    both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
+    quiet.source.execute(
+        "INSERT INTO t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 40) SELECT n, REPEAT('x', 400000) FROM s",
+        database=quiet.schema,
+    )
+    begin(quiet)
+    seen: list[tuple[set[tuple[str, ...]], list[tuple[str, ...]], list[tuple[str, ...]]]] = []
+    monkeypatch.setattr(resultset, "PIECE_BYTES", 1 << 20)
+    plain = dumping.write_chunk
+
+    def look() -> None:
+        tables = quiet.source.execute(
+            "SELECT OBJECT_TYPE, LOCK_TYPE, LOCK_STATUS FROM performance_schema.metadata_locks WHERE OBJECT_SCHEMA = "
+            f"'{quiet.schema}' AND OBJECT_NAME = 't'"
+        )
+        others = quiet.source.execute(
+            "SELECT OBJECT_TYPE, LOCK_TYPE FROM performance_schema.metadata_locks WHERE OBJECT_TYPE IN ('GLOBAL', 'BACKUP LOCK', 'COMMIT') "
+            "AND LOCK_TYPE NOT LIKE 'INTENTION%'"
+        )
+        rows = quiet.source.execute(
+            f"SELECT LOCK_TYPE, LOCK_MODE FROM performance_schema.data_locks WHERE OBJECT_SCHEMA = '{quiet.schema}'"
+        )
+        quiet.source.execute(
+            "SET innodb_lock_wait_timeout = 1, lock_wait_timeout = 1",
+            f"UPDATE t SET v = CONCAT(v, '{len(seen)}') WHERE id IN (1, 20, 40)",
+            f"INSERT INTO t VALUES ({100 + len(seen)}, 'new')",
+            database=quiet.schema,
+        )
+        seen.append((set(tables), others, rows))
+
+    def watched(store: Any, path: str, schema: Any, pieces: Any) -> Any:
+        def looking() -> Iterator[Any]:
+            for number, piece in enumerate(pieces):
+                if number < 3:
+                    look()
+                yield piece
+
+        return plain(store, path, schema, looking())
+
+    monkeypatch.setattr(dumping, "write_chunk", watched)
+    with delivering(quiet):
+        work(quiet.runtime(), start(quiet.runtime()).id)
+    quiet.run_until_head()
+    quiet.assert_equal("t")
+    assert len(seen) >= 3
+    for tables, others, rows in seen:
+        assert tables == {("TABLE", "SHARED_READ", "GRANTED")}, "what a SELECT that is still under way has"
+        assert others == []
+        assert rows == []
 
 
 def test_a_definition_that_changes_while_a_chunk_is_read(quiet: Case) -> None:
