@@ -21,6 +21,8 @@ from typing import Any
 
 from sluice.coordination.holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
+from sluice.model.batches import DrainOutcome
+from sluice.model.positions import Position
 
 
 def folder() -> Path:
@@ -65,14 +67,20 @@ def _state() -> Iterator[dict[str, Any]]:
         handle.write(json.dumps(state))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    batch: int | None
-    changes: int = 0
-    merged: bool = False
+    """Of merge, load and ack: the DAG only writes them down."""
+
+    batch: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"batch": self.batch, "changes": self.changes}
+        return {"batch": self.batch}
+
+
+def drained(batch: int | None, state: dict[str, Any], changes: int = 0) -> DrainOutcome:
+    """What a drain returns; ``{"due": [id, ...]}`` in ``settings.json``: dumps that nobody works on."""
+    position = Position.from_json(_position(state["cursor"]))
+    return DrainOutcome(batch, position, changes, due=tuple(_settings().get("due", ())))
 
 
 def _trouble(stage: str) -> None:
@@ -87,26 +95,26 @@ def _trouble(stage: str) -> None:
         raise error(kind[1], where="stand-in", hint="mend settings.json")
 
 
-def drain(runtime: Any, *, claim: str, idle_wait_s: float) -> Outcome:
+def drain(runtime: Any, *, claim: str, idle_wait_s: float, until: Any = None) -> DrainOutcome:
     trace("drain.start", claim=claim)
     _trouble("drain")
     until = time.monotonic() + idle_wait_s
     while True:
         with _state() as state:
             if claim in state["claims"]:
-                return Outcome(state["claims"][claim])
+                return drained(state["claims"][claim], state)
             if state["head"] > state["cursor"]:
                 number, changes = state["next"], state["head"] - state["cursor"]
                 state.update(next=number + 1, cursor=state["head"], claims={**state["claims"], claim: number})
                 trace("drain", batch=number, changes=changes, claim=claim, moved_at=state["moved_at"])
-                return Outcome(number, changes)
+                return drained(number, state, changes)
         if time.monotonic() > until:
             trace("drain.idle", claim=claim)
-            return Outcome(None)
+            return drained(None, state)
         time.sleep(0.02)
 
 
-def drain_and_merge(runtime: Any, *, claim: str, idle_wait_s: float) -> Any:
+def drain_and_merge(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
     """``{"merges": true}`` in ``settings.json``: the drain merges."""
     outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if outcome.batch is not None and _settings().get("merges"):

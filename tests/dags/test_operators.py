@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
 import json
 import time
 from datetime import timedelta
@@ -71,6 +73,31 @@ def test_a_drain_that_has_merged_hands_its_number_on_and_skips_the_merge(path: s
         DrainOperator(task_id="drain", pipeline=path).execute(given)
     assert skipped.value.tasks == ["merge"]
     assert told == {"return_value": 1}
+
+
+def test_a_drain_opens_a_run_for_each_dump_that_is_due(
+    path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, str]] = []
+    monkeypatch.setattr("sluice.orchestration.backfill.open_run", lambda file, dump: opened.append((file, dump)))
+    settings(flows, due=["initial", "added-1"])
+    flows.change()
+    assert DrainOperator(task_id="drain", pipeline=path).execute(context()) == 1
+    assert opened == [(path, "initial"), (path, "added-1")]
+
+
+def test_stand_ins_take_what_the_flows_take() -> None:
+    """Else a test of the DAG proves nothing about the flow that runs in its place."""
+    from tests.dags import standin
+
+    for name, module in standin.modules().items():
+        for function, made in vars(module).items():
+            if not inspect.isfunction(made):
+                continue
+            real = inspect.signature(getattr(importlib.import_module(name), function)).parameters
+            assert list(inspect.signature(made).parameters) == list(real)[: len(inspect.signature(made).parameters)]
+            left = list(real.values())[len(inspect.signature(made).parameters) :]
+            assert all(one.default is not inspect.Parameter.empty for one in left), (name, function)
 
 
 def test_an_idle_drain_waits_in_the_triggerer(path: str, flows: ModuleType) -> None:

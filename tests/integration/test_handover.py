@@ -10,10 +10,10 @@ import pytest
 
 from sluice.flows import handover
 from sluice.flows.ack import ack
-from sluice.flows.capture import DrainOutcome
 from sluice.flows.handover import drain_and_merge
 from sluice.flows.load import load
 from sluice.flows.merge import merge
+from sluice.model.batches import DrainOutcome
 from tests.pipelines import Case, case
 
 RULE = """

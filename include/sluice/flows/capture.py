@@ -7,7 +7,6 @@ import os
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 
@@ -26,7 +25,7 @@ from sluice.flows.runtime import Runtime, server_id_of
 from sluice.flows.schema_history import ensured, rereader
 from sluice.flows.watch import Watch
 from sluice.flows.watermarks import mark_table_of
-from sluice.model.batches import Batch
+from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
 from sluice.mysqlclient import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
@@ -43,38 +42,6 @@ _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
 
 LEASE_WAIT_S = 0.5
 """How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrainOutcome:
-    """What a drain did.
-
-    Attributes:
-        batch: the batch to deliver, None if there was nothing.
-        position: captured position afterwards.
-        changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
-        due: dumps that came due by themselves and that nobody works on.
-        adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
-        merged: the batch's changeset is there (see :func:`sluice.flows.handover.drain_and_merge`).
-    """
-
-    batch: int | None
-    position: Position
-    changes: int = 0
-    closed_by: str = "idle"
-    adopted: bool = False
-    merged: bool = False
-    due: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "batch": self.batch,
-            "position": self.position.to_json(),
-            "changes": self.changes,
-            "closed_by": self.closed_by,
-            "adopted": self.adopted,
-            "merged": self.merged,
-        }
 
 
 def readers_of(pipeline: PipelineConfig) -> int:

@@ -11,10 +11,11 @@ from dataclasses import replace
 import structlog
 
 from sluice.errors import SluiceError
-from sluice.flows.capture import DrainOutcome, drain
+from sluice.flows.capture import drain
 from sluice.flows.changeset import read_changeset
 from sluice.flows.merge import merge
 from sluice.flows.runtime import Runtime
+from sluice.model.batches import DrainOutcome
 
 _log = structlog.get_logger()
 

@@ -102,3 +102,35 @@ class Batch:
             stages=tuple(data.get("stages", ())),
             reread=data.get("reread", False),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOutcome:
+    """What a drain did.
+
+    Attributes:
+        batch: the batch to deliver, None if there was nothing.
+        position: captured position afterwards.
+        changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
+        due: dumps that came due by themselves and that nobody works on.
+        adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
+        merged: the batch's changeset is there (see :func:`sluice.flows.handover.drain_and_merge`).
+    """
+
+    batch: int | None
+    position: Position
+    changes: int = 0
+    closed_by: str = "idle"
+    adopted: bool = False
+    merged: bool = False
+    due: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "position": self.position.to_json(),
+            "changes": self.changes,
+            "closed_by": self.closed_by,
+            "adopted": self.adopted,
+            "merged": self.merged,
+        }

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from sluice.flows.capture import DrainOutcome
+    from sluice.model.batches import DrainOutcome
 
 _IDLE_WAIT_S = 2.0
 """How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
@@ -119,7 +119,7 @@ class DrainOperator(SluiceOperator):
             self.log.info("standing by: %s", error)
             return self.wait(TurnTrigger(self.pipeline))
         self.log.info("drained %s", outcome.to_json())
-        self._take_up(getattr(outcome, "due", ()))
+        self._take_up(outcome.due)
         if outcome.batch is not None:
             return self._hand_over(context, outcome)
         if not self.waits:
