@@ -115,10 +115,12 @@ function table(heads, rows, numeric = []) {
 
 // Dumps that run, are paused or ended lately: a line a table, those that are not done first.
 const MOST_TABLES = 20;
-const DUMPS = { running: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
+const DUMPS = { "no reader": "bad", running: "busy", reading: "busy", paused: "warn", waiting: "quiet", done: "good", cancelled: "quiet" };
 function dumpsOf(status) {
   return (status.dumps || []).slice().reverse().map((dump) => {
-    const order = { reading: 0, paused: 0, waiting: 1 };
+    const order = { "no reader": 0, reading: 0, paused: 0, waiting: 1 };
+    const unread = dump.no_reader_since_ms > 0;
+    const word = unread && dump.state === "running" ? "no reader" : dump.state;
     const tables = [...dump.tables].sort((a, b) => (order[a.state] ?? 2) - (order[b.state] ?? 2));
     const bar = (share) => {
       const box = el("progress", { max: 1, value: share, "aria-label": "share of the rows" });
@@ -126,15 +128,16 @@ function dumpsOf(status) {
     };
     const left = (t) => (t.state === "reading" ? (t.remaining_s === null ? "?" : seconds(t.remaining_s * 1000)) : "");
     const what = [dump.reason, dump.by ? `by ${dump.by}` : "", dump.targets.length ? `for ${dump.targets.join(", ")}` : ""].filter(Boolean).join(" ");
-    const pace = dump.state === "running" ? ` · ${dump.workers} of ${dump.tuning.parallelism} readers at work` : "";
-    return el("section", { class: "dump", "data-dump": dump.state },
-      el("h3", {}, `Dump ${dump.id} `, el("span", { class: `pill ${DUMPS[dump.state] || "quiet"}` }, dump.state)),
+    const pace = word === "running" ? ` · ${dump.workers} of ${dump.tuning.parallelism} readers at work` : "";
+    return el("section", { class: "dump", "data-dump": word },
+      el("h3", {}, `Dump ${dump.id} `, el("span", { class: `pill ${DUMPS[word] || "quiet"}` }, word)),
       el("p", { class: "route" }, `${what}${pace}`),
+      unread ? el("p", { class: "route warned" }, `no reader since ${clock(dump.no_reader_since_ms * 1000)}${dump.no_reader_why ? ` (${dump.no_reader_why})` : ""}: Clear on its run, or sluice dump work ${status.pipeline} ${dump.id}, goes on with it`) : "",
       dump.held ? el("p", { class: "route warned" }, `waits: ${dump.held}`) : "",
       dump.note ? el("p", { class: "route warned" }, dump.note) : "",
       table(
         ["Table", "State", "Placed", "Rows", "Of about", "Overtaken", "Rows/s", "Left"],
-        tables.slice(0, MOST_TABLES).map((t) => [el("b", {}, t.table), t.state, bar(t.share), number.format(t.rows), number.format(t.estimate), number.format(t.overtaken), number.format(Math.round(t.rate)), left(t)]),
+        tables.slice(0, MOST_TABLES).map((t) => [el("b", {}, t.table), t.state, bar(t.share), number.format(t.rows), number.format(t.estimate), number.format(t.overtaken), t.state === "no reader" ? "" : number.format(Math.round(t.rate)), left(t)]),
         [3, 4, 5, 6, 7],
       ),
       tables.length > MOST_TABLES ? el("p", { class: "route" }, `and ${tables.length - MOST_TABLES} more tables: sluice dump show ${status.pipeline} ${dump.id}`) : "",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -18,12 +19,18 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from tests.airflows import TestAirflow, airflow, wait_until
+from tests.airflows import Keeper, TestAirflow, airflow, wait_until
 from tests.browsers import login
 from tests.pipelines import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DAG = "sync__case"
+
+QUICK = {
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "8",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+}
+"""A scheduler that is gone is noticed after eight seconds, not after half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +89,7 @@ def east(orders: Case, metrics: tuple[int, dict[str, float]], tmp_path_factory: 
     extra = {
         "SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules"),
         "AIRFLOW__METRICS__STATSD_ON": "True", "AIRFLOW__METRICS__STATSD_PORT": str(metrics[0]),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer", **QUICK,
     }  # fmt: skip
     with airflow(tmp_path_factory.mktemp("east"), orders.folder, orders.connections, extra) as started:
         started.api.wait_for_dag(DAG)
@@ -289,32 +296,82 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
     assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
 
 
-def test_a_second_installation_stands_by_and_takes_over(orders: Case, east: TestAirflow, tmp_path: Path) -> None:
-    """It holds no worker meanwhile; the first dies as a whole, with kill -9."""
-    extra = {"SLUICE_INSTALLATION": "west", "SLUICE_RULES": str(orders.folder / "rules")}
-    with airflow(tmp_path / "west", orders.folder, orders.connections, extra) as west:
-        west.api.wait_for_dag(DAG)
-        wait_until(lambda: [t for t in west.tasks(DAG) if t["state"] == "deferred"], "the second standing by")
-        owners: set[str | None] = set()
-        for number in range(10_200, 10_220):
-            change(orders, number)
-            with orders.runtime().state() as state:
-                owners.add(state.turns.owner())
-            time.sleep(0.2)
-        wait_until(lambda: settled(orders), "delivery by the first")
-        assert owners == {"airflow:east"}
-        with orders.runtime().state() as state:
-            claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
-        assert claims == {"east"}
-        assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
-        east.die()
-        change(orders, 10_300)
-        died = time.monotonic()
+@pytest.fixture(scope="module")
+def west(orders: Case, east: TestAirflow, tmp_path_factory: Any) -> Iterator[TestAirflow]:
+    """The one that stands by."""
+    extra = {"SLUICE_INSTALLATION": "west", "SLUICE_RULES": str(orders.folder / "rules"), **QUICK}
+    with airflow(tmp_path_factory.mktemp("west"), orders.folder, orders.connections, extra) as started:
+        started.api.wait_for_dag(DAG)
+        wait_until(lambda: [t for t in started.tasks(DAG) if t["state"] == "deferred"], "the second standing by")
+        yield started
 
-        def taken_over() -> bool:
-            with orders.runtime().state() as state:
-                return state.turns.owner() == "airflow:west"
 
-        wait_until(taken_over, "the second taking over", 60)
-        print(f"taken over {time.monotonic() - died:.1f} s after the death of the first")
-        wait_until(lambda: settled(orders), "delivery by the second")
+def owner(made: Case) -> str | None:
+    with made.runtime().state() as state:
+        return state.turns.owner()
+
+
+def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: TestAirflow) -> None:
+    """It holds no worker meanwhile."""
+    owners: set[str | None] = set()
+    for number in range(10_200, 10_220):
+        change(orders, number)
+        owners.add(owner(orders))
+        time.sleep(0.2)
+    wait_until(lambda: settled(orders), "delivery by the first")
+    assert owners == {"airflow:east"}
+    with orders.runtime().state() as state:
+        claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
+    assert claims == {"east"}
+    assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_lives(
+    orders: Case, east: TestAirflow, west: TestAirflow, number: signal.Signals
+) -> None:
+    """First from east to west, then back: the one that was replaced stands by when its scheduler is back."""
+    loser, winner = (east, west) if number is signal.SIGKILL else (west, east)
+    names = {id(east): "airflow:east", id(west): "airflow:west"}
+    assert owner(orders) == names[id(loser)]
+    loser.keeper.stop()
+    scheduler, triggerer = loser.components["scheduler"], loser.components["triggerer"]
+    if number is signal.SIGKILL:
+        scheduler.kill()
+    else:
+        assert scheduler.handle is not None
+        os.kill(scheduler.handle.pid, number)
+    change(orders, 10_230 + number)
+    began = time.monotonic()
+    wait_until(lambda: owner(orders) == names[id(winner)], "the standby taking over", 90)
+    print(f"taken over {time.monotonic() - began:.1f} s after the scheduler was {number.name}")
+    assert triggerer.running
+    wait_until(lambda: settled(orders), "delivery by the standby")
+    if number is signal.SIGKILL:
+        scheduler.start()
+    else:
+        os.kill(scheduler.handle.pid, signal.SIGCONT)
+        scheduler.wait()
+    loser.keeper = Keeper(loser.components)
+
+    def stands_by() -> bool:
+        runs = loser.runs(DAG, state="running")
+        tasks = [task for run in runs for task in loser.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "drain"]
+        return any(task["state"] == "deferred" for task in tasks) and not any(
+            task["state"] == "running" for task in tasks
+        )
+
+    wait_until(stands_by, "the first one standing by")
+    for more in range(5):
+        change(orders, 10_300 + 10 * number + more)
+        wait_until(lambda: settled(orders), "delivery after the first one is back")
+        assert owner(orders) == names[id(winner)]
+
+
+def test_it_takes_over_from_one_that_dies_as_a_whole(orders: Case, east: TestAirflow, west: TestAirflow) -> None:
+    """kill -9 to everything; with it goes the database, so this is the last test."""
+    assert owner(orders) == "airflow:east"
+    east.die()
+    change(orders, 11_300)
+    wait_until(lambda: owner(orders) == "airflow:west", "the second taking over", 60)
+    wait_until(lambda: settled(orders), "delivery by the second")

@@ -129,17 +129,19 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
             work_flow(Runtime.build(runtime.pipeline, resolver=runtime.resolver, runner="local"), dump, stop=stop)
         except BaseException as error:
             failed.append(error)
+        finally:
+            ended.set()
 
-    stop = threading.Event()
+    stop, ended = threading.Event(), threading.Event()
     thread = threading.Thread(target=run, name="dump", daemon=True)
     thread.start()
     try:
         if err.is_terminal and not as_json:
             _bars(runtime, dump, thread)
-        thread.join()
+        ended.wait()  # not join(): in Python 3.11 one that is interrupted takes the thread for ended, and the next returns at once
     except KeyboardInterrupt:
         stop.set()
-        thread.join()
+        ended.wait()
         err.print(f"stopped; `sluice dump work {runtime.name} {dump}` goes on behind the last finished chunk")
         raise
     if failed:

@@ -23,6 +23,7 @@ COLOUR = {
     "done": "green",
     "cancelled": "dim",
     "waiting": "dim",
+    "no reader": "red",
 }
 WIDE = 110
 """Columns from which on there is room for bars."""
@@ -34,6 +35,8 @@ MIDDLE = 90
 """… for all figures."""
 
 BAR = 20
+
+TAKE_UP = "`sluice dump work PIPELINE {dump}` goes on with it, or Clear on its run in Airflow"
 
 
 def listed(dumps: list[DumpView], console: Console) -> RenderableType:
@@ -55,7 +58,7 @@ def listed(dumps: list[DumpView], console: Console) -> RenderableType:
     for d in dumps:
         took = _span(((d.ended_ms or time.time() * 1000) - d.created_ms) / 1000)
         began = time.strftime("%m-%d %H:%M", time.localtime(d.created_ms / 1000))
-        row = [d.id, _word(d.state), *([escape(d.reason)] if wide else [])]
+        row = [d.id, _word(_state(d)), *([escape(d.reason)] if wide else [])]
         row += [escape(_names(d))] if console.width >= NARROW else []
         table.add_row(*row, f"{d.rows:,}", *([began, took] if wide else []))
     return table
@@ -63,7 +66,7 @@ def listed(dumps: list[DumpView], console: Console) -> RenderableType:
 
 def shown(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
     """One dump: what it is, then a line a table. ``most``: so many tables, those that are not done first."""
-    about = f"[bold]{escape(d.id)}[/] {_word(d.state)}  {escape(d.reason)}"
+    about = f"[bold]{escape(d.id)}[/] {_word(_state(d))}  {escape(d.reason)}"
     about += f" by {escape(d.by)}" if d.by else ""
     about += f", for {escape(', '.join(d.targets))}" if d.targets else ""
     lines: list[RenderableType] = [Text.from_markup(about, overflow="fold")]
@@ -73,13 +76,15 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
         pace += f", {t.delay_ms} ms between two" if t.delay_ms else ""
         pace += f", at most {t.max_rows_per_second:,} rows/s" if t.max_rows_per_second else ""
         lines.append(Text(pace, style="dim"))
+    if d.no_reader:
+        lines.append(Text(f"{d.no_reader}: {TAKE_UP.format(dump=d.id)}", style="red"))
     if d.held:
         lines.append(Text(f"waits: {d.held}", style="yellow"))
     if d.note:
         lines.append(Text(d.note, style="yellow"))
     tables = d.tables
     if most is not None and len(tables) > most:
-        order = {"reading": 0, "paused": 0, "waiting": 1}
+        order = {"no reader": 0, "reading": 0, "paused": 0, "waiting": 1}
         tables = tuple(sorted(tables, key=lambda one: order.get(one.state, 2)))[:most]
         lines.append(Text(f"{most} of {len(d.tables)} tables", style="dim"))
     lines.append(
@@ -96,12 +101,16 @@ def _lines(tables: tuple[TableView, ...], width: int, *, bars: bool) -> Table:
     rows = []
     for t in tables:
         left = (
-            "" if t.state in {"done", "cancelled", "paused"} else "?" if t.remaining_s is None else _span(t.remaining_s)
+            ""
+            if t.state in {"done", "cancelled", "paused", "no reader"}
+            else "?"
+            if t.remaining_s is None
+            else _span(t.remaining_s)
         )
         rows.append([
             f"{t.rows:,}",
             *([f"{t.estimate:,}", f"{t.overtaken:,}"] if middle else []),
-            f"{t.rate:,.0f}",
+            "" if t.state == "no reader" else f"{t.rate:,.0f}",
             left,
         ])
     made = Table(box=None, pad_edge=False)
@@ -125,6 +134,8 @@ def in_a_line(d: DumpView) -> str:
     words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
     if d.held:
         words += f", waits: {d.held}"
+    elif d.no_reader:
+        words += f", {d.no_reader}"
     elif d.state == "running":
         words += f", {d.rate:,.0f} rows/s" + (f", {_span(max(left))} left" if left else "")
     return words
@@ -133,6 +144,10 @@ def in_a_line(d: DumpView) -> str:
 def _names(d: DumpView) -> str:
     first = d.tables[0].table if d.tables else "none"
     return first + (f" and {len(d.tables) - 1} more" if len(d.tables) > 1 else "")
+
+
+def _state(d: DumpView) -> str:
+    return "no reader" if d.no_reader and d.state == "running" else d.state
 
 
 def _word(state: str) -> str:

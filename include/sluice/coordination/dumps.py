@@ -7,6 +7,8 @@
     {root}/{pipeline}/dumps/{id}/placed/{ordinal}   what the drain has placed of it; written by the drain alone
     {root}/{pipeline}/dumps/{id}/chunks/{name}      a chunk that is not placed yet
     {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk; held-{worker}: what a worker waits for
+    {root}/{pipeline}/dumps/{id}/readers            written while somebody reads; why the last one stopped, if it said so
+    {root}/{pipeline}/dumps/{id}/readers/{name}     ephemeral: a process that reads, and which tables
     {root}/{pipeline}/dumping/{id}                  the dump has not ended
     {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -102,10 +105,12 @@ class DumpStates:
     def forget(self, dump: str) -> None:
         """Remove all of a dump's nodes."""
         path = f"{self._root}/{dump}"
-        for folder in ("tables", "placed", "chunks", "working"):
+        for folder in ("tables", "placed", "chunks", "working", "readers"):
             for name in self._z.children(f"{path}/{folder}"):
                 with suppress(Conflict):
                     self._z.transact([Remove(f"{path}/{folder}/{name}")])
+        with suppress(Conflict):  # dumps of earlier versions have none
+            self._z.transact([Remove(f"{path}/readers")])
         with suppress(Conflict):
             self._z.transact([
                 *(Remove(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")),
@@ -176,6 +181,44 @@ class DumpStates:
             if node is not None:
                 return node.data.decode()
         return ""
+
+    # -- who reads ------------------------------------------------------------------------------------------------------
+
+    def join(self, dump: str, tables: Sequence[int] | None) -> str:
+        """Say that this process reads ``tables`` (None: all) from now on; returns the name to :meth:`leave` by."""
+        folder = f"{self._root}/{dump}/readers"
+        self._z.ensure(folder)
+        name = f"{self._owner.replace('/', '-')}-{uuid.uuid4().hex[:8]}"
+        data = _encode({"tables": None if tables is None else list(tables)})
+        self._z.transact([Create(f"{folder}/{name}", data, ephemeral=True)])
+        self.still_reads(dump)
+        return name
+
+    def still_reads(self, dump: str, why: str = "") -> None:
+        """Write down that somebody reads now. ``why``: the last word of one that stops."""
+        path = f"{self._root}/{dump}/readers"
+        node = self._z.get(path)
+        if node is not None:
+            with suppress(Conflict):  # another reader said so just now
+                self._z.transact([Put(path, why[:500].encode(), node.version)])
+
+    def leave(self, dump: str, name: str, why: str = "") -> None:
+        """This process does not read any more. ``why``: what made it stop before the end."""
+        with suppress(Conflict):
+            self._z.transact([Remove(f"{self._root}/{dump}/readers/{name}")])
+        self.still_reads(dump, why)
+
+    def readers(self, dump: str) -> list[tuple[int, ...] | None]:
+        """For each living process that reads: its tables, None for all of them."""
+        folder = f"{self._root}/{dump}/readers"
+        nodes = [self._z.get(f"{folder}/{name}") for name in self._z.children(folder)]
+        tables = [json.loads(node.data)["tables"] for node in nodes if node is not None]
+        return [None if one is None else tuple(one) for one in tables]
+
+    def last_read(self, dump: str) -> tuple[int, str]:
+        """When somebody last read (ZooKeeper's time, milliseconds since 1970; 0: not known), and why that one stopped, if it said so."""
+        node = self._z.get(f"{self._root}/{dump}/readers")
+        return (node.modified_ms, node.data.decode()) if node is not None else (0, "")
 
     # -- moves of a worker ----------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 ::
 
     {home}/replicator/owner                   which installation works
-    {home}/replicator/installations/{name}    written every second by whatever of an installation is at work or waits
+    {home}/replicator/installations/{name}    written every second by whatever of an installation is at work or waits,
+                                              while its Airflow's scheduler lives
     {home}/replicator/restart                 a restart that somebody announced
 
 Only liveness is decided here. Safety never rests on it: that is the lease's epoch (:mod:`sluice.coordination.leases`). All times are

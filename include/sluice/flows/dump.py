@@ -47,6 +47,9 @@ _log = structlog.get_logger()
 WAITING_CHUNKS = 4
 """Chunks that are read and not placed, besides those being read: more wait until the drain has placed some."""
 
+SAY_EVERY_S = 5.0
+"""How often a process that reads says so: a killed one is missed to this precision."""
+
 LOOK_EVERY_S = 0.05
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
@@ -95,11 +98,11 @@ def work(
             source does not answer. The dump goes on where it stood when somebody works on it again.
     """
     shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
-    with runtime.state() as state:
-        dump = state.dumps.require(dump_id)
+    with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
         threads: list[threading.Thread] = []
         try:
             while True:
+                presence.say()
                 dump = state.dumps.require(dump_id)
                 if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
                     break
@@ -133,6 +136,29 @@ def work(
                     state.dumps.add_note(dump_id, f"work stopped: {error.message}")
             raise error
         return settle(state, dump_id)
+
+
+class _Presence:
+    """Others see that this process reads, since when nobody does, and why it stopped."""
+
+    def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
+        self._dumps, self._dump, self._tables = dumps, dump, tables
+        self._name = ""
+        self._said = 0.0
+
+    def __enter__(self) -> _Presence:
+        self._name = self._dumps.join(self._dump, self._tables)
+        self._said = time.monotonic()
+        return self
+
+    def say(self) -> None:
+        if time.monotonic() - self._said >= SAY_EVERY_S:
+            self._dumps.still_reads(self._dump)
+            self._said = time.monotonic()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with suppress(SluiceError):  # ZooKeeper is gone, and the ephemeral node with it
+            self._dumps.leave(self._dump, self._name, error.message if isinstance(error, SluiceError) else "")
 
 
 def settle(state: PipelineState, dump_id: str) -> Dump:

@@ -13,7 +13,7 @@ from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.dump import settle
 from sluice.flows.dumprequest import sensible
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import ChunkState, Dump, DumpState, Tuning
+from sluice.model.dumps import ChunkId, ChunkState, Dump, DumpState, Tuning
 
 RECENT = 10
 """Of so many dumps, the newest, those that ended are looked at."""
@@ -26,7 +26,8 @@ class TableView:
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
         estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None: not known.
-        state: waiting, reading, done; paused or cancelled where it was not done.
+            Both are of no meaning while nobody reads the table: 0 and None.
+        state: waiting, reading, no reader, done; paused or cancelled where it was not done.
     """
 
     table: str
@@ -49,7 +50,13 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class DumpView:
-    """One dump. ``held``: what a worker waits for, ``""`` for nothing."""
+    """One dump.
+
+    Attributes:
+        held: what a worker waits for, ``""`` for nothing.
+        no_reader_since_ms: something is left to read and nobody reads it, since then (milliseconds since 1970); 0: somebody does, or need not.
+        no_reader_why: what the last reader said when it stopped, ``""`` for nothing.
+    """
 
     id: str
     state: str
@@ -64,6 +71,16 @@ class DumpView:
     note: str
     tables: tuple[TableView, ...]
     held: str = ""
+    no_reader_since_ms: int = 0
+    no_reader_why: str = ""
+
+    @property
+    def no_reader(self) -> str:
+        """Since when nobody reads it, and why, in words; ``""`` if somebody does, or need not."""
+        if not self.no_reader_since_ms:
+            return ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.no_reader_since_ms / 1000))
+        return f"no reader since {since} UTC" + (f" ({self.no_reader_why})" if self.no_reader_why else "")
 
     @property
     def rows(self) -> int:
@@ -85,16 +102,28 @@ class DumpView:
 
 def view(state: PipelineState, dump: Dump) -> DumpView:
     """How far a dump is now."""
-    chunks = state.dumps.chunks(dump.id)
-    working = state.dumps.working(dump.id)
+    dumps = state.dumps
+    readers = dumps.readers(dump.id)
+    chunks = dumps.chunks(dump.id)
+    working = dumps.working(dump.id)
+    goes = dump.state in {DumpState.RUNNING, DumpState.PAUSED}
     tables = []
+    asks_for_a_reader, last_ms = False, dump.created_ms
     for ordinal, request in enumerate(dump.tables):
-        plan, placed = state.dumps.planned(dump.id, ordinal), state.dumps.placed(dump.id, ordinal)
+        plan, placed = dumps.planned(dump.id, ordinal), dumps.placed(dump.id, ordinal)
         mine = [c for c in chunks if c.id.table == ordinal]
         waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
+        left_to_read = goes and (not plan.exhausted or any(c.state is not ChunkState.MARKED for c in mine))
+        is_read = any(tables_ is None or ordinal in tables_ for tables_ in readers) or any(
+            ChunkId.of(dump.id, name).table == ordinal for name in working
+        )
+        asks_for_a_reader |= left_to_read
+        last_ms = max(last_ms, placed.last_ms)
         word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
         if word != "done" and dump.state is not DumpState.RUNNING:
             word = dump.state.value
+        elif left_to_read and not is_read and (plan.chunks or not (readers or working)):
+            word = "no reader"
         seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
         rate = (placed.rows + placed.overtaken) / seconds if placed.rows + placed.overtaken else 0.0
         left = request.estimate - placed.rows - placed.overtaken
@@ -109,14 +138,17 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
                 waiting,
                 request.estimate,
                 placed.chunks,
-                round(rate, 1),
+                0.0 if word == "no reader" else round(rate, 1),
                 None if remaining is None else round(remaining, 1),
             )
         )
-    word = dump.state.value
+    since_ms, why = 0, ""
+    if asks_for_a_reader and not readers and not working:
+        said_ms, why = dumps.last_read(dump.id)
+        since_ms = said_ms or last_ms
     return DumpView(
         dump.id,
-        word,
+        dump.state.value,
         dump.reason,
         dump.by,
         dump.targets,
@@ -127,7 +159,9 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         len(working),
         dump.note,
         tuple(tables),
-        state.dumps.held(dump.id) if dump.state is DumpState.RUNNING else "",
+        dumps.held(dump.id) if dump.state is DumpState.RUNNING else "",
+        since_ms,
+        why,
     )
 
 

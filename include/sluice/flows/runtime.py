@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,10 @@ def default_store() -> str:
     return configured or (Path.home() / ".local/share/sluice").as_uri()
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass
 class Runtime:
     """A pipeline and its surroundings.
@@ -42,6 +46,7 @@ class Runtime:
         resolver: connection id -> Endpoint.
         mode: where work units run: connect, submit (inside spark-submit) or local.
         owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
+        lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.
     """
 
     pipeline: PipelineConfig
@@ -49,6 +54,7 @@ class Runtime:
     mode: str
     rules_folder: Path
     owner: str | None = None
+    lives: Callable[[], bool] = _always
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
 
@@ -64,7 +70,7 @@ class Runtime:
         """``runner``: connect, submit or local, or a runner; None: as the pipeline says."""
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
         given = None if isinstance(runner, str) else runner
-        return cls(pipeline, resolver, mode, rules_folder(), owner, given)
+        return cls(pipeline, resolver, mode, rules_folder(), owner, _runner=given)
 
     @property
     def name(self) -> str:
@@ -142,15 +148,15 @@ class Runtime:
                 session_timeout_s=timeout,
             )
             try:
-                with _beating(self._state, self.owner):
+                with _beating(self._state, self.owner, self.lives):
                     yield self._state
             finally:
                 self._state = None
 
 
 @contextmanager
-def _beating(state: PipelineState, owner: str | None) -> Iterator[None]:
-    """While a session is open, its installation is heard of."""
+def _beating(state: PipelineState, owner: str | None, lives: Callable[[], bool]) -> Iterator[None]:
+    """While a session is open, its installation is heard of if it lives."""
     if owner is None:
         yield
         return
@@ -159,7 +165,8 @@ def _beating(state: PipelineState, owner: str | None) -> Iterator[None]:
     def beat() -> None:
         while state.alive and not done.wait(BEAT_S):
             with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
-                state.turns.beat(owner)
+                if lives():
+                    state.turns.beat(owner)
 
     thread = threading.Thread(target=beat, name="presence", daemon=True)
     thread.start()

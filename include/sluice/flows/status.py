@@ -21,6 +21,9 @@ from sluice.model.restart import Queue, restart_position
 STATUS_TIMEOUT_S = 3.0
 """A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
 
+UNREAD_S = 30.0
+"""A dump that nobody reads for longer is a warning; a run that has just begun is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
@@ -194,6 +197,11 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         [
             *space_warnings(runtime),
             *(f"target {t.name} is held and the others go on, {t.held}" for t in targets if t.held),
+            *(
+                f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
+                for d in dumps
+                if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000
+            ),
         ],
         installation,
         paused,

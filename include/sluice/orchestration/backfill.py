@@ -18,7 +18,7 @@ from sluice.config.loading import load_pipeline, meant, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.orchestration.factory import OWNER, START, pipeline_files
-from sluice.orchestration.failures import SluiceRetryPolicy
+from sluice.orchestration.failures import SluiceRetryPolicy, TaskError
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
@@ -35,6 +35,8 @@ MOST_PARTS = 50
 
 NOTE_EVERY_S = 2.0
 
+ENDED = "Airflow ended the task read of run {run}: somebody marked, cleared or deleted it, or its worker was shut down"
+
 _DOC = """Copies rows of **`{source}`** to the targets again, beside the log: without a lock, without stopping anything, and never back in time.
 A row that the log changes meanwhile keeps what the log says.
 
@@ -43,7 +45,9 @@ A row that the log changes meanwhile keeps what the log says.
 - **Backfill** (beside Trigger) on a range of time: the current row of every key that was touched in each whole hour of it goes to the targets again.
   The keys come from the retained segments.
 - `read` has one task a table. Their progress is in the note of the run, and in `sluice dump show {pipeline}`.
-- While it runs: `sluice dump pause|resume|tune|cancel {pipeline}`. A run that was killed goes on behind the last finished chunk: press *Clear*.
+- While it runs: `sluice dump pause|resume|tune|cancel {pipeline}`. A run that failed goes on after the last finished chunk: press *Clear*.
+- When nobody reads it (its run was marked failed or deleted, its worker died), `sluice dump show` and the page say *no reader* and since when.
+  *Clear* takes it up; without its run, trigger this DAG with the id of the dump, or run `sluice dump work {pipeline} ID`.
 
 The sync DAG places what is read, so it has to be running."""
 
@@ -256,6 +260,7 @@ class ReadDumpOperator(SluiceOperator):
     def __init__(self, *, part: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.part = part
+        self._stop: threading.Event | None = None
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         from sluice.flows.dump import work
@@ -263,14 +268,27 @@ class ReadDumpOperator(SluiceOperator):
 
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
-        with RunNote(context).live(self.pipeline, name):
+        self._stop = threading.Event()
+        note = RunNote(context)
+        with note.live(self.pipeline, name):
             try:
-                work(runtime, name, tables=tables)
+                work(runtime, name, tables=tables, stop=self._stop)
             except DumpRefused as error:  # nothing to wait for, either
                 raise AirflowFailException(str(error)) from None
+        if self._stop.is_set():
+            run: Any = context["dag_run"]
+            with runtime.state() as state:
+                state.dumps.still_reads(name, ENDED.format(run=run.run_id))
+            note.write(progress_note(one_view(runtime, name)))
+            raise TaskError(ENDED.format(run=run.run_id), may_pass=True)
         seen = one_view(open_runtime(self.pipeline), name)
         mine = [t for i, t in enumerate(seen.tables) if i in tables]
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
+
+    def on_kill(self) -> None:
+        """Airflow ends the task: chunks under way end, and the dump says that nobody reads it."""
+        if self._stop is not None:
+            self._stop.set()
 
 
 class PlacedOperator(SluiceOperator):
@@ -352,7 +370,8 @@ class _Live:
 def progress_note(seen: DumpView) -> str:
     """A bar a table, in Markdown."""
     lines = [
-        f"**Dump `{seen.id}`**: {seen.state}, {seen.rows:,} rows placed, {seen.rate:,.0f} rows/s, {time.strftime('%H:%M:%S', time.gmtime())} UTC",
+        f"**Dump `{seen.id}`**: {seen.no_reader or seen.state}, {seen.rows:,} rows placed, "
+        f"{'' if seen.no_reader else f'{seen.rate:,.0f} rows/s, '}{time.strftime('%H:%M:%S', time.gmtime())} UTC",
         *([f"Waits: {seen.held}"] if seen.held else []),
         *([f"Note: {seen.note}"] if seen.note else []),
         "",
@@ -361,7 +380,7 @@ def progress_note(seen: DumpView) -> str:
     ]
     for t in seen.tables:
         full = round(t.share * 20)
-        left = "" if t.state == "done" else "?" if t.remaining_s is None else f"{t.remaining_s:,.0f} s"
+        left = "" if t.state in {"done", "no reader"} else "?" if t.remaining_s is None else f"{t.remaining_s:,.0f} s"
         lines.append(
             f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | {left} |"
         )

@@ -21,8 +21,11 @@ def open_runtime(path: str) -> Runtime:
     from sluice.config.loading import load_pipeline
     from sluice.flows.runtime import Runtime
     from sluice.orchestration.connections import from_airflow
+    from sluice.orchestration.liveness import scheduler_lives
 
-    return Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow), owner=owner())
+    made = Runtime.build(load_pipeline(Path(path)), resolver=cache(from_airflow), owner=owner())
+    made.lives = scheduler_lives
+    return made
 
 
 def installation() -> str:

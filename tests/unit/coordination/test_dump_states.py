@@ -46,6 +46,29 @@ def test_what_a_worker_waits_for_is_no_chunk_and_goes_with_it() -> None:
     assert dumps.ids() == []
 
 
+def test_who_reads_and_since_when_nobody_does() -> None:
+    tree = MemoryTree()
+    tree.now_ms = 1000
+    _, dumps = states(tree)
+    session, reader = states(tree)
+    dumps.create(Dump("d", (TableRequest(TABLE),)))
+    assert (dumps.readers("d"), dumps.last_read("d")) == ([], (0, ""))
+    first, _ = reader.join("d", None), reader.join("d", (0, 2))
+    assert sorted(dumps.readers("d"), key=str) == [(0, 2), None]
+    tree.now_ms = 2000
+    reader.leave("d", first, "it failed" + "x" * 1000)
+    assert dumps.readers("d") == [(0, 2)]
+    tree.now_ms = 3000
+    reader.still_reads("d")
+    tree.now_ms = 9000
+    session.expire()
+    assert (dumps.readers("d"), dumps.last_read("d")) == ([], (3000, ""))
+    dumps.leave("d", dumps.join("d", None), "it failed")
+    assert dumps.last_read("d") == (9000, "it failed")
+    dumps.forget("d")
+    assert dumps.ids() == []
+
+
 def test_a_request_of_an_older_version_is_read() -> None:
     """Before there was ``replace`` and ``identity``."""
     data = Dump("d", (TableRequest(TABLE, lower=("1",)),)).to_json()

@@ -1,0 +1,113 @@
+"""Does this Airflow's scheduler live? An installation counts as silent without one.
+
+The triggerer lives on when the scheduler has died, and so does a task that is under way. Were the installation heard of because of them, a
+standby would never take over, and nothing would be delivered: what a trigger wakes, only the scheduler starts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+import structlog
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 3.0
+"""How often a process asks."""
+
+SILENCE_S = 60.0
+"""An API server that answered once and then for so long does not: nothing can be started there, either. Every task asks it."""
+
+_TIMEOUT_S = 5.0
+
+
+class Answer(Enum):
+    """What the API server says of the scheduler."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class SchedulerWatch:
+    """Remembers for a few seconds what the API server said; any number of threads may ask.
+
+    Args:
+        ask: the question to the API server; never raises.
+        clock: seconds, only ever rising.
+    """
+
+    def __init__(self, ask: Callable[[], Answer], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._asked_at = -1e9
+        self._known: Answer = Answer.UNKNOWN
+        self._known_at = 0.0
+
+    def alive(self) -> bool:
+        """False once the scheduler is known to be gone, or nobody answers any more. True while nobody ever answered: that is not known."""
+        if self._lock.acquire(blocking=self._asked_at < 0):
+            try:
+                if self._clock() - self._asked_at >= LOOK_EVERY_S:
+                    self._look()
+            finally:
+                self._lock.release()
+        if self._known is Answer.ALIVE:
+            return self._clock() - self._known_at < SILENCE_S
+        return self._known is Answer.UNKNOWN
+
+    def _look(self) -> None:
+        found = self._ask()
+        self._asked_at = self._clock()
+        if found is Answer.UNKNOWN:
+            return
+        if found is not self._known:
+            log.info("scheduler", state=found.value)
+        self._known, self._known_at = found, self._asked_at
+
+
+def ask(addresses: Sequence[str]) -> Answer:
+    """What the first of these API servers that answers says; Airflow itself decides which heartbeat is too old (``[scheduler]
+    scheduler_health_check_threshold``)."""
+    for address in addresses:
+        try:
+            with urllib.request.urlopen(  # noqa: S310 - the operator's own settings
+                f"{address}/api/v2/monitor/health", timeout=_TIMEOUT_S
+            ) as answer:
+                health = json.load(answer)
+            if health["metadatabase"]["status"] == "healthy":
+                return Answer.ALIVE if health["scheduler"]["status"] == "healthy" else Answer.DEAD
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return Answer.UNKNOWN
+
+
+def addresses() -> list[str]:
+    """Where the API server may be asked: as tasks reach it, then as people do."""
+    from airflow.sdk.configuration import conf
+
+    base = conf.get("api", "base_url", fallback="") or "/"
+    if base.startswith("/"):  # what Airflow's executor takes it for
+        base = f"http://localhost:{conf.get('api', 'port', fallback='8080')}{base}"
+    given = [conf.get("core", "execution_api_server_url", fallback="") or base, base]
+    return list(dict.fromkeys(one.rstrip("/").removesuffix("/execution") for one in given))
+
+
+_watch: SchedulerWatch | None = None
+_making = threading.Lock()
+
+
+def scheduler_lives() -> bool:
+    """For this process; see :meth:`SchedulerWatch.alive`."""
+    global _watch
+    with _making:
+        if _watch is None:
+            known = addresses()
+            _watch = SchedulerWatch(lambda: ask(known))
+    return _watch.alive()
