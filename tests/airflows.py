@@ -82,6 +82,13 @@ class TestAirflow:
         found: list[dict[str, Any]] = answer["task_instances"]
         return found
 
+    def page(self, pipeline: str = "case") -> dict[str, Any]:
+        """What the Sluice page knows of a pipeline."""
+        api = self.api
+        api.call("GET", "/dags?limit=1")  # logs in
+        found: dict[str, Any] = api._send("GET", f"/sluice/api/status/{pipeline}", None, 20.0)
+        return found
+
     def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1, map_index: int = -1) -> str:
         """What a person reads in a task's log, as JSON."""
         path = (
@@ -121,15 +128,21 @@ class TestAirflow:
 
 @contextlib.contextmanager
 def airflow(
-    folder: Path, pipelines: Path, connections: Mapping[str, str], extra: Mapping[str, str] | None = None
+    folder: Path,
+    pipelines: Path,
+    connections: Mapping[str, str],
+    extra: Mapping[str, str] | None = None,
+    of_api: Mapping[str, str] | None = None,
 ) -> Iterator[TestAirflow]:
-    """Started and healthy; ended with everything that it started. ``extra``: more variables, also Airflow's settings."""
+    """Started and healthy; ended with everything that it started. ``extra``: more variables, also Airflow's settings; ``of_api``: those of the
+    API server alone."""
     home = folder / "home"
     home.mkdir(parents=True)
     port, keys = ports.free_port(), new_secrets()
     env = environment(home, port=port, keys=keys, connections=connections, extra={"SLUICE_PIPELINES": str(pipelines), **(extra or {})})  # fmt: skip
     prepare_home(home, keys, env)
-    components = {kind: AirflowComponent(folder, kind=kind, port=port, env=env) for kind in COMPONENTS}
+    own = {"api-server": {**env, **(of_api or {})}}
+    components = {kind: AirflowComponent(folder, kind=kind, port=port, env=own.get(kind, env)) for kind in COMPONENTS}
     try:
         for component in components.values():
             component.start(wait=False)

@@ -1,7 +1,6 @@
 """Dumps on a real Airflow: its own Backfill over hours, the form in a browser, and progress on the Sluice page.
 
-The source is a MariaDB, whose log takes the time of a change from the session: so that there are changes of hours that have ended. With
-``SLUICE_FAULTS`` set (``make faults``); without, the flow's own tests are enough for every day.
+The source is a MariaDB, whose log takes the time of a change from the session: so that there are changes of hours that have ended.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from sluice.flows.dumpview import cancel, one_view, pause, resume, views
+from sluice.flows.dumpview import DumpView, cancel, one_view, pause, resume, tune, views
 from tests.airflows import TestAirflow, airflow, wait_until
 from tests.browsers import login
 from tests.pipelines import Case, case
 
-pytestmark = [
-    pytest.mark.slow, pytest.mark.timeout(900),
-    pytest.mark.skipif(not os.environ.get("SLUICE_FAULTS"), reason="set SLUICE_FAULTS, or `make faults`"),
-]  # fmt: skip
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DAG = "backfill__case"
 HOUR = timedelta(hours=1)
 
@@ -75,6 +71,7 @@ def equal(made: Case) -> bool:
 def shot(page: Any, name: str) -> None:
     folder = os.environ.get("SLUICE_SCREENSHOTS")
     if folder:
+        page.wait_for_timeout(1500)
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
@@ -182,8 +179,56 @@ ON_SOME_ROW = "(SELECT o.id FROM orders o WHERE o.id <= orders.id AND o.id > ord
 """For the first row one value, for the others more than one, which the server does not take."""
 
 
+SLOW = {"chunk_rows": 10, "parallelism": 1, "max_rows_per_second": 30}
+
+
+def end_run(started: TestAirflow, run: str) -> None:
+    """As a person who marks it failed."""
+    wait_until(lambda: started.api.call("PATCH", f"/dags/{DAG}/dagRuns/{run}", {"state": "failed"}), "the mark")
+
+
+def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(orders: Case, started: TestAirflow) -> None:
+    """It can be taken up: by Clear, and by another run where the first is gone."""
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id >= 1000")
+    known = {v.id for v in views(orders.runtime())}
+    run = started.trigger(DAG, {**ORDERS, **SLOW, "first_key": "1000"})
+    wait_until(lambda: {v.id for v in views(orders.runtime())} - known, "the dump")
+    [name] = {v.id for v in views(orders.runtime())} - known
+
+    def now() -> DumpView:
+        return one_view(orders.runtime(), name)
+
+    def note() -> str:
+        return str(started.api.call("GET", f"/dags/{DAG}/dagRuns/{run}")["note"])
+
+    wait_until(lambda: now().rows, "the first rows")
+    assert not now().no_reader
+    end_run(started, run)
+    wait_until(lambda: now().no_reader, "the loss of the reader")
+    assert (now().state, now().rate, now().tables[0].remaining_s) == ("running", 0, None)
+    assert f"Airflow ended the task read of run {run}" in now().no_reader
+    [shown] = [d for d in started.page()["dumps"] if d["id"] == name]
+    assert shown["no_reader_since_ms"] == now().no_reader_since_ms
+    wait_until(lambda: "no reader since" in note(), "the note of the run")
+    assert "rows/s," not in note()
+
+    body = {"dry_run": False, "dag_run_id": run, "only_failed": False}
+    wait_until(lambda: started.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear")
+    before = now().rows
+    wait_until(lambda: now().rows > before, "rows after Clear")
+    assert not now().no_reader
+    end_run(started, run)
+    wait_until(lambda: now().no_reader, "the loss of the reader")
+    wait_until(lambda: started.api.call("DELETE", f"/dags/{DAG}/dagRuns/{run}") == {}, "the end of the run")
+    assert now().no_reader
+    tune(orders.runtime(), name, by="tester", max_rows_per_second=0, chunk_rows=2000)
+    assert started.wait_for_run(DAG, started.trigger(DAG, {"dump": name}), 90) == "success"
+    assert (now().state, now().no_reader) == ("done", "")
+    wait_until(lambda: equal(orders), "the rows")
+
+
 def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:
-    """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end. Then a dark and a narrow window."""
+    """A person asks for a slow dump of one table in the form; the page shows it run, pause, and end; and that nobody reads another one."""
     expect = pytest.importorskip("playwright.sync_api").expect
     orders.target.execute(
         f"DELETE FROM {orders.schema}.orders WHERE id < 50",
@@ -219,27 +264,31 @@ def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, 
     assert (dump.tuning.chunk_rows, dump.tuning.max_rows_per_second) == (100, 300)
     wait_until(lambda: one_view(orders.runtime(), dump.id).rows > 200, "some rows")
     expect(card.locator("section[data-dump=running]")).to_be_visible()
-    page.wait_for_timeout(1500)
     shot(page, "page-dump-running")
     pause(orders.runtime(), dump.id, by="tester")
     expect(card.locator("section[data-dump=paused]")).to_be_visible()
-    page.wait_for_timeout(1200)
     shot(page, "page-dump-paused")
+    tune(orders.runtime(), dump.id, by="tester", max_rows_per_second=0, chunk_rows=2000)
     resume(orders.runtime(), dump.id, by="tester")
     wait_until(lambda: one_view(orders.runtime(), dump.id).state == "done", "the end of the dump", 120)
     expect(card.locator("section[data-dump=done]").first).to_be_visible()
     wait_until(lambda: equal(orders), "equal sides")
-    for name, scheme, width in (("page-dark", "dark", 1440), ("page-narrow", "light", 420)):
-        other = login(browser, started.url, started.password, scheme=scheme, width=width)
-        other.goto(f"{started.url}/plugin/sluice")
-        expect(other.frame_locator("iframe").locator("article[data-pipeline=case]")).to_be_visible()
-        other.wait_for_timeout(2500)
-        shot(other, name)
-    again = started.trigger(DAG, {"tables": [f"{orders.schema}.orders"], "max_rows_per_second": 50, "chunk_rows": 20})
+    again = started.trigger(DAG, {**ORDERS, **SLOW})
     wait_until(lambda: len(views(orders.runtime())) > len(known) + 1, "another dump")
     last = views(orders.runtime())[-1]
+    wait_until(lambda: one_view(orders.runtime(), last.id).workers, "its reader")
+    end_run(started, again)
+    expect(card.locator("section[data-dump='no reader']")).to_contain_text("no reader since", timeout=60_000)
+    shot(page, "page-dump-no-reader")
     cancel(orders.runtime(), last.id, by="tester")
-    assert started.wait_for_run(DAG, again, 90) == "success"
-    page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
-    time.sleep(2)
-    shot(page, "backfill-run")
+    expect(card.locator("section[data-dump=cancelled]").first).to_be_visible()
+    if os.environ.get("SLUICE_SCREENSHOTS"):  # for people's eyes
+        for name, scheme, width in (("page-dark", "dark", 1440), ("page-narrow", "light", 420)):
+            other = login(browser, started.url, started.password, scheme=scheme, width=width)
+            other.goto(f"{started.url}/plugin/sluice")
+            expect(other.frame_locator("iframe").locator("article[data-pipeline=case]")).to_be_visible()
+            other.wait_for_timeout(2500)
+            shot(other, name)
+        page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
+        time.sleep(2)
+        shot(page, "backfill-run")

@@ -109,7 +109,7 @@ def world(
                 f'"port": {archive.port}', f'"port": {link.port}'
             )
             world = World(made, archive, link)
-            world.write(SUBMITTED, mode="submit")
+            world.write(SUBMITTED, mode="submit", rules="rules: engine.yaml\n")
             (made.folder / "rules/engine.yaml").write_text(ENGINE)
             for rule in ("mark", "slow", "last"):
                 (made.folder / f"rules/{rule}.py").write_text(RULE.replace("NAME", rule))
@@ -126,19 +126,40 @@ def world(
 
 
 def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> None:
+    """Merge, a rule with a task of its own, load: each a job of spark-submit. Between the first two somebody pauses for a while."""
+    dag, stages = f"sync__{SUBMITTED}", ("merge", "rule.slow", "load.copy")
     world.begins(SUBMITTED)
-    world.change(SUBMITTED, 1)
-    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the first batch through spark-submit", 400)
+    before = world.acknowledged(SUBMITTED, "copy")
+    world.made.source.execute(f"INSERT INTO `{world.made.schema}`.{SUBMITTED} VALUES (1, 'n')")
+    run = ""
+
+    def task(name: str) -> dict[str, Any]:
+        [found] = [one for one in world.started.tasks(dag, run) if one["task_id"] == name]
+        return found
+
+    def merged() -> bool:
+        nonlocal run
+        done = [one for one in world.started.tasks(dag) if one["task_id"] == "merge" and one["state"] == "success"]
+        run = done[0]["dag_run_id"] if done else ""
+        return bool(done)
+
+    wait_until(merged, "the merge through spark-submit", 400)
     admin.pause(world.runtime(SUBMITTED), by="a test")
-    world.change(SUBMITTED, 2)
-    held = world.acknowledged(SUBMITTED, "copy")
+    wait_until(lambda: task("rule.slow")["state"] == "deferred", "the rule waiting for the end of the pause", 400)
+    assert task("load.copy")["state"] is None
+    assert world.rows(world.made.target, SUBMITTED) == []
+    assert world.acknowledged(SUBMITTED, "copy") == before
     admin.resume(world.runtime(SUBMITTED), by="a test")
-    wait_until(lambda: world.same(world.made.target, SUBMITTED), "the next batch, after the pause", 400)
-    wait_until(lambda: world.acknowledged(SUBMITTED, "copy") > held, "its acknowledgement", 60)
-    tasks = world.started.tasks(f"sync__{SUBMITTED}")
-    operators = {task["task_id"]: task["operator_name"] for task in tasks}
-    assert operators["merge"] == operators["load.copy"] == "SubmitOperator"
-    assert not [task["task_id"] for task in tasks if task["state"] in {"failed", "upstream_failed"}]
+    wait_until(lambda: world.acknowledged(SUBMITTED, "copy") == before + 1, "the acknowledgement, after the pause", 400)
+    assert world.rows(world.made.target, SUBMITTED) == [(1, "n mark slow last")]
+    for name, job in zip(stages, ("merge.py", "rule.py", "load.py"), strict=True):
+        wait_until(lambda name=name: task(name)["state"] == "success", f"the end of {name}")
+        assert (task(name)["operator_name"], task(name)["try_number"]) == ("SubmitOperator", 1)
+        said = world.started.log(dag, run, name)
+        assert "spark-submit" in said
+        assert f"spark_jobs/{job}" in said
+    with world.runtime(SUBMITTED).state() as state:
+        assert state.require(before + 1).claim.endswith(f":{dag}:{run}")
 
 
 def test_a_target_that_fails_holds_only_itself_and_comes_back(world: World) -> None:
