@@ -479,6 +479,15 @@ class PipelineState:
         nodes = (self._z.get(f"{folder}/{name}") for name in self._z.children(folder))
         return [json.loads(node.data) for node in nodes if node]
 
+    def forget_audit(self, *, before_s: float, dry_run: bool = False) -> int:
+        """Remove the entries that were made before that time (seconds since 1970); returns how many."""
+        folder = f"{self._home}/audit"
+        old = [name for name in self._z.children(folder) if int(name) < before_s * 1e9]
+        for name in () if dry_run else old:
+            with suppress(Conflict):
+                self._z.transact([Remove(f"{folder}/{name}")])
+        return len(old)
+
     def seek(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str = "") -> Cursor:
         """Move the captured position anywhere; refused while a batch is undelivered (they would be out of order)."""
         waiting = self.undelivered()

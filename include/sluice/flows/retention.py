@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +29,15 @@ def _written_s(store: SegmentStore, batch: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PruneOutcome:
-    """Batches removed from the store, and those kept; ``warnings``: about the room that is left."""
+    """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed."""
 
     removed: tuple[int, ...]
     kept: int
     warnings: tuple[str, ...] = ()
+    audit: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"removed": list(self.removed), "kept": self.kept, "warnings": list(self.warnings)}
+        return {"removed": list(self.removed), "kept": self.kept, "warnings": list(self.warnings), "audit": self.audit}
 
 
 SOON_S = 24 * 3600.0
@@ -71,10 +73,11 @@ def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: f
     return f"at the rate of the last hour the disk of the segment store is full in {free_bytes / rate / 3600:.1f} hours"
 
 
-def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
+def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:
     """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``.
 
-    What some target still needs stays, whatever its age. Warns, in the log and in the outcome, before the disk runs out.
+    What some target still needs stays, whatever its age. Entries of the audit go that are older than ``keep_audit_s``. Warns, in the log
+    and in the outcome, before the disk runs out.
     """
     store = runtime.store
     limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
@@ -95,6 +98,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
                 written.append((at_s, sum(size for _, size in store.files(batch))))
         if not dry_run:
             _forget_dumps(state, store)
+        audit = state.forget_audit(before_s=time.time() - keep_audit_s, dry_run=dry_run)
         cursor = state.cursor()
         if cursor is not None and cursor.schema:
             SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)
@@ -106,7 +110,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False) -> PruneOutcome:
     for warning in warnings:
         _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in batches))
     _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=len(batches) - len(removed), dry_run=dry_run)
-    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings))
+    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings), audit)
 
 
 def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:

@@ -102,8 +102,16 @@ def remove_runs(
     return removed
 
 
-def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
-    """Pages of ids of runs whose drain found nothing; each page is asked for when those before it are gone."""
+def count_runs(api: AirflowApi, dag_id: str, *, before: datetime, idle_before: datetime) -> int:
+    """How many :func:`remove_runs` would remove, given the time; a run that found nothing and is old counts once."""
+    ended, idle, both = (
+        int(api.call("GET", path)["total_entries"])
+        for path in (_ended_path(dag_id, before), _idle_path(dag_id, idle_before), _idle_path(dag_id, before))
+    )
+    return ended + idle - both
+
+
+def _idle_path(dag_id: str, before: datetime) -> str:
     asked = urlencode([
         ("task_id", "drain"),
         ("state", "skipped"),
@@ -111,16 +119,20 @@ def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]
         ("order_by", "id"),
         ("limit", _AT_ONCE),
     ])
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances?{asked}"
+
+
+def _idle(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
+    """Pages of ids of runs whose drain found nothing; each page is asked for when those before it are gone."""
+    path = _idle_path(dag_id, before)
     while True:
-        path = f"/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances?{asked}"
         runs = [task["dag_run_id"] for task in api.call("GET", path)["task_instances"]]
         if not runs:
             return
         yield runs
 
 
-def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
-    """Pages of run ids; each page is asked for when those before it are gone."""
+def _ended_path(dag_id: str, before: datetime) -> str:
     asked = urlencode([
         ("state", "success"),
         ("state", "failed"),
@@ -128,8 +140,14 @@ def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]
         ("order_by", "id"),
         ("limit", _AT_ONCE),
     ])
+    return f"/dags/{quote(dag_id, safe='')}/dagRuns?{asked}"
+
+
+def _ended(api: AirflowApi, dag_id: str, before: datetime) -> Iterator[list[str]]:
+    """Pages of run ids; each page is asked for when those before it are gone."""
+    path = _ended_path(dag_id, before)
     while True:
-        runs = api.call("GET", f"/dags/{quote(dag_id, safe='')}/dagRuns?{asked}")["dag_runs"]
+        runs = api.call("GET", path)["dag_runs"]
         if not runs:
             return
         yield [run["dag_run_id"] for run in runs]

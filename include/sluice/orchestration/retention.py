@@ -3,32 +3,69 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError
+from sluice.config.loading import load_pipeline
+from sluice.config.pipeline import parse_span
+from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration.factory import OWNER, START, dag_id_of, invalid_dag_id, pipeline_files
 from sluice.orchestration.failures import SluiceRetryPolicy, boundary
+from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.running import open_runtime
 
 API_CONNECTION = "sluice_airflow_api"
-KEEP_RUNS = timedelta(days=2)
 KEEP_IDLE_RUNS = timedelta(hours=1)
+
+DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}
+"""How long things stay; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor say otherwise."""
+
+OWN_DAGS = ("retention", "sluice_control")
 
 _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
-  `capture.segments.retain`.
-- `runs` removes runs of sync DAGs from Airflow's own database that ended more than {KEEP_RUNS.days} days ago, and those that found nothing
+  `capture.segments.retain`, and entries of its audit (`sluice audit`) that are older than *keep_audit*.
+- `runs` removes runs of sync DAGs from Airflow's own database that ended longer than *keep_runs* ago, and those that found nothing
   to do (a clock starts them) after an hour. It uses
   Airflow's REST API and needs a connection **`{API_CONNECTION}`** (type http: host, port, login and password of a user
-  who may delete runs); without one it is skipped, and Airflow keeps all runs."""
+  who may delete runs); without one it is skipped, and Airflow keeps all runs.
+- `logs` removes Airflow's log files of Sluice's DAGs that are older than *keep_logs*, on the machine where it runs: task logs run by run, and
+  the DAG processor's. The newest {KEPT_RUNS} runs of each DAG stay.
+
+The ages are `SLUICE_KEEP_RUNS`, `SLUICE_KEEP_LOGS` and `SLUICE_KEEP_AUDIT` (`2d`, `12h`, ...). **Trigger** opens a form: with *dry run* every task
+lists what it would remove, and removes nothing. Rows of Airflow's own audit log need `airflow db clean`: the log of `logs` has the command."""
+
+
+def ages() -> dict[str, str]:
+    """Setting -> span, as the environment says."""
+    return {name: os.environ.get(f"SLUICE_{name.upper()}") or text for name, text in DEFAULTS.items()}
+
+
+def age(context: Any, name: str) -> timedelta:
+    """What the run was given. Raises ConfigError for what is no span of time."""
+    text = str(context["params"].get(name) or ages()[name])
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} {text!r} is no span of time: {error}",
+            where=f"SLUICE_{name.upper()}, or the form of the DAG retention",
+            hint="write a number and a unit, such as 12h or 14d",
+        ) from None
+
+
+def is_dry(context: Any) -> bool:
+    """Whether only to say what would be removed."""
+    return bool(context["params"].get("dry_run"))
 
 
 class PruneSegmentsOperator(SluiceOperator):
@@ -38,21 +75,18 @@ class PruneSegmentsOperator(SluiceOperator):
         with boundary():
             from sluice.flows.retention import prune
 
-            outcome = prune(open_runtime(self.pipeline)).to_json()
-        self.log.info("pruned %s", outcome)
-        return {"removed": len(outcome["removed"]), "kept": outcome["kept"]}
+            dry, keep = is_dry(context), age(context, "keep_audit")
+            outcome = prune(open_runtime(self.pipeline), dry_run=dry, keep_audit_s=keep.total_seconds()).to_json()
+        self.log.info("%s %s", "dry run, would prune" if dry else "pruned", outcome)
+        return {"removed": len(outcome["removed"]), "kept": outcome["kept"], "audit": outcome["audit"], "dry_run": dry}
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
-    """Removes ended runs of sync DAGs that are older than ``keep``."""
-
-    def __init__(self, *, keep: timedelta = KEEP_RUNS, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.keep = keep
+    """Removes ended runs of sync DAGs that are older than ``keep_runs``."""
 
     def execute(self, context: Any) -> Mapping[str, int]:
         from sluice.orchestration.connections import from_airflow
-        from sluice.orchestration.history import AirflowApi, remove_runs, sync_dags
+        from sluice.orchestration.history import AirflowApi, count_runs, remove_runs, sync_dags
 
         try:
             endpoint = from_airflow(API_CONNECTION)
@@ -61,23 +95,97 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
         with boundary():
             api = AirflowApi(endpoint)
             now = datetime.now(UTC)
-            before, idle_before = now - self.keep, now - KEEP_IDLE_RUNS
+            before, idle_before = now - age(context, "keep_runs"), now - KEEP_IDLE_RUNS
+            if is_dry(context):
+                found = {d: count_runs(api, d, before=before, idle_before=idle_before) for d in sync_dags(api)}
+                self.log.info("dry run, would remove runs %s", found)
+                return found
             removed = {d: remove_runs(api, d, before=before, idle_before=idle_before) for d in sync_dags(api)}
         self.log.info("removed runs %s", removed)
         return removed
+
+
+class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
+    """Removes Airflow's log files of ``dags`` and of the DAG processor for ``files``, on the machine where it runs."""
+
+    def __init__(self, *, dags: Sequence[str], files: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dags = list(dags)
+        self.files = list(files)
+
+    def execute(self, context: Any) -> Mapping[str, int]:
+        from airflow.sdk.configuration import conf
+
+        with boundary():
+            keep = age(context, "keep_logs")
+            before_s = time.time() - keep.total_seconds()
+            tasks = Path(conf.get("logging", "base_log_folder"))
+            processor = Path(conf.get("logging", "dag_processor_child_process_log_directory"))
+            found = [
+                *task_logs(tasks, self.dags, before_s=before_s),
+                *processor_logs(processor, self.files, before_s=before_s),
+            ]
+            if not is_dry(context):
+                found = [one for one in found if self._removed(one)]
+        word = "would remove" if is_dry(context) else "removed"
+        for one in found[:MOST_LINES]:
+            at = datetime.fromtimestamp(one.written_s, UTC).isoformat(timespec="seconds")
+            self.log.info("%s %s: %s files, %s bytes, last written %s", word, one.path, one.files, one.size_bytes, at)
+        if found[MOST_LINES:]:
+            self.log.info("%s %s more folders", word, len(found) - MOST_LINES)
+        self.log.info(
+            "rows of Airflow's own audit log are removed by: %s", db_clean(self.dags, datetime.now(UTC) - keep)
+        )
+        return {
+            "folders": len(found),
+            "files": sum(o.files for o in found),
+            "size_bytes": sum(o.size_bytes for o in found),
+        }
+
+    def _removed(self, logs: OldLogs) -> bool:
+        try:
+            remove(logs)
+        except OSError as error:
+            self.log.warning("%s stays: %s", logs.path, error)
+            return False
+        return True
+
+
+MOST_LINES = 100
+"""Lines of the log about what goes; the rest is a number."""
+
+
+def db_clean(dags: Sequence[str], before: datetime) -> str:
+    """The command that removes the rows of Airflow's audit log about these DAGs; for a machine that has Airflow's database."""
+    return (
+        f"airflow db clean --tables log --dag-ids {','.join(dags)} "
+        f"--clean-before-timestamp {before.isoformat(timespec='seconds')} --skip-archive --yes"
+    )
 
 
 def build_retention_dag(folder: Path) -> DAG:
     """One ``segments.{file stem}`` a pipeline file, and ``runs``."""
     with DAG(
         dag_id="retention",
-        description="Removes acknowledged batches past their retention, and old runs of sync DAGs",
+        description="Removes acknowledged batches past their retention, and old runs and logs of Sluice's DAGs",
         schedule="17 * * * *",
         start_date=START,
         catchup=False,
         max_active_runs=1,
         doc_md=_DOC,
         tags={"sluice", "upkeep"},
+        params={
+            "dry_run": Param(False, type="boolean", title="Dry run", description="Only list what would be removed."),
+            "keep_runs": Param(
+                ages()["keep_runs"], type="string", title="Keep runs", description="Ended runs of sync DAGs."
+            ),
+            "keep_logs": Param(
+                ages()["keep_logs"], type="string", title="Keep logs", description="Log files of Sluice's DAGs."
+            ),
+            "keep_audit": Param(
+                ages()["keep_audit"], type="string", title="Keep audit", description="Entries of `sluice audit`."
+            ),
+        },
         default_args={
             "owner": OWNER,
             "retries": 3,
@@ -90,4 +198,19 @@ def build_retention_dag(folder: Path) -> DAG:
             name = invalid_dag_id(path).removeprefix(dag_id_of("")).removesuffix(".invalid")
             PruneSegmentsOperator(task_id=f"segments.{name}", pipeline=os.path.realpath(path))
         PruneRunsOperator(task_id="runs")
+        PruneLogsOperator(task_id="logs", dags=own_dags(folder), files=DAG_FILES)
     return dag
+
+
+DAG_FILES = ("sync.py", "backfill.py", "control.py", "retention.py")
+"""In the folder ``dags``."""
+
+
+def own_dags(folder: Path) -> list[str]:
+    """Ids of all DAGs that Sluice makes, also of files that are wrong now."""
+    names = {path.stem for path in pipeline_files(folder)}
+    for path in pipeline_files(folder):
+        with suppress(SluiceError):
+            names.add(load_pipeline(path).pipeline)
+    families = [f"{family}__{name}" for name in sorted(names) for family in ("sync", "catchup", "backfill")]
+    return [*families, *map(invalid_dag_id, pipeline_files(folder)), *OWN_DAGS]

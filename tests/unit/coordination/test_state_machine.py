@@ -314,3 +314,15 @@ def test_forget_keeps_what_a_retry_may_ask_for() -> None:
     assert state.forget(keep=2) == [1, 2, 3, 4]
     assert state.numbers() == [5, 6, 7]
     assert state.undelivered() == [7]
+
+
+def test_old_entries_of_the_audit_go_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = PipelineState(MemoryTree().session(), ROOT, "p", TARGETS, lease_wait_s=0)
+    for at_s in (100, 200, 300):
+        monkeypatch.setattr("sluice.coordination.state.time.time_ns", lambda at_s=at_s: at_s * 10**9)
+        state.audit(by="me", what=f"pause {at_s}", details={})
+    assert state.forget_audit(before_s=250, dry_run=True) == 2
+    assert len(state.audit_log()) == 3
+    assert state.forget_audit(before_s=250) == 2
+    assert [entry["what"] for entry in state.audit_log()] == ["pause 300"]
+    assert state.forget_audit(before_s=float("-inf")) == 0

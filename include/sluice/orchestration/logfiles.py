@@ -1,0 +1,83 @@
+"""Airflow's log files of Sluice's own DAGs, by age. Airflow keeps them for ever.
+
+A run is removed as a whole, when the newest file of it is old. The newest runs of each DAG stay whatever their age: among them are those
+that are open, and wait.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+KEPT_RUNS = 50
+"""Of each DAG, the newest; more than a window is wide."""
+
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class OldLogs:
+    """A folder (or one file) of logs: how many files, how large, when last written (seconds since 1970)."""
+
+    path: Path
+    files: int
+    size_bytes: int
+    written_s: float
+
+
+def task_logs(base: Path, dags: Collection[str], *, before_s: float, keep_runs: int = KEPT_RUNS) -> Iterator[OldLogs]:
+    """Runs of these DAGs whose logs were last written before that time. ``base``: ``[logging] base_log_folder``."""
+    for dag in sorted(dags):
+        runs = [found for folder in _folders(base / f"dag_id={dag}", "run_id=") if (found := _measured(folder))]
+        runs.sort(key=lambda one: one.written_s, reverse=True)
+        yield from (one for one in runs[keep_runs:] if one.written_s < before_s)
+
+
+def processor_logs(base: Path, files: Collection[str], *, before_s: float) -> Iterator[OldLogs]:
+    """The DAG processor's logs of these DAG files, a file a day. ``base``: ``[logging] dag_processor_child_process_log_directory``."""
+    for day in _folders(base, ""):
+        if not _DAY.fullmatch(day.name):
+            continue
+        for bundle in _folders(day, ""):
+            for name in sorted(files):
+                found = _measured(bundle / f"{name}.log")
+                if found and found.written_s < before_s:
+                    yield found
+
+
+def remove(logs: OldLogs) -> None:
+    """Remove it, and folders above it that are empty then. What is gone already is no error; what may not be removed raises OSError."""
+    if logs.path.is_dir():
+        shutil.rmtree(logs.path)
+    else:
+        logs.path.unlink(missing_ok=True)
+    above = logs.path.parent
+    while _DAY.fullmatch(above.name) or _DAY.fullmatch(above.parent.name):
+        try:
+            above.rmdir()
+        except OSError:  # not empty
+            return
+        above = above.parent
+
+
+def _folders(base: Path, prefix: str) -> list[Path]:
+    if not base.is_dir():
+        return []
+    return sorted(
+        one for one in base.iterdir() if one.name.startswith(prefix) and one.is_dir() and not one.is_symlink()
+    )
+
+
+def _measured(path: Path) -> OldLogs | None:
+    """None if there is no file in it, or it is gone meanwhile."""
+    count, size, newest = 0, 0, 0.0
+    for one in [path] if path.is_file() else path.rglob("*"):
+        with suppress(OSError):
+            if one.is_file():
+                at = one.stat()
+                count, size, newest = count + 1, size + at.st_size, max(newest, at.st_mtime)
+    return OldLogs(path, count, size, newest) if count else None
