@@ -309,6 +309,14 @@ def owner(made: Case) -> str | None:
         return state.turns.owner()
 
 
+def waits(airflow: TestAirflow) -> bool:
+    """A drain waits in its triggerer, and none is at work."""
+    open_runs = airflow.runs(DAG, state="running")
+    tasks = [task for run in open_runs for task in airflow.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "drain"]
+    states = {task["state"] for task in tasks}
+    return "deferred" in states and not states & {"running", "queued", "scheduled"}
+
+
 def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: TestAirflow) -> None:
     """It holds no worker meanwhile."""
     owners: set[str | None] = set()
@@ -332,6 +340,7 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
     loser, winner = (east, west) if number is signal.SIGKILL else (west, east)
     names = {id(east): "airflow:east", id(west): "airflow:west"}
     assert owner(orders) == names[id(loser)]
+    wait_until(lambda: waits(loser), "the drain's wait in the triggerer, which goes on for as long as nothing changes")
     loser.keeper.stop()
     scheduler, triggerer = loser.components["scheduler"], loser.components["triggerer"]
     if number is signal.SIGKILL:
@@ -339,11 +348,11 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
     else:
         assert scheduler.handle is not None
         os.kill(scheduler.handle.pid, number)
-    change(orders, 10_230 + number)
     began = time.monotonic()
     wait_until(lambda: owner(orders) == names[id(winner)], "the standby taking over", 90)
     print(f"taken over {time.monotonic() - began:.1f} s after the scheduler was {number.name}")
     assert triggerer.running
+    change(orders, 10_230 + number)
     wait_until(lambda: settled(orders), "delivery by the standby")
     if number is signal.SIGKILL:
         scheduler.start()
@@ -352,14 +361,7 @@ def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_
         scheduler.wait()
     loser.keeper = Keeper(loser.components)
 
-    def stands_by() -> bool:
-        runs = loser.runs(DAG, state="running")
-        tasks = [task for run in runs for task in loser.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "drain"]
-        return any(task["state"] == "deferred" for task in tasks) and not any(
-            task["state"] == "running" for task in tasks
-        )
-
-    wait_until(stands_by, "the first one standing by")
+    wait_until(lambda: waits(loser), "the first one standing by")
     for more in range(5):
         change(orders, 10_300 + 10 * number + more)
         wait_until(lambda: settled(orders), "delivery after the first one is back")
