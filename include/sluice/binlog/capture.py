@@ -39,6 +39,7 @@ from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
 from sluice.binlog.tracker import Rereader, once
+from sluice.binlog.ways import AROUND
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
@@ -385,7 +386,7 @@ class _Session(Generic[M]):
                 raise UnknownEvent(
                     f"a statement that changes rows stands in the log without its rows: {query.sql[:120]}",
                     where=str(statement.position),
-                    hint="a session set binlog_format to STATEMENT; set it back to ROW, then load the table anew",
+                    hint=f"a session set binlog_format to STATEMENT: set it back to ROW; {AROUND}",
                 )
             named = effect.kind is Effect.DEFINITION and (touched or effect.unclear)
             if (named or known) and self.selection.ddl:

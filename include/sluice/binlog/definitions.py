@@ -86,7 +86,7 @@ def read_definition(
     if not rows:
         raise ConfigError(
             f"the source has no table {table}",
-            hint="was it dropped or renamed? `sluice dump list` shows what waits for it",
+            hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel PIPELINE ID` ends one",
         )
     known = collations()
     numbers = {name: number for number, (name, _) in known.items()}

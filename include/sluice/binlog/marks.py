@@ -8,6 +8,7 @@ import numpy as np
 
 from sluice.binlog import tablemap as t
 from sluice.binlog.plan import ColumnPlan, TablePlan, width_of
+from sluice.binlog.ways import AROUND
 from sluice.errors import DecodeError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 
@@ -30,7 +31,7 @@ def mark_plan(table_map: t.TableMap, where: str) -> TablePlan:
         raise DecodeError(
             f"{table_map.table} does not look as a watermark table does",
             where=where,
-            hint=f"drop it; the next dump makes it anew: ({COLUMNS})",
+            hint=f"drop it, the next dump makes it anew ({COLUMNS}); {AROUND}",
         )
     columns = (
         Column("slot", ColumnKind.INT, "int", nullable=False),

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sluice.binlog import tablemap as t
 from sluice.binlog.charsets import MAX_BYTES, decode_bytes, is_known
+from sluice.binlog.ways import AROUND
 from sluice.errors import UnsupportedType
 from sluice.model.tables import Column, ColumnKind, TableSchema
 from sluice.schema.definitions import TableDefinition
@@ -168,21 +169,20 @@ def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -
     raise UnsupportedType(f"column type {kind} is not understood by this version", where=where)
 
 
+_METADATA = f"SET GLOBAL binlog_row_metadata = 'FULL' for what comes; for what is in the log: {AROUND}"
+
+
 def _text_column(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> Column:
     kind, meta, name = mapped.type, mapped.meta, mapped.name or ""
     if mapped.collation is None:
-        raise UnsupportedType(
-            "the log does not carry the column's charset", where=where, hint="SET GLOBAL binlog_row_metadata = 'FULL'"
-        )
+        raise UnsupportedType("the log does not carry the column's charset", where=where, hint=_METADATA)
     collation, charset = collations(mapped.collation)
     binary = charset == "binary"
     if not binary and not is_known(charset):
         raise UnsupportedType(f"charset {charset!r} is not understood by this version", where=where)
     if kind in {t.ENUM, t.SET}:
         if mapped.labels is None:
-            raise UnsupportedType(
-                "the log does not carry the labels", where=where, hint="SET GLOBAL binlog_row_metadata = 'FULL'"
-            )
+            raise UnsupportedType("the log does not carry the labels", where=where, hint=_METADATA)
         labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset) for x in mapped.labels)
         family = K.ENUM if kind == t.ENUM else K.SET
         quoted = ",".join("'" + label.replace("'", "''") + "'" for label in labels)

@@ -20,6 +20,7 @@ from sluice.binlog.packets import bytes_of_next
 from sluice.binlog.replica_ids import prepared_id
 from sluice.binlog.scanner import Scanner
 from sluice.binlog.stream import LogStream
+from sluice.binlog.ways import AROUND
 from sluice.config.connections import Endpoint
 from sluice.errors import ChecksumMismatch, DecodeError, LostPosition, SourceUnavailable
 from sluice.model.positions import Position, split_file
@@ -55,7 +56,7 @@ class PreparedReader:
         if found is None:
             raise LostPosition(
                 f"the XA transaction {xid} commits, but its rows are not in the log: they were written before the oldest file",
-                hint="once the transaction's tables are known to be right (or loaded anew), `sluice seek PIPELINE` behind this position",
+                hint=AROUND,
             )
         _log.info("xa_reread", xid=xid, file=found.file, offset=found.offset)
         return self._read(found, before.at(file=found.file, offset=found.offset))
@@ -127,7 +128,7 @@ class PreparedReader:
                 raise LostPosition(
                     f"the rows of a prepared XA transaction are no longer in the server's log: {cause.args[1]}",
                     where=str(start),
-                    hint="load the transaction's tables anew, then `sluice seek PIPELINE` behind its commit",
+                    hint=AROUND,
                 ) from error
             raise
 

@@ -22,6 +22,7 @@ from sluice.binlog.raw import CRC_TABLES
 from sluice.binlog.slots import TableSlots, grown
 from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
+from sluice.binlog.ways import AROUND
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
 from sluice.model.positions import Position, split_file
 
@@ -317,7 +318,7 @@ class Scanner:
         elif kind == 26:
             raise UnknownEvent(
                 "the server notes that changes are missing from its log (incident event)",
-                hint="load the tables anew with a dump",
+                hint=AROUND,
             )
         elif kind == 164:
             raise UnknownEvent(
@@ -327,7 +328,7 @@ class Scanner:
         elif kind in {9, 11, 17, 18}:
             raise UnknownEvent(
                 "LOAD DATA was logged as a statement, which holds no rows",
-                hint="SET GLOBAL binlog_format = 'ROW'; then dump the table",
+                hint=f"SET GLOBAL binlog_format = 'ROW' and reconnect the applications; {AROUND}",
             )
         elif flags & 0x80:
             self.skipped["ignorable"] = self.skipped.get("ignorable", 0) + 1
@@ -362,7 +363,7 @@ class Scanner:
             raise DecodeError(
                 f"the log goes on in {following} inside a transaction that changed captured rows: its server was killed while it wrote",
                 hint=f"InnoDB took these rows back when it started again, MyISAM and Aria kept theirs, and the log does not tell which they are: "
-                f"`sluice seek PIPELINE {following}:4`, then compare the transaction's tables on both sides",
+                f"`sluice seek PIPELINE {following}:4` goes on after it, `sluice dump start PIPELINE --replace` then makes both sides equal",
             )
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_TXNS] = s[sc.S_DONE_TXNS]
@@ -382,7 +383,7 @@ class Scanner:
             if s[sc.S_TXN_MARK]:
                 raise UnknownEvent(
                     "a transaction over engines with and without transactions was rolled back: which rows stayed cannot be told from the log",
-                    hint="use InnoDB for captured tables, or exclude the others",
+                    hint=f"use InnoDB for captured tables, or exclude the others; {AROUND}",
                 )
             return False if "TO" in words[1:4] else self.end_transaction()
         txn = int(s[sc.S_TXNS]) - 1

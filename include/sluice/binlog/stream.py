@@ -13,6 +13,7 @@ import numpy as np
 import pymysql
 
 from sluice.binlog.connection import connect_settings, translated
+from sluice.binlog.ways import AROUND
 from sluice.binlog.wire import Wire
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
@@ -147,11 +148,12 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
             return CaptureError(
                 f"the server cannot send an event of its log behind {start}: {text} (1236)",
                 where=str(start),
-                hint="SET GLOBAL max_allowed_packet = 1073741824 on the source, or `sluice seek` behind the event and load the table anew",
+                hint="SET GLOBAL max_allowed_packet = 1073741824 on the source, or leave the event out: " + AROUND,
             )
         return LostPosition(
             f"the server cannot send the log from {start}: {text} (1236)",
             where=str(start),
-            hint="SHOW BINARY LOGS lists what there is; choose: capture.on_lost_position: dump, `sluice seek … earliest`, or a dump",
+            hint="SHOW BINARY LOGS lists what there is; set capture.on_lost_position: dump, or `sluice seek PIPELINE earliest` and then "
+            "`sluice dump start PIPELINE --replace`, which makes both sides equal",
         )
     return SourceUnavailable(f"reading the log from {start}: the server says: {text} ({code})", where=str(start))

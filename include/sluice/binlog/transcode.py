@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sluice.binlog.charsets import UTF8, decode_bytes, tables_of
 from sluice.binlog.raw import kernel
+from sluice.binlog.ways import AROUND
 from sluice.errors import DecodeError
 
 _Array = np.ndarray[Any, Any]
@@ -100,5 +101,5 @@ def _by_codec(charset: str, data: _Array, ends: _Array) -> tuple[_Array, _Array]
 def _no_character(charset: str, data: bytes) -> DecodeError:
     return DecodeError(
         f"the bytes {data.hex(' ')} begin with no character of {charset}",
-        hint="the server itself reads them as '?': mend the value there, or exclude the table",
+        hint=f"the server itself reads them as '?': correct the value there and leave the log's out: {AROUND}; or exclude the table",
     )

@@ -177,7 +177,8 @@ class _Replay:
         if frames:
             raise RuleError(
                 f"rule {frames[0]!r} is of type spark: rows of {table} cannot be replayed one by one",
-                hint="`sluice dump` reads them anew from the source",
+                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
+                f"`sluice dead-letters discard {self.runtime.name}` drops the letters",
             )
         ruling = Ruling.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         ruled = ruling.apply(ruling.tagged(rows, table), table)

@@ -167,7 +167,8 @@ def _absent(table: TargetTable, condition: str) -> LoadError:
     return LoadError(
         f"the target has no row of {table.table} with {condition}, of which only the columns that changed have come",
         where=str(table.table),
-        hint="copy the table anew (`sluice dump`), or send whole rows, which make up for a missing one: binlog_row_image = FULL, send: rows",
+        hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` (the source's name of it) copies the table anew, and while it does, the load "
+        "goes on; whole rows make up for a missing one by themselves: binlog_row_image = FULL, send: rows",
     )
 
 

@@ -1,0 +1,8 @@
+"""What people can do about a place in the log that cannot be read. It does not go away by itself: every drain comes to it again."""
+
+from __future__ import annotations
+
+AROUND = (
+    "`sluice seek PIPELINE latest` goes on after all that stands in the log by now, and "
+    "`sluice dump start PIPELINE --replace` then makes both sides equal"
+)
