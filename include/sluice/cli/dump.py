@@ -142,7 +142,7 @@ def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
     except KeyboardInterrupt:
         stop.set()
         ended.wait()
-        err.print(f"stopped; `sluice dump work {runtime.name} {dump}` goes on behind the last finished chunk")
+        err.print(f"stopped; `sluice dump work {runtime.name} {dump}` goes on after the last finished chunk")
         raise
     if failed:
         raise failed[0]
@@ -211,7 +211,7 @@ def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> Non
 
 @dump_app.command()
 def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
-    """Go on behind the last finished chunk."""
+    """Go on after the last finished chunk."""
     from sluice.flows import dumpview
 
     _print(dumpview.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)

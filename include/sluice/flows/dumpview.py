@@ -218,7 +218,7 @@ def pause(runtime: Runtime, dump: str, *, by: str) -> DumpView:
 
 
 def resume(runtime: Runtime, dump: str, *, by: str) -> DumpView:
-    """Go on behind the last finished chunk."""
+    """Go on after the last finished chunk."""
     return change(runtime, dump, by=by, what="resume", to=lambda d: d.to_state(DumpState.RUNNING))
 
 

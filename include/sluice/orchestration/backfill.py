@@ -252,7 +252,7 @@ def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class ReadDumpOperator(SluiceOperator):
-    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on behind the last finished chunk."""
+    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on after the last finished chunk."""
 
     ui_color = "#fdebd0"
     template_fields: Sequence[str] = ("part",)
