@@ -64,7 +64,9 @@ def notes(made: Case, *ids: int) -> list[str]:
 
 
 def equal(made: Case, where: str = "TRUE") -> bool:
-    rows = [s.execute(f"SELECT * FROM {made.schema}.orders WHERE {where} ORDER BY id") for s in (made.source, made.target)]
+    rows = [
+        s.execute(f"SELECT * FROM {made.schema}.orders WHERE {where} ORDER BY id") for s in (made.source, made.target)
+    ]
     return bool(rows[0] == rows[1])
 
 
