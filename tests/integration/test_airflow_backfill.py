@@ -120,27 +120,34 @@ WRONG = [
         {"tables": ["backfill_case.nothing"]},
         "table 'backfill_case.nothing' is not captured, or the source does not have it",
     ),
-    ({"tables": ["mysql.user"]}, "table 'mysql.user' is not captured"),
     ({"tables": ["backfill_case.journal"]}, "has no primary key"),
     ({**ORDERS, "targets": ["nobody"]}, "case has no target 'nobody'"),
-    ({**ORDERS, "where": "id ="}, "the condition cannot be used: a column or a value is missing"),
     ({**ORDERS, "where": "nothing = 1"}, "has no column 'nothing'"),
-    ({**ORDERS, "where": "id = 1; DROP TABLE orders"}, "it has to be one condition"),
     ({**ORDERS, "where": "1=1) OR (1=1"}, "it has to be one condition"),
+    ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins behind its end"),
+    ({**ORDERS, "keys": "1\nx"}, "'x' is no value of the key column id"),
+    ({**ORDERS, "since": "yesterday"}, "'yesterday' is not a moment"),
+    ({**ORDERS, "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "is not before"),
+    ({**ORDERS, "index": "by_note"}, "it is ignored, and the server does not use it"),
+    ({"dump": "no/such/dump"}, "there is no dump 'no/such/dump'"),
+    ({"table": ["backfill_case.orders"]}, "there is no field 'table' in the form of backfill__case"),
+]
+MORE = [
+    ({"tables": ["mysql.user"]}, "table 'mysql.user' is not captured"),
+    ({**ORDERS, "where": "id ="}, "the condition cannot be used: a column or a value is missing"),
+    ({**ORDERS, "where": "id = 1; DROP TABLE orders"}, "it has to be one condition"),
     ({**ORDERS, "where": "id > (SELECT 1)"}, "subqueries are not allowed"),
     ({"where": "id = 1"}, "is for one table"),
     ({**ORDERS, "first_key": "abc"}, "'abc' is no value of the key column id"),
-    ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins behind its end"),
     ({**ORDERS, "first_key": "1, 2"}, "2 values for the key"),
-    ({**ORDERS, "keys": "1\nx"}, "'x' is no value of the key column id"),
     ({**ORDERS, "keys": "1", "last_key": "9"}, "do not go together"),
     ({**ORDERS, "since": "2026-01-01T00:00:00Z", "keys": "1"}, "do not go together"),
-    ({**ORDERS, "since": "yesterday"}, "'yesterday' is not a moment"),
     ({**ORDERS, "index": "nothing"}, "has no index 'nothing'"),
-    ({**ORDERS, "index": "by_note"}, "it is ignored, and the server does not use it"),
     ({**ORDERS, "replace": True, "where": "id = 1"}, "cannot be replaced under a condition"),
-    ({"dump": "no/such/dump"}, "there is no dump 'no/such/dump'"),
 ]
+"""With ``SLUICE_FAULTS`` (``make faults``): of the same kinds; each is a run of Airflow."""
+
+WRONG += MORE if os.environ.get("SLUICE_FAULTS") else []
 REFUSED = [
     {"chunk_rows": 0}, {"chunk_rows": "many"}, {"chunk_rows": None}, {"parallelism": 0}, {"parallelism": 65}, {"delay_ms": -1},
     {"max_rows_per_second": -5}, {"tables": "backfill_case.orders"}, {"replace": "maybe"},

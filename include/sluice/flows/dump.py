@@ -86,12 +86,14 @@ def work(
     *,
     tables: tuple[int, ...] | None = None,
     stop: threading.Event | None = None,
+    why_stop: str = "",
     hook: Callable[[str, Chunk], None] | None = None,
 ) -> Dump:
     """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set. As many threads as its parallelism.
 
     Args:
-        tables: ordinals of the tables to work on; None: all. hook: told of each step of each chunk (tests).
+        tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was set.
+        hook: told of each step of each chunk (tests).
 
     Raises:
         ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
@@ -107,6 +109,7 @@ def work(
                 if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
                     break
                 if stop is not None and stop.is_set():
+                    presence.leave(why_stop)  # before the chunks under way end: who set it may not wait for long
                     break
                 if is_placed(state.dumps, dump, tables):
                     break
@@ -156,9 +159,14 @@ class _Presence:
             self._dumps.still_reads(self._dump)
             self._said = time.monotonic()
 
+    def leave(self, why: str) -> None:
+        if self._name:
+            self._dumps.leave(self._dump, self._name, why)
+            self._name = ""
+
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with suppress(SluiceError):  # ZooKeeper is gone, and the ephemeral node with it
-            self._dumps.leave(self._dump, self._name, error.message if isinstance(error, SluiceError) else "")
+            self.leave(error.message if isinstance(error, SluiceError) else "")
 
 
 def settle(state: PipelineState, dump_id: str) -> Dump:

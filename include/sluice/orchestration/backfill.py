@@ -269,18 +269,17 @@ class ReadDumpOperator(SluiceOperator):
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
         self._stop = threading.Event()
+        run: Any = context["dag_run"]
+        ended = ENDED.format(run=run.run_id)
         note = RunNote(context)
         with note.live(self.pipeline, name):
             try:
-                work(runtime, name, tables=tables, stop=self._stop)
+                work(runtime, name, tables=tables, stop=self._stop, why_stop=ended)
             except DumpRefused as error:  # nothing to wait for, either
                 raise AirflowFailException(str(error)) from None
         if self._stop.is_set():
-            run: Any = context["dag_run"]
-            with runtime.state() as state:
-                state.dumps.still_reads(name, ENDED.format(run=run.run_id))
             note.write(progress_note(one_view(runtime, name)))
-            raise TaskError(ENDED.format(run=run.run_id), may_pass=True)
+            raise TaskError(ended, may_pass=True)
         seen = one_view(open_runtime(self.pipeline), name)
         mine = [t for i, t in enumerate(seen.tables) if i in tables]
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
