@@ -83,7 +83,7 @@ class Asked:
     @property
     def watch(self) -> SchedulerWatch:
         if not hasattr(self, "_watch"):
-            self._watch = SchedulerWatch(self.ask, lambda: self.now)
+            self._watch = SchedulerWatch(self.ask, lambda: self.now, beside=lambda work: work())
         return self._watch
 
 
@@ -122,14 +122,21 @@ def test_where_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses() == ["http://10.0.0.1:9091", "https://airflow.example/team"]
 
 
-def test_one_watch_for_all_threads_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_question_for_all_threads_of_a_process_and_none_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
+    slow, answered = threading.Event(), threading.Event()
+
+    def ask(known: object) -> Answer:
+        asked.append(known)
+        assert slow.wait(60)
+        return Answer.DEAD
+
     monkeypatch.setattr(liveness, "_watch", None)
-    monkeypatch.setattr(liveness, "ask", lambda known: asked.append(known) or Answer.DEAD)
-    threads = [threading.Thread(target=liveness.scheduler_lives) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    monkeypatch.setattr(liveness, "ask", ask)
+    monkeypatch.setattr(liveness.log, "info", lambda *_, **__: answered.set())
+    assert all(liveness.scheduler_lives() for _ in range(20))  # not known yet
+    slow.set()
+    assert answered.wait(60)
+    while liveness.scheduler_lives():  # between the line of the log and the answer
+        pass
     assert len(asked) == 1
-    assert not liveness.scheduler_lives()

@@ -34,42 +34,54 @@ class Answer(Enum):
     UNKNOWN = "unknown"
 
 
+def _beside(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="scheduler-watch", daemon=True).start()
+
+
 class SchedulerWatch:
-    """Remembers for a few seconds what the API server said; any number of threads may ask.
+    """Remembers for a few seconds what the API server said; any number of threads may ask, and none of them waits for it.
 
     Args:
         ask: the question to the API server; never raises.
         clock: seconds, only ever rising.
+        beside: runs the question; by default in a thread of its own, because an API server that is busy takes its time.
     """
 
-    def __init__(self, ask: Callable[[], Answer], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ask: Callable[[], Answer],
+        clock: Callable[[], float] = time.monotonic,
+        beside: Callable[[Callable[[], None]], None] = _beside,
+    ) -> None:
         self._ask = ask
         self._clock = clock
-        self._lock = threading.Lock()
+        self._beside = beside
+        self._asking = threading.Lock()
         self._asked_at = -1e9
         self._known: Answer = Answer.UNKNOWN
         self._known_at = 0.0
 
     def alive(self) -> bool:
         """False once the scheduler is known to be gone, or nobody answers any more. True while nobody ever answered: that is not known."""
-        if self._lock.acquire(blocking=self._asked_at < 0):
+        if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
-                if self._clock() - self._asked_at >= LOOK_EVERY_S:
-                    self._look()
-            finally:
-                self._lock.release()
+                self._beside(self._look)
+            except RuntimeError:  # no thread can be started any more: the process ends
+                self._asking.release()
         if self._known is Answer.ALIVE:
             return self._clock() - self._known_at < SILENCE_S
         return self._known is Answer.UNKNOWN
 
     def _look(self) -> None:
-        found = self._ask()
-        self._asked_at = self._clock()
-        if found is Answer.UNKNOWN:
-            return
-        if found is not self._known:
-            log.info("scheduler", state=found.value)
-        self._known, self._known_at = found, self._asked_at
+        try:
+            found = self._ask()
+            self._asked_at = self._clock()
+            if found is not Answer.UNKNOWN:
+                if found is not self._known:
+                    log.info("scheduler", state=found.value)
+                self._known, self._known_at = found, self._asked_at
+        finally:
+            self._asking.release()
 
 
 def ask(addresses: Sequence[str]) -> Answer:
