@@ -17,6 +17,7 @@ import pytest
 
 from sluice.flows.capture import drain
 from sluice.flows.inspect import tail
+from sluice.model.positions import BatchNumber
 from sluice.model.temporal import time_text
 from sluice.stack.mariadb import MariaDBServer
 from tests.integration.capturing import _HEX, printed, server_text
@@ -254,3 +255,46 @@ def test_every_value_is_what_the_server_says(piped) -> None:
         assert counts["c"] == counts["d"] == ROWS * len(tables)
         assert counts["u"] > 0
     assert not wrong, f"{len(wrong)} values, e.g.\n" + "\n".join(wrong[:: max(len(wrong) // 15, 1)])
+
+
+def test_statements_stand_at_their_place_in_the_log(piped) -> None:
+    """As whole documents of the real log: a CREATE, an ALTER between changes, a key change, and a DROP at the end."""
+    source, schema = piped.source, piped.schema
+    drain(piped.runtime(), claim="test:begin:1", idle_wait_s=0)
+    steps = (
+        "CREATE TABLE s (id INT PRIMARY KEY)",
+        "INSERT INTO s VALUES (1)",
+        "ALTER TABLE s ADD COLUMN v DECIMAL(40,2) DEFAULT 1.5",
+        "UPDATE s SET id = 2, v = 2.25",
+        "DROP TABLE s",
+    )
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in FORMATS}
+    first = 1
+    for number, step in enumerate(steps):
+        source.execute(step, database=schema)
+        outcome = drain(piped.runtime(), claim=f"test:{number}:1", idle_wait_s=30)
+        assert outcome.batch is not None
+        for name in FORMATS:
+            lines = tail(piped.runtime(), fmt=name, from_batch=outcome.batch, follow=False)
+            found[name] += [json.loads(line, parse_float=Decimal) for line in lines]
+        with piped.runtime().state() as state, state.consumer("copy"):  # as if delivered: the window stays open
+            state.begin_process("copy", BatchNumber(0), outcome.position)
+            state.acknowledge("copy", state.require(outcome.batch))
+        first = outcome.batch + 1
+    assert first == len(steps) + 1
+    debezium, maxwell, canal = (found[name] for name in FORMATS)
+    assert [d.get("op") or d["tableChanges"][0]["type"] for d in debezium] == ["CREATE", "c", "ALTER", "d", "c", "DROP"]
+    assert {d["source"]["name"] for d in debezium} == {"case"}
+    assert [c["name"] for c in debezium[2]["tableChanges"][0]["table"]["columns"]] == ["id", "v"]
+    assert debezium[3]["before"] == {"id": 1, "v": "AJY="}
+    assert (debezium[4]["after"], debezium[4]["before"]) == ({"id": 2, "v": "AOE="}, None)
+    kinds = ["table-create", "insert", "table-alter", "update", "table-drop"]
+    assert [d["type"] for d in maxwell] == kinds
+    assert [c["name"] for c in maxwell[2]["old"]["columns"]] == ["id"]
+    assert maxwell[2]["def"]["columns"][1] == {"type": "decimal", "name": "v"}
+    assert (maxwell[3]["data"], maxwell[3]["old"]) == ({"id": 2, "v": Decimal("2.25")}, {"id": 1, "v": Decimal("1.50")})
+    assert [(d["type"], d["isDdl"]) for d in canal] == [
+        ("CREATE", True), ("INSERT", False), ("ALTER", True), ("UPDATE", False), ("ERASE", True),
+    ]  # fmt: skip
+    assert canal[2]["sql"] == steps[2]
+    assert canal[3]["old"] == [{"id": "1", "v": "1.50"}]
