@@ -107,3 +107,66 @@ def test_missing_columns_renamed_and_left_out_ones(shop: Case) -> None:
     assert [
         tuple(map(str, r)) for r in shop.target.execute(f"SELECT id, mail, balance FROM {shop.schema}.persons")
     ] == [("1", "a", "7.0000")]
+
+
+MISSPELT = """\
+mapping:
+  - from: {schema}.people
+    to: {schema}.people
+    columns: {{exclude: [emial], rename: {{brn: x}}, convert: {{balanse: {{type: text}}}}}}
+    column_groups: [[nam, email]]
+  - {{from: {schema}.heap, to: {schema}.heap, key: [aa]}}
+  - {{from: {schema}.peple, to: {schema}.x}}
+rules: engine.yaml
+"""
+RULES = """\
+rules:
+  - {{name: hide, builtin: mask, params: {{columns: [emial]}}, match: {{schema: {schema}, table: people}}}}
+  - {{name: salted, builtin: hash, params: {{columns: [b], salt_env: SLUICE_NO_SUCH_SALT}}, match: {{schema: {schema}, table: heap}}}}
+"""
+
+
+def test_names_that_nothing_has_are_errors_with_the_nearest(shop: Case) -> None:
+    """A column that is misspelt in exclude would go over, one in a rule would be found at the first row."""
+    for table in (PEOPLE, HEAP):
+        shop.target.execute(table.format(db=shop.schema))
+    shop.path.write_text(shop.yaml + MISSPELT.format(schema=shop.schema), encoding="utf-8")
+    (shop.folder / "rules" / "engine.yaml").write_text(RULES.format(schema=shop.schema))
+    said = report(shop, code=1)
+    found = {(f["severity"], f["value"]): f["why"] for f in said["findings"] if f["part"] == "mapping"}
+    assert "did you mean 'email'" in found["error", "emial"]
+    assert "did you mean 'born'" in found["error", "brn"]
+    assert "did you mean 'balance'" in found["error", "balanse"]
+    assert "did you mean 'name'" in found["error", "nam"]
+    assert ("error", "aa") in found
+    assert "did you mean" in found["warning", "no table"]
+    rules = {f["setting"]: f["why"] for f in said["findings"] if f["part"] == "rules" and f["severity"] == "error"}
+    assert "did you mean 'email'" in rules[f"hide on {shop.schema}.people"]
+    assert "SLUICE_NO_SUCH_SALT" in rules[f"salted on {shop.schema}.heap"]
+
+
+def test_a_seek_into_the_middle_of_an_event_or_a_transaction_is_refused(shop: Case) -> None:
+    from sluice.errors import ConfigError
+    from sluice.flows.admin import seek
+
+    shop.source.execute(*(f"INSERT INTO {shop.schema}.heap VALUES ({n}, REPEAT('x', 100))" for n in range(3)))
+    file = str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])
+    events = [(int(e[1]), str(e[2])) for e in shop.source.execute(f"SHOW BINLOG EVENTS IN '{file}'")][-15:]
+    for offset, kind in events:
+        with pytest.raises(ConfigError, match="in the middle of an event"):
+            seek(shop.runtime(), f"{file}:{offset + 7}", by="tester", dry_run=True)
+        if kind in {"Table_map", "Write_rows", "Xid"}:
+            with pytest.raises(ConfigError, match="inside of a transaction"):
+                seek(shop.runtime(), f"{file}:{offset}", by="tester", dry_run=True)
+        elif kind in {"Gtid", "Anonymous_Gtid"}:
+            seek(shop.runtime(), f"{file}:{offset}", by="tester", dry_run=True)
+    with pytest.raises(ConfigError, match="did you mean 'copy'"):
+        shop.runtime().pipeline.target("coppy")
+    for command in (["skip", "nobody", "1"], ["redeliver", "nobody"]):
+        done = shop.cli(command[0], str(shop.path), *command[1:], "--yes")
+        assert done.returncode == 1
+        assert "its targets are: copy" in done.stderr
+        assert "Traceback" not in done.stderr
+    done = shop.cli("check", str(shop.path), "--apply")
+    assert done.returncode != 0
+    assert "--yes" in done.stderr

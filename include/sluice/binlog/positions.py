@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import UTC, datetime
 from typing import Any
@@ -38,7 +39,7 @@ def resolve_start(
     if isinstance(start, str):
         return _at(info, info.binary_logs[0][0], _FIRST_OFFSET) if start == "earliest" else info.head
     if start.file is not None:
-        return _explicit(info, start.file, start.offset)
+        return _explicit(connection, info, start.file, start.offset)
     if start.gtid is not None:
         return _after_gtids(connection, info, start.gtid)
     assert start.timestamp is not None
@@ -71,11 +72,31 @@ def _at(info: ServerInfo, file: str, offset: int) -> Position:
     return Position(info.server_uuid, file, offset)
 
 
-def _explicit(info: ServerInfo, file: str, offset: int) -> Position:
+_INSIDE = re.compile(r"(?i)table_map|.*_rows.*|rows_query|xid$|annotate_rows|user_var|intvar|rand$")
+"""Events that stand inside a transaction, as SHOW BINLOG EVENTS calls them."""
+
+
+def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Position:
+    """A place that a person names: the log is walked up to it, as any number could be one."""
     sizes = dict(info.binary_logs)
     if file not in sizes or offset > sizes[file]:
         have = ", ".join(f"{name} ({size} bytes)" for name, size in info.binary_logs[-5:])
         raise LostPosition(f"{file}:{offset} is not in the server's log", hint=f"the newest files are: {have}")
+    if offset not in {_FIRST_OFFSET, sizes[file]}:
+        before = _FIRST_OFFSET
+        at, kind = sizes[file], ""
+        for place, name, _ in _events(connection, file):
+            if place >= offset:
+                at, kind = place, name
+                break
+            before = place
+        if at != offset or _INSIDE.match(kind):
+            where = "is in the middle of an event" if at != offset else f"is inside of a transaction (its {kind} event)"
+            raise ConfigError(
+                f"{file}:{offset} {where}",
+                where=f"{file}, between {before} and {at}",
+                hint=f"SHOW BINLOG EVENTS IN '{file}' FROM {before} LIMIT 20 lists the places there; take the one of a Gtid or Anonymous_Gtid event",
+            )
     return _at(info, file, offset)
 
 

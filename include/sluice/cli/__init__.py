@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -34,6 +35,9 @@ def main() -> None:
     if "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
         _adopt_stack_environment()
     log_to_stderr(False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name may hold what the terminal's encoding lacks
     try:
         app()
     except SluiceError as error:

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, err, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, ask, err, log_to_stderr, open_pipeline, out, print_json
 
 
 def check(
@@ -29,24 +29,26 @@ def check(
     if apply and report.statements:
         for target, statement in report.statements:
             err.print(f"[dim]{escape(target)}[/] {escape(statement)};", highlight=False)
-        if not yes and not typer.confirm(f"Run these {len(report.statements)} statements?", err=True):
-            raise typer.Exit(1)
+        if not yes:
+            ask(f"Run these {len(report.statements)} statements?")
         apply_missing(runtime, report.statements)
         report = run_check(runtime)
     if as_json:
         print_json(report.to_json())
     else:
-        table = Table(title=f"check {pipeline}", title_justify="left", box=None, pad_edge=False)
+        table = Table(title=f"check {escape(pipeline)}", title_justify="left", box=None, pad_edge=False)
         for heading in ("", "part", "what", "value", "why / what to do"):
             table.add_column(heading, overflow="fold")
         colour = {"ok": "green", "warning": "yellow", "error": "bold red"}
         for f in report.findings:
             why = escape(f.why) + (f"\n[cyan]{escape(f.fix)}[/]" if f.fix else "")
-            table.add_row(f"[{colour[f.severity]}]{f.severity}[/]", f.part, escape(f.setting), escape(f.value), why)
+            table.add_row(
+                f"[{colour[f.severity]}]{f.severity}[/]", escape(f.part), escape(f.setting), escape(f.value), why
+            )
         out.print(table)
         if report.statements:
             out.print(
-                f"`sluice check {pipeline} --apply` runs the {len(report.statements)} statements that make what is missing"
+                f"`sluice check {escape(pipeline)} --apply` runs the {len(report.statements)} statements that make what is missing"
             )
     if report.failed:
         raise typer.Exit(1)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment
 
 from sluice.config.connections import from_environment
 from sluice.config.loading import find_pipeline
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
@@ -28,8 +30,41 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the audit.")]
 
-out = Console() if sys.stdout.isatty() else Console(width=200)
-err = Console(stderr=True)
+_UNSHOWN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""What a terminal obeys instead of showing it (C0, C1), what turns the order of text around (bidi), and what cannot be seen at all."""
+
+
+def visible(text: str) -> str:
+    """Text that does nothing to a terminal: control characters as their pictures (ESC: \u241b), others as \ufffd. ``--json`` has them as they are."""
+    return _UNSHOWN.sub(lambda found: _picture(ord(found[0])), text)
+
+
+def _picture(code: int) -> str:
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+
+
+class SafeConsole(Console):
+    """Shows text and obeys none: what data holds for a terminal is made visible at the one place that everything passes."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """As rich does it, with the text of every segment made visible; rich's own controls (a moving bar) stay."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _UNSHOWN.search(segment.text):
+                yield Segment(visible(segment.text), segment.style)
+            else:
+                yield segment
+
+
+def console(*, plain_width: int = 200, stderr: bool = False) -> SafeConsole:
+    """A console on standard output or error; ``plain_width``: of one that is no terminal."""
+    wide = not (sys.stderr if stderr else sys.stdout).isatty() and not stderr
+    return SafeConsole(stderr=stderr, width=plain_width if wide else None)
+
+
+out = console()
+err = console(stderr=True)
 
 
 def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
@@ -39,7 +74,29 @@ def open_pipeline(pipeline: str, *, mode: str | None = None) -> Runtime:
 
 def print_json(data: Any) -> None:
     """One line of JSON on standard output; what JSON has no type for goes as text."""
-    print(json.dumps(data, ensure_ascii=False, default=str), flush=True)
+    print(json_shown(json.dumps(data, ensure_ascii=False, default=str)), flush=True)
+
+
+def json_shown(line: str) -> str:
+    """A line of JSON with the characters that act on a terminal, or that no encoding has, as its own escapes: the same document."""
+    return _UNSHOWN.sub(_escape, line)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code - 0x10000 & 0x3FF):04x}"
+
+
+def ask(question: str) -> None:
+    """Go on only after a yes. Raises ConfigError where there is nobody to ask, Abort for a no."""
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"{question} There is no terminal to ask on, and nothing was done",
+            hint="--yes does it without a question; --dry-run, where a command has it, only says what would be done",
+        )
+    typer.confirm(question, abort=True, err=True)
 
 
 def print_error(error: SluiceError) -> None:
@@ -59,11 +116,16 @@ def log_to_stderr(verbose: bool) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            _made_visible,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def _made_visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def planned(act: Callable[[bool], Plan], dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -74,7 +136,7 @@ def planned(act: Callable[[bool], Plan], dry_run: bool, yes: bool, as_json: bool
     if dry_run:
         return
     if not yes:
-        typer.confirm("Do it?", abort=True, err=True)
+        ask("Do it?")
     plan = act(False)
     if as_json:
         print_plan(plan, True)

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, Yes, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, open_pipeline, out, print_json
 
 if TYPE_CHECKING:
     from sluice.flows.letters import Letter
@@ -46,7 +46,7 @@ def list_letters(
         what = "batch" if one.stage == "skip" else f"{'rule' if one.stage == 'rule' else 'target'} {one.by}"
         table.add_row(
             one.id,
-            state,
+            state if one.waiting else escape(state),
             str(one.batch),
             escape(what),
             one.op,
@@ -116,14 +116,14 @@ def replay(
     if not yes and not dry_run:
         planned = run_replay(runtime, ids or [], target=target, by=who(), dry_run=True)
         fresh = sum(p.outcome == "replayed" for p in planned)
-        out.print(
+        (err if as_json else out).print(
             f"{len(planned)} letters: {fresh} to write, {sum(p.outcome == 'superseded' for p in planned)} out of date"
             + "".join(f"\n{p.id}  {escape(p.target)}  {p.outcome}  {escape(p.why)}" for p in planned if p.why),
             highlight=False,
         )
         if not any(p.outcome in {"replayed", "superseded"} for p in planned):
             raise typer.Exit(1 if any(p.outcome != "settled" for p in planned) else 0)
-        typer.confirm("Do it?", abort=True, err=True)
+        ask("Do it?")
     done = run_replay(runtime, ids or [], target=target, by=who(), dry_run=dry_run)
     if as_json:
         print_json([outcome.to_json() for outcome in done])
@@ -168,8 +168,10 @@ def discard(
     found = [one for one in chosen(runtime, ids) if one.waiting]
     if not yes:
         for one in found:
-            out.print(f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False)
-        typer.confirm(f"Give {len(found)} dead letters up?", abort=True, err=True)
+            (err if as_json else out).print(
+                f"{one.id}  {one.op} {escape(one.table)} {escape(_key(one))}", highlight=False
+            )
+        ask(f"Give {len(found)} dead letters up?")
     done = run_discard(runtime, ids, by=who(), reason=reason)
     if as_json:
         print_json([one.to_json() for one in done])

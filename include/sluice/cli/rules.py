@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, open_pipeline, print_json
+from sluice.cli.console import AsJson, SafeConsole, console, open_pipeline, print_json
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError
 from sluice.flows.runtime import rules_folder
@@ -24,9 +23,8 @@ rules_app = typer.Typer(no_args_is_help=True, help="Write, list and try rules (i
 _NOTHING = "nothing goes to the target"
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
+def _console() -> SafeConsole:
+    return console(plain_width=160)
 
 
 @rules_app.command(name="list")
@@ -81,14 +79,14 @@ def new(
     if as_json:
         print(json.dumps({"name": made.name, "files": [str(f) for f in made.files], "engine": str(made.engine)}))
         return
-    console = _console()
+    screen = _console()
     for file in made.files:
-        console.print(f"wrote {escape(_short(file))}", highlight=False)
-    console.print(
-        f"added {made.name} to {escape(_short(made.engine))}; pipelines with `rules: {made.engine.name}` use it from their next batch",
+        screen.print(f"wrote {escape(_short(file))}", highlight=False)
+    screen.print(
+        f"added {escape(made.name)} to {escape(_short(made.engine))}; pipelines with `rules: {escape(made.engine.name)}` use it from the next batch",
         highlight=False,
     )
-    console.print(f"next: sluice rules test {made.name}", highlight=False)
+    screen.print(f"next: sluice rules test {escape(made.name)}", highlight=False)
 
 
 @rules_app.command(name="test")
@@ -143,9 +141,9 @@ def _written_down(rule: str, changes: Path | None) -> list[Sample]:
 
 
 def _show(tried: list[Tried]) -> None:
-    console = _console()
+    screen = _console()
     for number, item in enumerate(tried, 1):
-        console.print(f"[bold]{_title(number, item)}[/]", highlight=False)
+        screen.print(f"[bold]{_title(number, item)}[/]", highlight=False)
         grid = Table(box=None, pad_edge=False)
         single = item.out[0] if len(item.out) == 1 else None
         updates = item.before is not None and item.op == "update"
@@ -165,20 +163,20 @@ def _show(tried: list[Tried]) -> None:
             shown = [f"[yellow]{escape(cell)}[/]" if cell != given else escape(cell) for cell in cells]
             was = [escape(_cell(item.before or {}, name))] if updates else []
             grid.add_row(mark, escape(name), *was, escape(given), *shown)
-        console.print(grid)
+        screen.print(grid)
         if item.error is not None:
-            console.print(f"[bold red]error[/] {escape(item.error.message)}", highlight=False)
-            console.print(f"  [dim]at[/] {escape(item.error.where or '')}", highlight=False)
+            screen.print(f"[bold red]error[/] {escape(item.error.message)}", highlight=False)
+            screen.print(f"  [dim]at[/] {escape(item.error.where or '')}", highlight=False)
         elif not item.right:
-            console.print(
+            screen.print(
                 f"[bold red]expected[/] {escape(json.dumps(item.expected, ensure_ascii=False, default=str))}",
                 highlight=False,
             )
-        console.print()
+        screen.print()
     wrong = sum(not t.right for t in tried)
     expected = sum(t.expected is not None for t in tried)
     colour = "red" if wrong else "green"
-    console.print(f"[{colour}]{len(tried)} changes, {expected} with expectations, {wrong} wrong[/]", highlight=False)
+    screen.print(f"[{colour}]{len(tried)} changes, {expected} with expectations, {wrong} wrong[/]", highlight=False)
 
 
 def _title(number: int, item: Tried) -> str:

@@ -50,7 +50,7 @@ def run(
                     print_json(step.to_json())
                 else:
                     out.print(
-                        f"batch {step.batch}  {step.changes} changes  to {step.position}  {step.seconds:.2f} s",
+                        f"batch {step.batch}  {step.changes} changes  to {escape(str(step.position))}  {step.seconds:.2f} s",
                         highlight=False,
                     )
             elif spinner is not None:

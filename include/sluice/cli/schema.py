@@ -48,7 +48,7 @@ def schema_show(
     if as_json:
         print_json(found)
         return
-    out.print(f"as of {found['position']}", highlight=False)
+    out.print(f"as of {escape(str(found['position']))}", highlight=False)
     rows = Table(box=None, pad_edge=False)
     if table is not None and found["table"]:
         for heading in ("column", "type", "null", "charset", "default"):
@@ -59,11 +59,13 @@ def schema_show(
                 escape(column["name"]),
                 escape(column["type"]),
                 null,
-                column.get("collation") or "",
+                escape(column.get("collation") or ""),
                 escape(column.get("default") or ""),
             )
     elif table is not None:
-        rows.add_row(f"[red]not known[/]: {escape(found['unknown']['reason'])} {found['unknown']['where']}")
+        rows.add_row(
+            f"[red]not known[/]: {escape(found['unknown']['reason'])} {escape(str(found['unknown']['where']))}"
+        )
     else:
         for heading in ("table", "columns", "key"):
             rows.add_column(heading, overflow="fold")

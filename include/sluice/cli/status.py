@@ -92,7 +92,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         said: list[str] = []
         state = f"[{colour[s.state]}]{s.state}[/]"
         if not s.targets:
-            table.add_row(s.pipeline, state, "", str(s.captured or ""), "", "", "", "", "", "")
+            table.add_row(s.pipeline, state, "", escape(str(s.captured or "")), "", "", "", "", "", "")
         for t in s.targets:
             waiting = (t.enqueued_batch or 0) - (t.batch or 0)
             lag = "?" if t.lag_ms is None else f"{t.lag_ms / 1000:.1f} s"
@@ -101,16 +101,16 @@ def _status_table(statuses: list[Status]) -> RenderableType:
                 s.pipeline,
                 state,
                 t.name,
-                str(s.captured or ""),
-                str(t.enqueued or ""),
-                str(t.position or ""),
+                escape(str(s.captured or "")),
+                escape(str(t.enqueued or "")),
+                escape(str(t.position or "")),
                 str(t.batch or 0),
                 str(waiting),
                 lag,
                 behind,
             )
             if t.alert_since:
-                said.append(f"[red]{t.name} has lagged too far behind since {t.alert_since}[/]")
+                said.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
         if s.paused:
             said.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):
@@ -119,7 +119,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
         said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
         if s.reread_from and s.reread_from != s.captured:
-            said.append(f"[dim]if the segments were lost: read again from {s.reread_from}[/]")
+            said.append(f"[dim]if the segments were lost: read again from {escape(str(s.reread_from))}[/]")
         said.extend(f"[yellow]{escape(message)}[/]" for message in s.warnings)
         said.extend(f"[red]{escape(message)}[/]" for message in s.errors)
         messages += [f"{s.pipeline}: {line}" for line in said] if len(statuses) > 1 else said

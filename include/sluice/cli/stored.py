@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, Pipeline, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, json_shown, log_to_stderr, open_pipeline, out, print_json
 
 
 def segments(
@@ -61,6 +61,7 @@ def tail(
     from sluice.flows.inspect import tail as tail_flow
 
     log_to_stderr(False)
+    shows = sys.stdout.isatty()
     for line in tail_flow(open_pipeline(pipeline), fmt=fmt, from_batch=from_batch, follow=follow):
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((json_shown(line) if shows else line) + "\n")
         sys.stdout.flush()

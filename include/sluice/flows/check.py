@@ -6,12 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sluice.binlog.connection import open_connection, rows_of, server_info
+from sluice.binlog.inventory import SourceTable
 from sluice.binlog.preflight import preflight
 from sluice.binlog.selection import Selection
+from sluice.config.engine import RuleKind
+from sluice.config.loading import meant
 from sluice.errors import SluiceError
 from sluice.flows.inventory import PlannedCopy, planned_copies
 from sluice.flows.ruling import Ruling
 from sluice.flows.runtime import Runtime, server_id_of
+from sluice.mapping import Mapping
+from sluice.merge.compact import merged_schema
 from sluice.model.tables import TableId
 from sluice.targets import open_target
 
@@ -90,6 +95,10 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     found, tables = planned_copies(runtime)
     copies += found
     lines = [
+        *_unknown_names(runtime, tables),
+        *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
+    ]
+    lines += [
         CheckFinding(
             "error",
             "source",
@@ -125,6 +134,84 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
                 "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
             )
         )
+    return lines
+
+
+def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """An error for each name in the mapping that no table of its line has: what is misspelt goes over, or is not told apart by it."""
+    routes = Mapping.compile(runtime.pipeline.mapping)
+    known: dict[int, dict[str, None]] = {}
+    for table in tables:
+        matched = routes.matched(table.id)
+        if matched is not None:
+            names = [*(c.name for c in table.schema.columns), *(name for name, _ in table.unknown)]
+            known.setdefault(runtime.pipeline.mapping.index(matched[0]), {}).update(dict.fromkeys(names))
+    lines = []
+    for number, line in enumerate(runtime.pipeline.mapping):
+        place = f"mapping.{number} ({line.from_})"
+        if number not in known:
+            names = [str(table.id) for table in tables]
+            why = f"no captured table goes by this line{meant(line.from_, names)}"
+            lines.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+            continue
+        columns = line.columns
+        asked = {
+            "columns.include": columns.include or (),
+            "columns.exclude": columns.exclude,
+            "columns.rename": columns.rename,
+            "columns.convert": columns.convert,
+            "key": line.key,
+            "column_groups": [name for group in line.column_groups for name in group],
+        }
+        for field, given in asked.items():
+            for name in given:
+                if name not in known[number]:
+                    why = f"there is no column {name!r}{meant(name, known[number])}"
+                    lines.append(
+                        CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
+                    )
+    return lines
+
+
+def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Built-in rules and those in SQL, run on no row of each table: columns that it lacks, and values that do not fit it, show."""
+    from sluice.rules import RuleSet, images, kinds
+    from sluice.rules.lookups import resolved
+    from sluice.rules.ruleset import emitted, matches
+
+    if runtime.rules_path is None:
+        return []
+    rules = RuleSet.load(runtime.rules_path)
+    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    lines = []
+    for table in tables:
+        rows = images.unfold(merged_schema(table.schema.arrow_schema).empty_table())
+        sure = True
+        for rule in rules:
+            if not matches(rule, table.id):
+                continue
+            if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
+                sure = False  # what columns it makes is known when it runs
+                continue
+            try:
+                held = resolved(rule.config.lookups, ruling.reader(rule))
+                key = images.key_columns(rows.schema)
+                made = kinds.run(kinds.Run(rule, table.id, held), rows)[table.id]
+                rows = emitted(rule, made, table.id, table.id, key)
+            except SluiceError as error:
+                elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
+                severity = "error" if sure and not elsewhere else "warning"
+                lines.append(
+                    CheckFinding(
+                        severity,
+                        "rules",
+                        f"{rule.name} on {table.id}",
+                        error.where or "",
+                        error.message,
+                        error.hint or "",
+                    )
+                )
+                break
     return lines
 
 

@@ -153,26 +153,31 @@ class Mapping:
         ``from`` may be a regular expression on schema.table with groups that ``to`` repeats: ``shop_\\d+\\.(\\w+)`` -> ``all.\\1``; or one on the
         schema alone, followed by ``.*``: ``shop_(\\d+).*`` -> ``copy_\\1.*``.
         """
+        found = self.matched(source)
+        return TableRoute(source, source) if found is None else found[1]
+
+    def matched(self, source: TableId) -> tuple[TableMapping, TableRoute] | None:
+        """The line that says where ``source`` goes, with the route; None where no line does."""
         for line in self._lines:
             if line.from_ == str(source):
                 shared = sum(other.to == line.to for other in self._lines) > 1
-                return replace(_route(line, source, _table_id(line.to)), shared=shared)
+                return line, replace(_route(line, source, _table_id(line.to)), shared=shared)
         for line in self._lines:
             if line.from_ == f"{source.schema}.*" and line.to.endswith(".*"):
-                return _route(line, source, TableId(line.to.removesuffix(".*"), source.table))
+                return line, _route(line, source, TableId(line.to.removesuffix(".*"), source.table))
         for line in self._lines:
             if line.from_.endswith(".*") and line.to.endswith(".*"):
                 schema = line.to.removesuffix(".*")
                 match = re.fullmatch(line.from_.removesuffix(".*").removesuffix("\\."), source.schema)
                 if match is not None:
                     target = TableId(match.expand(schema), source.table)
-                    return replace(_route(line, source, target), shared=not _GROUP.search(schema))
+                    return line, replace(_route(line, source, target), shared=not _GROUP.search(schema))
                 continue
             match = re.fullmatch(line.from_, str(source))
             if match is not None:
                 shared = not _GROUP.search(line.to.partition(".")[2])
-                return replace(_route(line, source, _table_id(match.expand(line.to))), shared=shared)
-        return TableRoute(source, source)
+                return line, replace(_route(line, source, _table_id(match.expand(line.to))), shared=shared)
+        return None
 
 
 def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
