@@ -30,6 +30,7 @@
         ├── RuleError                  a rule is broken, or raised (rule, file:line, table, key)
         ├── MappingError               the target lacks a table or a column that the mapping needs
         └── LoadError                  the target refused a statement
+            └── CheckpointError        what the target says it holds does not fit the pipeline's state in ZooKeeper
 
 Every message says what was being done; ``where`` says where (file:offset, GTID, table, file:line); ``hint`` says what
 to run or change next. Secrets never enter any of the three.
@@ -194,3 +195,12 @@ class LoadError(TerminalError):
     """The target refused a statement. ``code``: its number for it, 0 if it has none."""
 
     code: int = 0
+
+
+class CheckpointError(LoadError):
+    """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored, edited or replaced.
+
+    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), epoch, position.
+    """
+
+    kind: str = ""

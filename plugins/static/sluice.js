@@ -9,6 +9,7 @@ const STATES = {
   paused: ["warn", "‖ paused"],
   new: ["warn", "○ not started"],
   unreachable: ["bad", "▲ unreachable"],
+  stopped: ["bad", "▲ stopped"],
   invalid: ["bad", "▲ invalid file"],
 };
 const onlyDag = new URLSearchParams(location.search).get("dag");
@@ -166,7 +167,7 @@ function render(card, status) {
   const targets = status.targets || [], flying = status.in_flight || [], recent = status.recent || [];
   const figure = (label, value, small, kind) => el("div", { class: kind || null }, el("dt", {}, label), el("dd", {}, value, small ? el("small", {}, small) : ""));
   const notes = [
-    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : "Cannot read the state"), text)),
+    ...(status.errors || []).map((text) => el("li", {}, el("b", {}, status.state === "invalid" ? "The pipeline file is not valid" : status.state === "stopped" ? "Stopped" : "Cannot read the state"), text)),
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),

@@ -10,7 +10,7 @@ import typer
 
 from sluice.cli.check import check
 from sluice.cli.console import err, log_to_stderr, print_error
-from sluice.cli.control import audit, pause, redeliver, restart, resume, rollback, seek, skip
+from sluice.cli.control import adopt, audit, pause, redeliver, restart, resume, rollback, seek, skip
 from sluice.cli.dump import dump_app
 from sluice.cli.letters import letters_app
 from sluice.cli.rules import rules_app
@@ -22,7 +22,22 @@ from sluice.cli.stored import segments, tail
 from sluice.errors import SluiceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (check, run, status, segments, tail, pause, resume, restart, rollback, skip, redeliver, seek, audit):
+for command in (
+    check,
+    run,
+    status,
+    segments,
+    tail,
+    pause,
+    resume,
+    restart,
+    rollback,
+    skip,
+    redeliver,
+    adopt,
+    seek,
+    audit,
+):
     app.command()(command)
 for name, group in {
     "stack": stack_app, "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,

@@ -1,4 +1,4 @@
-"""What people do to a pipeline: pause, resume, restart, rollback, skip, redeliver, seek, and the audit of all that."""
+"""What people do to a pipeline: pause, resume, restart, rollback, skip, redeliver, adopt, seek, and the audit of all that."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sluice.cli.console import (
     print_json,
     print_plan,
 )
+from sluice.errors import ConfigError
 
 
 def pause(pipeline: Pipeline, reason: Reason = "", as_json: AsJson = False) -> None:
@@ -60,6 +61,10 @@ def skip(
     pipeline: Pipeline,
     target: Annotated[str, typer.Argument(help="Name of the target.")],
     batch: Annotated[int, typer.Argument(help="Number of its next batch.")],
+    lost: Annotated[
+        bool,
+        typer.Option("--lost", help="Its files are damaged or gone: don't read them; nothing is kept for a replay."),
+    ] = False,
     reason: Reason = "",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -70,7 +75,7 @@ def skip(
 
     runtime = open_pipeline(pipeline)
     planned(
-        lambda dry: admin.skip(runtime, target, batch, by=admin.who(), reason=reason, dry_run=dry),
+        lambda dry: admin.skip(runtime, target, batch, by=admin.who(), reason=reason, dry_run=dry, lost=lost),
         dry_run,
         yes,
         as_json,
@@ -102,8 +107,19 @@ def redeliver(
 def seek(
     pipeline: Pipeline,
     to: Annotated[
-        str, typer.Argument(help="latest, earliest, binlog.000042:1234, a GTID set, or 2026-01-31T12:00:00Z.")
-    ],
+        str,
+        typer.Argument(
+            help="latest, earliest, binlog.000042:1234, a GTID set, or 2026-01-31T12:00:00Z. "
+            "May be left out with --drop-undelivered: where the first undelivered batch begins."
+        ),
+    ] = "",
+    drop: Annotated[
+        bool,
+        typer.Option(
+            "--drop-undelivered",
+            help="Do without the batches that are not delivered yet, e.g. as their files are lost.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -111,7 +127,40 @@ def seek(
     """Move the captured position of a pipeline."""
     from sluice.flows import admin
 
-    planned(lambda dry: admin.seek(open_pipeline(pipeline), to, by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+    runtime = open_pipeline(pipeline)
+    planned(lambda dry: admin.seek(runtime, to, by=admin.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
+
+
+def adopt(
+    pipeline: Pipeline,
+    target: Annotated[str, typer.Argument(help="Name of the target.")],
+    from_target: Annotated[
+        bool, typer.Option("--from-target", help="The target is right: read the log again from where it is.")
+    ] = False,
+    reset: Annotated[
+        bool,
+        typer.Option(
+            "--reset", help="ZooKeeper is right, or the target gets a new copy: overwrite what the target says."
+        ),
+    ] = False,
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which side counts where a target and ZooKeeper do not agree on what was delivered."""
+    from sluice.flows import admin
+    from sluice.flows.adopt import adopt as adopt_flow
+
+    if from_target == reset:
+        raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
+    runtime = open_pipeline(pipeline)
+    planned(
+        lambda dry: adopt_flow(runtime, target, from_target=from_target, by=admin.who(), reason=reason, dry_run=dry),
+        dry_run,
+        yes,
+        as_json,
+    )
 
 
 def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:

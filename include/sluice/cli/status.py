@@ -86,6 +86,7 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         "paused": "yellow",
         "new": "dim",
         "unreachable": "bold red",
+        "stopped": "bold red",
     }
     messages: list[str] = []
     for s in statuses:

@@ -10,6 +10,7 @@
     {root}/{pipeline}/dumps/{id}/readers            written while somebody reads; why the last one stopped, if it said so
     {root}/{pipeline}/dumps/{id}/readers/{name}     ephemeral: a process that reads, and which tables
     {root}/{pipeline}/dumping/{id}                  the dump has not ended
+    {root}/{pipeline}/dumped/{milliseconds}-{id}    it ended then
     {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
 """
 
@@ -81,7 +82,9 @@ class DumpStates:
         """Write a changed dump; None if it changed meanwhile."""
         steps: list[Step] = [Put(f"{self._root}/{dump.id}", _encode(dump.to_json()), dump.version)]
         if dump.state in {DumpState.DONE, DumpState.CANCELLED}:
+            self._index_ended()
             steps.append(Remove(f"{self._home}/dumping/{dump.id}"))
+            steps.append(Create(self._ended_path(dump)))
         try:
             self._z.transact(steps)
         except Conflict:
@@ -102,8 +105,33 @@ class DumpStates:
         found = (self.get(name) for name in self._z.children(f"{self._home}/dumping"))
         return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
+    def under_way_since(self, since_ms: int) -> list[Dump]:
+        """Dumps that have not ended, or ended at ``since_ms`` or later. Reads none of the others."""
+        self._index_ended()
+        names = self._z.children(f"{self._home}/dumped")
+        ended = [name.partition("-")[2] for name in names if int(name.partition("-")[0]) >= since_ms]
+        running = self._z.children(f"{self._home}/dumping")
+        return [dump for dump in map(self.get, dict.fromkeys([*running, *ended])) if dump]
+
+    def _index_ended(self) -> None:
+        """Once, for dumps that ended under an older version."""
+        if self._z.get(f"{self._home}/dumped") is not None:
+            return
+        self._z.ensure(self._home)
+        active = set(self._z.children(f"{self._home}/dumping"))
+        ended = [dump for dump in map(self.get, self.ids()) if dump and dump.id not in active]
+        with suppress(Conflict):  # another process was first
+            self._z.transact([Create(f"{self._home}/dumped"), *(Create(self._ended_path(dump)) for dump in ended)])
+
+    def _ended_path(self, dump: Dump) -> str:
+        return f"{self._home}/dumped/{dump.ended_ms:015d}-{dump.id}"
+
     def forget(self, dump: str) -> None:
         """Remove all of a dump's nodes."""
+        for name in self._z.children(f"{self._home}/dumped"):
+            if name.partition("-")[2] == dump:
+                with suppress(Conflict):
+                    self._z.transact([Remove(f"{self._home}/dumped/{name}")])
         path = f"{self._root}/{dump}"
         for folder in ("tables", "placed", "chunks", "working", "readers"):
             for name in self._z.children(f"{path}/{folder}"):

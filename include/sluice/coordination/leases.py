@@ -72,6 +72,18 @@ def release(znodes: Znodes, lease: Lease) -> None:
         znodes.transact([lease.fence, Remove(lease.node)])
 
 
+def raise_epoch(znodes: Znodes, lease: Lease, above: int) -> None:
+    """Give the lease back, and have every later one get an epoch higher than ``above``. Raises Fenced if it is not ours any more."""
+    try:
+        znodes.transact([
+            lease.fence,
+            Put(lease.epoch_path, str(above).encode(), lease.epoch_version),
+            Remove(lease.node),
+        ])
+    except Conflict as conflict:
+        raise fenced(lease, "raising the epoch") from conflict
+
+
 @contextmanager
 def holding(
     znodes: Znodes,

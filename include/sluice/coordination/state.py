@@ -5,7 +5,9 @@
     {root}/{pipeline}/replicator/node, epoch        who drains now
     {root}/{pipeline}/replicator/cursor             captured position, next batch number
     {root}/{pipeline}/replicator/owner              which installation works (see turns)
+    {root}/{pipeline}/identity                      random id of this state; targets store it beside what they hold
     {root}/{pipeline}/batches/{number}              one batch
+    {root}/{pipeline}/claims/{number}-{digest}      which batch a claim got, found without reading batches
     {root}/{pipeline}/holds                         targets that fail while the others go on (see holds)
     {root}/{pipeline}/permit                        may the pipeline work, who said so
     {root}/{pipeline}/audit/{time}                  what a person did to it
@@ -16,8 +18,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,7 +29,7 @@ from typing import Any
 
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.holds import Holds
-from sluice.coordination.leases import Lease, fenced, holding, owner_label
+from sluice.coordination.leases import Lease, fenced, holding, owner_label, raise_epoch
 from sluice.coordination.turns import Turns
 from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
@@ -61,15 +65,18 @@ class Process:
     """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
 
     ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
+    ``identity``: of the state that it belongs to; "" if an older version wrote it.
     """
 
     batch: BatchNumber
     position: Position
     began: BatchNumber
     version: int = -1
+    identity: str = ""
 
     def encoded(self) -> bytes:
-        return _encode({"batch": self.batch, "position": self.position.to_json(), "began": self.began})
+        data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
+        return _encode(data | ({"identity": self.identity} if self.identity else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +126,21 @@ class PipelineState:
             yield lease
 
     @contextmanager
-    def consumer(self, target: str, owner: str | None = None) -> Iterator[Lease]:
-        """Be the one that loads ``target``."""
-        with holding(self._z, f"{self._home}/consumers/{target}", wait_s=self._wait_s, owner=owner) as lease:
+    def consumer(self, target: str, owner: str | None = None, *, above: int = 0) -> Iterator[Lease]:
+        """Be the one that loads ``target``, with an epoch higher than ``above``."""
+        folder = f"{self._home}/consumers/{target}"
+        with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
+            if lease.epoch > above:
+                yield lease
+                return
+            raise_epoch(self._z, lease, above)
+        with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
             yield lease
+
+    def consumer_epoch(self, target: str) -> int:
+        """The highest epoch that a loader of ``target`` got, 0 if there was none."""
+        node = self._z.get(f"{self._home}/consumers/{target}/epoch")
+        return int(node.data or b"0") if node else 0
 
     @property
     def alive(self) -> bool:
@@ -146,11 +164,53 @@ class PipelineState:
         position = Position.from_json(data["position"])
         return Cursor(position, BatchNumber(data["next_batch"]), node.version, data.get("schema", ""))
 
-    def begin(self, lease: Lease, position: Position, next_batch: int = 1, *, schema: str = "") -> Cursor:
-        """Write the first cursor."""
+    @property
+    def home(self) -> str:
+        """The pipeline's own node, for people."""
+        return self._home
+
+    def identity(self) -> str:
+        """The random id of this state, "" before the first drain. A state of an older version gets one here, once."""
+        path = self._identity_path
+        while True:
+            node = self._z.get(path)
+            if node and node.data:
+                return str(json.loads(node.data)["id"])
+            cursor = self._z.get(self._cursor_path)
+            if cursor is None or not cursor.data:
+                return ""
+            made: Step = Put(path, _new_identity()[1], node.version) if node else Create(path, _new_identity()[1])
+            with suppress(Conflict):  # another process was first, or the cursor moved
+                self._z.transact([Check(self._cursor_path, cursor.version), made])
+
+    def begin(
+        self,
+        lease: Lease,
+        position: Position,
+        next_batch: int = 1,
+        *,
+        schema: str = "",
+        targets: Sequence[str] = (),
+    ) -> Cursor:
+        """Write the first cursor, a new identity, and the first acknowledgements of ``targets``: all of it or nothing."""
         cursor = Cursor(position, BatchNumber(next_batch), schema=schema)
+        identity, encoded = _new_identity()
         self._z.ensure(f"{self._home}/batches")
-        self._transact(lease, "writing the first position", [lease.fence, Create(self._cursor_path, cursor.encoded())])
+        self._z.ensure(f"{self._home}/claims")
+        left = self._z.get(self._identity_path)
+        steps: list[Step] = [
+            lease.fence,
+            Create(self._cursor_path, cursor.encoded()),
+            Put(self._identity_path, encoded, left.version) if left else Create(self._identity_path, encoded),
+        ]
+        last = BatchNumber(next_batch - 1)
+        for target in targets:
+            path = self._process_path(target)
+            self._z.ensure(path)
+            node = self._z.get(path)
+            assert node is not None
+            steps.append(Put(path, Process(last, position, last, identity=identity).encoded(), node.version))
+        self._transact(lease, "writing the first position", steps)
         return replace(cursor, version=0)
 
     def advance(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None) -> Cursor:
@@ -175,6 +235,7 @@ class PipelineState:
                 lease.fence,
                 Put(self._cursor_path, moved.encoded(), cursor.version),
                 Create(self._batch_path(batch.number), _encode(batch.to_json())),
+                Create(self._claim_path(batch.number, batch.claim)),
                 *also,
             ],
         )
@@ -213,16 +274,30 @@ class PipelineState:
         return [n for n in self.numbers() if n > done]
 
     def claimed(self, claim: str) -> Batch | None:
-        """The newest batch that ``claim`` delivers: what a retried drain gets again."""
-        for number in reversed(self.numbers()):
-            batch = self.batch(number)
-            if batch and batch.claim == claim:
-                return batch
+        """The newest batch that ``claim`` delivers: what a retried drain gets again. Reads no batch of another claim."""
+        if self._z.get(f"{self._home}/claims") is None:
+            self._index_claims()
+        digest = f"-{_digest(claim)}"
+        for name in reversed(self._z.children(f"{self._home}/claims")):
+            if name.endswith(digest):
+                batch = self.batch(int(name.removesuffix(digest)))
+                if batch and batch.claim == claim:
+                    return batch
         return None
+
+    def _index_claims(self) -> None:
+        """Once, for a state of an older version: the nodes that :meth:`commit` writes by now."""
+        batches = [batch for batch in map(self.batch, self.numbers()) if batch]
+        steps: list[Step] = [Create(f"{self._home}/claims")]
+        steps += [Create(self._claim_path(batch.number, batch.claim)) for batch in batches]
+        with suppress(Conflict):  # another process was first
+            self._z.transact(steps)
 
     def reclaim(self, number: int, claim: str) -> Batch | None:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
-        return self._rewrite(number, lambda batch: replace(batch, claim=claim))
+        path = self._claim_path(number, claim)
+        known = self._z.get(path) is not None
+        return self._rewrite(number, lambda batch: replace(batch, claim=claim), [] if known else [Create(path)])
 
     def merged(self, number: int, changeset: str, *, under: Permit | None = None) -> Batch:
         """Record the changeset of a batch; the first one stays. Returns the batch as it then is.
@@ -267,11 +342,15 @@ class PipelineState:
         """A rule failed: the next attempt takes the rule files as they are then."""
         self._rewrite(number, lambda batch: replace(batch, reread=True))
 
-    def unmerge(self, number: int) -> None:
-        """Forget a batch's changeset and stages, so that the next merge makes new ones."""
-        self._rewrite(
-            number, lambda batch: replace(batch, state=BatchState.DRAINED, changeset=None, stages=(), reread=False)
-        )
+    def unmerge(self, number: int, *, made: Batch | None = None) -> None:
+        """Forget a batch's changeset and stages, so that the next merge makes new ones; only if they still are those of ``made``."""
+
+        def forgotten(batch: Batch) -> Batch:
+            if made is not None and (batch.changeset, batch.stages) != (made.changeset, made.stages):
+                return batch
+            return replace(batch, state=BatchState.DRAINED, changeset=None, stages=(), reread=False)
+
+        self._rewrite(number, forgotten)
 
     def _rewrite(self, number: int, change: Any, requirements: Sequence[Step] = ()) -> Batch | None:
         path = self._batch_path(number)
@@ -293,8 +372,8 @@ class PipelineState:
         if node is None or not node.data:
             return None
         data = json.loads(node.data)
-        began = BatchNumber(data["began"])
-        return Process(BatchNumber(data["batch"]), Position.from_json(data["position"]), began, node.version)
+        began, position = BatchNumber(data["began"]), Position.from_json(data["position"])
+        return Process(BatchNumber(data["batch"]), position, began, node.version, data.get("identity", ""))
 
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Process:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
@@ -303,8 +382,9 @@ class PipelineState:
         node = self._z.get(path)
         assert node is not None
         if not node.data:
+            first = Process(batch, position, batch, identity=self.identity())
             with suppress(Conflict):  # another process wrote it first; its value is as good
-                self._z.transact([Put(path, Process(batch, position, batch).encoded(), node.version)])
+                self._z.transact([Put(path, first.encoded(), node.version)])
         process = self.process(target)
         assert process is not None
         return process
@@ -326,7 +406,7 @@ class PipelineState:
                 f"target {target} has acknowledged batch {process.batch}; batch {batch.number} cannot come next",
                 where=self._process_path(target),
             )
-        moved = Process(batch.number, batch.last, process.began)
+        moved = replace(process, batch=batch.number, position=batch.last)
         path = self._process_path(target)
         try:
             self._z.transact([Put(path, moved.encoded(), process.version)])
@@ -347,13 +427,34 @@ class PipelineState:
             if self.batch(batch.number) is None:
                 with suppress(Conflict):
                     self._z.transact([Create(self._batch_path(batch.number), _encode(batch.to_json()))])
-        back = Process(BatchNumber(batches[0].number - 1), position, process.began)
+        back = replace(process, batch=BatchNumber(batches[0].number - 1), position=position)
         self._transact(
             lease,
             f"taking back the acknowledgements of target {target}",
             [lease.fence, Put(self._process_path(target), back.encoded(), process.version)],
         )
         return replace(back, version=process.version + 1)
+
+    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Process:
+        """Set a target's acknowledgement, of this state from now on, whatever it was."""
+        path = self._process_path(target)
+        self._z.ensure(path)
+        node = self._z.get(path)
+        assert node is not None
+        made = Process(BatchNumber(batch), position, BatchNumber(began), identity=self.identity())
+        self._transact(
+            lease,
+            f"setting the acknowledgement of target {target}",
+            [lease.fence, Put(path, made.encoded(), node.version)],
+        )
+        return replace(made, version=node.version + 1)
+
+    def forget_process(self, target: str) -> None:
+        """A target's acknowledgement is no longer known: it begins anew with the next drain."""
+        path = self._process_path(target)
+        node = self._z.get(path)
+        if node is not None and node.data:
+            self._moved(Put(path, b"", node.version))
 
     def delivered(self, targets: Sequence[str] | None = None) -> int:
         """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none.
@@ -367,12 +468,19 @@ class PipelineState:
         """Drop batch nodes far below what every target has acknowledged. Returns their numbers."""
         limit = self.delivered() - keep
         gone = [n for n in self.numbers() if n <= limit]
+        claims = (
+            [name for name in self._z.children(f"{self._home}/claims") if int(name.partition("-")[0]) <= limit]
+            if gone
+            else []
+        )
         for start in range(0, len(gone), 100):
             steps: list[Step] = [Remove(self._batch_path(n)) for n in gone[start : start + 100]]
             try:
                 self._z.transact(steps)
             except Conflict:
                 break
+        for name in claims:
+            self._moved(Remove(f"{self._home}/claims/{name}"))
         return gone
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
@@ -495,9 +603,21 @@ class PipelineState:
             raise OutOfOrder(
                 f"batches {waiting[0]} to {waiting[-1]} of {self._pipeline} are not delivered yet",
                 where=f"{self._home}/batches",
-                hint="let them be delivered, or `sluice skip` them, before moving the position",
+                hint=f"let them be delivered; or `sluice seek {self._pipeline} POSITION --drop-undelivered`, which does without them",
             )
         return self.advance(lease, cursor, position, schema=schema)
+
+    def drop(self, lease: Lease, cursor: Cursor, position: Position, batches: Sequence[int]) -> Cursor:
+        """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded nowhere."""
+        moved = Cursor(position, cursor.next_batch)
+        steps: list[Step] = [lease.fence, Put(self._cursor_path, moved.encoded(), cursor.version)]
+        for number in batches:
+            node = self._z.get(self._batch_path(number))
+            if node is not None:
+                batch = replace(Batch.from_json(json.loads(node.data)), dropped=True, changeset=None, stages=())
+                steps.append(Put(self._batch_path(number), _encode(batch.to_json()), node.version))
+        self._transact(lease, f"moving the captured position to {position}", steps)
+        return replace(moved, version=cursor.version + 1)
 
     # -- paths -------------------------------------------------------------------------------------------------------
 
@@ -507,6 +627,13 @@ class PipelineState:
 
     def _batch_path(self, number: int) -> str:
         return f"{self._home}/batches/{number:010d}"
+
+    def _claim_path(self, number: int, claim: str) -> str:
+        return f"{self._home}/claims/{number:010d}-{_digest(claim)}"
+
+    @property
+    def _identity_path(self) -> str:
+        return f"{self._home}/identity"
 
     def _process_path(self, target: str) -> str:
         return f"{self._root}/replicator/{self._pipeline}.{target}/process"
@@ -523,6 +650,17 @@ class PipelineState:
             raise OutOfOrder(
                 f"{doing}: the state changed meanwhile ({conflict})", where=conflict.step.path
             ) from conflict
+
+
+def _digest(claim: str) -> str:
+    """A claim as a part of a node's name."""
+    return hashlib.sha256(claim.encode()).hexdigest()[:24]
+
+
+def _new_identity() -> tuple[str, bytes]:
+    """(id, content of its node)."""
+    made = uuid.uuid4().hex
+    return made, _encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
 
 
 def _encode(data: dict[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from sluice.errors import OutOfOrder
+from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
 from sluice.targets import open_target
@@ -33,14 +34,17 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     The target's own acknowledgement row is asked first, so an ack can never run ahead of the data.
 
     Raises:
-        OutOfOrder: the target does not hold the batch yet.
+        OutOfOrder: the target does not hold the batch yet. CheckpointError: what it says does not fit ZooKeeper's state.
     """
     config = runtime.pipeline.target(target)
     with runtime.state() as state:
         process = state.process(target)
         if process is not None and process.batch >= batch:
+            require_own(runtime, state, target, process)
             return AckOutcome(target, process.batch, process.position)
-        held = open_target(config, runtime.resolver, runtime.name).acked_batch()
+        sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+        checkpoint = sides.look()
+        process, held = sides.process, checkpoint.batch if checkpoint else 0
         if held < batch:
             raise OutOfOrder(
                 f"target {target} holds batch {held}; batch {batch} is not loaded yet",

@@ -10,13 +10,13 @@ import structlog
 from sluice.coordination.holds import Hold
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.ack import ack
-from sluice.flows.load import LoadOutcome, load
+from sluice.flows.load import LoadOutcome, Unprepared, load, prepare, write
 from sluice.flows.runtime import Runtime
 
 _log = structlog.get_logger()
 
 OF_A_TARGET = (TargetUnavailable, LoadError, MappingError, ConfigError)
-"""Errors of one target. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+"""Errors of one target, if they are met while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
 
 SLICE = 20
 """Batches that a catch-up delivers before it acknowledges and looks around."""
@@ -37,13 +37,35 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
         if held is not None:
             return held
         try:
-            return load(runtime, target, batch)
-        except OF_A_TARGET as error:
+            return _load(runtime, target, batch)
+        except _OfTheTarget as found:
+            error = found.error
             hold = state.holds.hold(target, str(error))
             if hold is None:
-                raise
+                raise error from None
             _log.error("target_held", pipeline=runtime.name, consumer=target, batch=batch, error=str(error))
             return hold
+
+
+class _OfTheTarget(Exception):
+    """``error`` was met while the target was written to, and is one of :data:`OF_A_TARGET`."""
+
+    def __init__(self, error: SluiceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
+    """As :func:`load`. Raises _OfTheTarget for an error of the target itself. A merge that has to be done first is not the target's: a broken rule
+    stops the pipeline, and never holds the target whose load met it."""
+    while True:
+        prepare(runtime, target, batch)
+        try:
+            return write(runtime, target, batch)
+        except Unprepared:
+            continue
+        except OF_A_TARGET as error:
+            raise _OfTheTarget(error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +99,9 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
         until = min(last, process.batch + batches)
         try:
             _deliver_up_to(runtime, target, process.batch, until)
-        except SluiceError as error:
-            if isinstance(error, OF_A_TARGET):
-                state.holds.hold(target, str(error))
-            raise
+        except _OfTheTarget as found:
+            state.holds.hold(target, str(found.error))
+            raise found.error from None
         if until < last:
             return CatchUp(target, True, until - process.batch, last - until)
         state.holds.release(target)
@@ -96,5 +117,8 @@ def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
 
 def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None:
     if until > done:
-        load(runtime, target, until)
-        ack(runtime, target, until)
+        _load(runtime, target, until)
+        try:
+            ack(runtime, target, until)
+        except OF_A_TARGET as error:
+            raise _OfTheTarget(error) from error

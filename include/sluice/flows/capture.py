@@ -19,6 +19,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import CaptureError
+from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.duedumps import due_dumps, ready_or_moved
 from sluice.flows.placing import Placer, PlacingWriter, held_tables, late_chunks
 from sluice.flows.runtime import Runtime, server_id_of
@@ -61,6 +62,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
     Raises:
         LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
         Paused, Restarted: a person said so.
+        CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
         SluiceError: the position has not moved.
     """
     with runtime.state() as state:
@@ -80,6 +82,8 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 with translated(runtime.source, "asking the source"):
                     info = server_info(connection)
                     cursor = state.cursor()
+                    if cursor is None:
+                        require_no_checkpoints(runtime, state)
                     cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
                     due = due_dumps(runtime, state, connection, info, cursor)
                     if cursor is None:
@@ -126,10 +130,8 @@ class _Source:
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
     """First contact: write the cursor and every target's acknowledgement."""
-    for target in runtime.pipeline.targets:
-        state.begin_process(target.name, BatchNumber(0), position)
     _log.info("pipeline_begins", pipeline=runtime.name, position=str(position))
-    return state.begin(lease, position)
+    return state.begin(lease, position, targets=[target.name for target in runtime.pipeline.targets])
 
 
 def _capture(

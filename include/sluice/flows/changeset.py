@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.errors import SegmentError
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import PositionRecord
-from sluice.segments.store import SegmentStore, quoted
+from sluice.segments.store import SegmentStore, made_anew, quoted
 from sluice.targets.base import PlannedColumn, PlannedTable
 
 ROW_GROUP_ROWS = 16_384
@@ -160,8 +161,28 @@ def read_changeset(store: SegmentStore, path: str) -> Changeset:
         raise SegmentError(
             f"the changeset manifest cannot be read: {str(error).splitlines()[0]}",
             where=path,
-            hint="clear the task merge of this run: it is made anew",
+            hint=made_anew(store.pipeline),
         ) from error
+
+
+def damage(store: SegmentStore, files: Iterable[ChangesetFile]) -> str:
+    """The first file that is missing or damaged, "" if all are whole. Reads them all."""
+    for file in files:
+        try:
+            if store.checksum(file.path) != (file.size_bytes, file.crc32):
+                return file.path
+        except SegmentError:
+            return file.path
+    return ""
+
+
+def changeset_damage(store: SegmentStore, path: str) -> str:
+    """As :func:`damage`, of a whole changeset with its manifest."""
+    try:
+        found = read_changeset(store, path)
+    except SegmentError:
+        return path
+    return damage(store, (file for table in found.manifest.tables for file in table.files))
 
 
 def write_changeset_file(
@@ -234,9 +255,7 @@ def read_changeset_file(
     if keys is not None:
         return _read_keys(store, file, *keys, lean=lean)
     data = store.read_bytes(file.path)
-    damaged = SegmentError(
-        "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
-    )
+    damaged = SegmentError("the changeset file is damaged", where=file.path, hint=made_anew(store.pipeline))
     if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
         raise damaged
     try:
@@ -262,9 +281,7 @@ def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: 
                 file.groups(low, high), columns=_lean(reader) if lean else None, use_threads=False
             )
     except (pa.ArrowException, OSError) as error:
-        raise SegmentError(
-            "the changeset file is damaged", where=file.path, hint="clear the task merge of this run: it is made anew"
-        ) from error
+        raise SegmentError("the changeset file is damaged", where=file.path, hint=made_anew(store.pipeline)) from error
     numbers = key_numbers(rows)
     assert numbers is not None
     start = int(np.searchsorted(numbers, low)) if low is not None else 0

@@ -12,6 +12,7 @@ from sluice.binlog.selection import Selection
 from sluice.config.engine import RuleKind
 from sluice.config.loading import meant
 from sluice.errors import SluiceError
+from sluice.flows.checkpoints import Sides
 from sluice.flows.inventory import PlannedCopy, planned_copies
 from sluice.flows.ruling import Ruling
 from sluice.flows.runtime import Runtime, server_id_of
@@ -298,5 +299,8 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
 
 def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     target = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
-    batch = target.acked_batch()
+    target.acked_batch()  # does it answer at all?
+    with runtime.state() as state:
+        checkpoint = Sides(runtime, state, name, target).look()
+    batch = checkpoint.batch if checkpoint else 0
     return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

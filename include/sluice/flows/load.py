@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
 
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import LoadError
+from sluice.errors import OutOfOrder
 from sluice.flows.changeset import Changeset, read_changeset
+from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.ddl import BatchDdl, plan_ddl
 from sluice.flows.loadunits import LoadResult, plan_load, run_load_unit
 from sluice.flows.replacing import ReplacePart, plan_replaces
@@ -55,33 +55,62 @@ class LoadOutcome:
         }
 
 
+class Unprepared(OutOfOrder):
+    """A batch has no changeset: a person rolled it back since it was prepared."""
+
+
 def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     """Bring ``target`` up to ``batch``. Batches before it that the target lacks are delivered first; one it holds is not repeated.
 
     The target itself says which batch it holds; its answer and its data move together, under the epoch of this process's lease.
 
     Raises:
+        What :func:`prepare` and :func:`write` raise.
+    """
+    while True:
+        prepare(runtime, target, batch)
+        try:
+            return write(runtime, target, batch)
+        except Unprepared as error:
+            _log.info("preparing_again", pipeline=runtime.name, because=error.message)
+
+
+def prepare(runtime: Runtime, target: str, batch: int) -> None:
+    """Make the changesets that are missing: after a rollback, or where no task did it before. What goes wrong here is no fault of the target.
+
+    Raises:
+        ConfigError, RuleError: the rules are broken. SegmentError: a segment is damaged. Paused, Restarted: a person said so.
+    """
+    with runtime.state() as state:
+        process = state.process(target)
+        if process is None:
+            return
+        for number in range(process.batch + 1, batch + 1):
+            record = state.batch(number)
+            if record is not None and record.is_for(target) and not record.changeset:
+                transform(runtime, number)
+
+
+def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
+    """As :func:`load`, of batches whose changesets are there.
+
+    Raises:
         MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
+        CheckpointError: what the target says it holds does not fit ZooKeeper's state.
         Fenced: another process took over. Paused, Restarted: a person said so.
     """
     started = time.monotonic()
     with runtime.state() as state:
         watch = Watch(state, f"loading batch {batch} into {target}")
         process = state.process(target)
-        if (
-            process is None or process.batch >= batch
-        ):  # None: it joined behind this batch; the next drain says where it begins
+        if process is None:  # it joined after this batch; the next drain says where it begins
+            return LoadOutcome(target, batch, already=True)
+        if process.batch >= batch:
+            require_own(runtime, state, target, process)
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
             loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
-            process = state.process(target) or process
-            held = watch.call(partial(loader.begin_load, lease.epoch, process.began))  # may wait for a dead one's lock
-            if held < process.batch:
-                raise LoadError(
-                    f"target {target} says it holds batch {held}, but batch {process.batch} was acknowledged: it was restored or replaced",
-                    where=f"pipeline {runtime.name}",
-                    hint=f"`sluice redeliver {runtime.name} {target}` loads the missing batches again from the segments",
-                )
+            held = Sides(runtime, state, target, loader).begin(lease, watch)  # may wait for a dead one's lock
             done = upserts = deletes = letters = 0
             for number in range(held + 1, batch + 1):
                 results = _deliver(runtime, state, lease, watch, loader, target, number)
@@ -101,12 +130,17 @@ def _deliver(
     runtime: Runtime, state: PipelineState, lease: Lease, watch: Watch, loader: Target, target: str, number: int
 ) -> list[LoadResult]:
     record = state.require(number)
-    changeset_path = record.changeset or transform(runtime, number)
-    if record.targets and target not in record.targets:  # a dump for other targets
+    if not record.is_for(target):  # a dump for other targets, or a batch that a person dropped
         loader.finish_load(lease.epoch, number, record.last)
         return []
+    if not record.changeset:
+        raise Unprepared(
+            f"batch {number} has no changeset: it was rolled back meanwhile",
+            where=f"pipeline {runtime.name}",
+            hint="nothing: it is made anew by the next attempt",
+        )
     config = runtime.pipeline.target(target)
-    changeset = read_changeset(runtime.store, changeset_path)
+    changeset = read_changeset(runtime.store, record.changeset)
     ddl = BatchDdl()
     if changeset.manifest.counts.get("ddl"):
         ddl = plan_ddl(runtime.store.read_manifest(record.manifest), runtime.pipeline, config)
@@ -114,11 +148,10 @@ def _deliver(
     progress = loader.ddl_progress(number) if ddl else DdlProgress()
     watch()
     _follow(loader, fence, ddl.before, progress)
-    copying = _copied_since(runtime, state, record, target)
     results = (
         []
         if progress.rows
-        else _load_rows(runtime, state, watch, lease, loader, target, record, changeset, copying, followed=bool(ddl))
+        else _load_rows(runtime, state, watch, lease, loader, target, record, changeset, followed=bool(ddl))
     )
     if ddl and not progress.rows:
         loader.rows_loaded(fence)
@@ -144,7 +177,6 @@ def _load_rows(
     target: str,
     record: Batch,
     changeset: Changeset,
-    copying: frozenset[TableId],
     *,
     followed: bool,
 ) -> list[LoadResult]:
@@ -161,7 +193,7 @@ def _load_rows(
         runtime.resolver,
         acknowledge=not followed,
         segments=record.manifest,
-        copying=copying,
+        copying=lambda: _copied_since(runtime, state, record, target),
         replaces=replaces,
     )
     results: list[LoadResult] = []
@@ -197,10 +229,7 @@ def _copied_since(runtime: Runtime, state: PipelineState, batch: Batch, target: 
     """Tables of ``target`` that a dump fills which was not over when the batch was drained."""
     routes = Routes.compile(runtime.pipeline.mapping)
     found: set[TableId] = set()
-    for name in state.dumps.ids():
-        dump = state.dumps.get(name)
-        if dump is None or dump.state is DumpState.CANCELLED or (dump.targets and target not in dump.targets):
-            continue
-        if not dump.ended_ms or dump.ended_ms >= batch.created_ms:
+    for dump in state.dumps.under_way_since(batch.created_ms):
+        if dump.state is not DumpState.CANCELLED and (not dump.targets or target in dump.targets):
             found |= {routes.route(request.table).target for request in dump.tables}
     return frozenset(found)

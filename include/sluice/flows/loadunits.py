@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -103,14 +103,14 @@ def plan_load(
     resolver: ConnectionResolver,
     *,
     segments: str = "",
-    copying: frozenset[TableId] = frozenset(),
+    copying: Callable[[], frozenset[TableId]] = frozenset,
     acknowledge: bool = True,
     replaces: Mapping[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]] | None = None,
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
     Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: target tables that a dump
-    of the time of the batch, or later, fills.
+    of the time of the batch, or later, fills; asked only where foreign keys or partial rows make a difference of it.
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
       that leave a unique value), then upserts. Behind them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
@@ -126,7 +126,10 @@ def plan_load(
     if not tables and not stretches:
         return []
     known = dict(target.check([table.plan for table in tables]))
-    known = {table: _while_copied(info, copying) for table, info in known.items()}
+    partly = any(file.partial for table in tables for file in table.files)
+    if partly or any(info.references or info.generation is not None for info in known.values()):
+        filled = copying()
+        known = {table: _while_copied(info, filled) for table, info in known.items()}
     number = changeset.manifest.batch
     fence = Fence(epoch, number - 1, number)
     endpoints = Endpoints.of(resolver, [config.connection])

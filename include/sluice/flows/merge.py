@@ -9,16 +9,19 @@ from typing import Any
 import structlog
 
 from sluice.config.engine import OnError
-from sluice.flows.changeset import changeset_folder, read_changeset
+from sluice.errors import SegmentError
+from sluice.flows.changeset import changeset_damage, changeset_folder, damage, read_changeset
 from sluice.flows.deadletters import forget_attempts
 from sluice.flows.finishing import MergeResult, write_changeset_manifest
 from sluice.flows.mergeunits import plan_merge, run_merge_unit
 from sluice.flows.ruling import rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
-from sluice.flows.stagefiles import StageManifest, stages_of, stored, tables_of, write_stage
+from sluice.flows.stagefiles import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
 from sluice.flows.stages import log_totals
 from sluice.flows.watch import Watch
+from sluice.model.batches import Batch
 from sluice.rules import RuleSet
+from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
 
@@ -53,6 +56,8 @@ class MergeOutcome:
 def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     """Merge batch number ``batch``. Two merges of one batch may run; the first to end is kept, the other's files are orphans.
 
+    A changeset that is there is looked through; one that is damaged is made anew, with the rules as they are now.
+
     Raises:
         RuleError: a rule is broken; the batch stays.
         SegmentError: a segment is damaged.
@@ -62,9 +67,15 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     with runtime.state() as state:
         record = state.require(batch)
         watch = Watch(state, f"merging batch {batch}")
-        if record.changeset or record.stages:
-            return MergeOutcome(batch, record.changeset or "", already=True)
         store = runtime.store
+        if record.dropped:
+            return MergeOutcome(batch, "", already=True)
+        if record.changeset or record.stages:
+            lost = _damage(store, record) if batch > state.delivered() else ""
+            if not lost:
+                return MergeOutcome(batch, record.changeset or "", already=True)
+            _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
+            state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
         attempt = attempt_id()
         rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
@@ -110,6 +121,18 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         )
         _log.info("merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
+
+
+def _damage(store: SegmentStore, record: Batch) -> str:
+    """Path of what an earlier merge left and that is damaged or gone by now, "" if all of it is whole. What everybody has is not looked at: it may
+    have been removed."""
+    if record.changeset:
+        return changeset_damage(store, record.changeset)
+    try:
+        stage = read_stage(store, record.stages[-1])
+    except SegmentError:
+        return record.stages[-1]
+    return damage(store, (file for table in stage.tables for file in table.files))
 
 
 def _passed_on(

@@ -18,7 +18,7 @@ from sluice.merge.rekey import rekeyed
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
-from sluice.segments.store import SegmentStore
+from sluice.segments.store import SegmentStore, ways_on
 
 _READ = ("_op", "_seq", "_commit_ts", "_before")
 
@@ -67,7 +67,9 @@ def read_part(store: SegmentStore, part: MergePart) -> PartRead:
             try:
                 schema = pq.read_schema(source)
             except (pa.ArrowException, OSError) as error:
-                raise SegmentError("the segment file is damaged", where=file.path) from error
+                raise SegmentError(
+                    "the segment file is damaged", where=file.path, hint=ways_on(store.pipeline)
+                ) from error
         wanted = [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
         table = read_file(store, file, part.buckets, wanted)
         if not is_partial(table) and "_present" in table.schema.names:

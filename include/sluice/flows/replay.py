@@ -19,6 +19,7 @@ from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.changeset import columns_of
+from sluice.flows.checkpoints import Sides
 from sluice.flows.letters import Letter, chosen, read_row, settle, skipped_manifest, skipped_tables
 from sluice.flows.overtaken import Afterwards, Unproven
 from sluice.flows.ruling import Ruling, tagged_as_made
@@ -73,7 +74,12 @@ def replay(
                 continue
             with state.consumer(config.name) as lease:
                 loader = open_target(config, runtime.resolver, runtime.name)
-                held = loader.acked_batch() if dry_run else loader.begin_load(lease.epoch)
+                sides = Sides(runtime, state, config.name, loader)
+                if dry_run:
+                    checkpoint = sides.look()
+                    held = checkpoint.batch if checkpoint else 0
+                else:
+                    held = sides.begin(lease)
                 work = _Replay(runtime, state, loader, config.name, lease.epoch, held, dry_run)
                 done += work.letters(mine, by=by)
         if not dry_run and done:

@@ -99,7 +99,7 @@ def read_stage(store: SegmentStore, path: str) -> StageManifest:
         raise SegmentError(
             f"the manifest between two stages cannot be read: {str(error).splitlines()[0]}",
             where=path,
-            hint="`sluice rollback` makes the batch anew from its segments",
+            hint=f"clear the task merge of this run, or `sluice rollback {store.pipeline}`: the batch is made anew from its segments",
         ) from error
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import structlog
+
 from sluice.binlog.connection import ServerInfo, open_connection, server_info
-from sluice.coordination.state import Process
-from sluice.errors import SluiceError
+from sluice.config.connections import Endpoint
+from sluice.coordination.state import PipelineState, Process
+from sluice.errors import CheckpointError, SluiceError
+from sluice.flows.checkpoints import Sides
 from sluice.flows.dumpview import DumpView
 from sluice.flows.dumpview import recent as recent_dumps
 from sluice.flows.retention import space_warnings
@@ -17,6 +22,9 @@ from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart import Queue, restart_position
+from sluice.targets import open_target
+
+_log = structlog.get_logger()
 
 STATUS_TIMEOUT_S = 3.0
 """A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
@@ -56,7 +64,8 @@ class Status:
     """One pipeline now.
 
     Attributes:
-        state: idle (all delivered, nothing new), running, behind, paused, new (never drained) or unreachable.
+        state: idle (all delivered, nothing new), running, behind, paused, new (never drained), unreachable, or stopped (a target and ZooKeeper do
+            not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; targets that are held don't count.
@@ -161,6 +170,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
             rules_batch, rules = newest_rules(runtime, kept)
             dead_letters = waiting_letters(runtime)
             dumps = recent_dumps(state)
+            disagree = _disagreements(runtime, state)
     except SluiceError as error:
         errors.append(str(error))
         return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
@@ -169,7 +179,9 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
     captured = cursor.position if cursor else None
     caught_up = bool(head and captured and head.order == captured.order and not in_flight)
     word = (
-        "new"
+        "stopped"
+        if disagree
+        else "new"
         if cursor is None
         else "paused"
         if paused and not errors
@@ -193,7 +205,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         targets,
         in_flight,
         kept[-recent:],
-        errors,
+        [*errors, *disagree],
         [
             *space_warnings(runtime),
             *(f"target {t.name} is held and the others go on, {t.held}" for t in targets if t.held),
@@ -211,6 +223,35 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         dead_letters,
         dumps,
     )
+
+
+def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
+    """Targets whose checkpoint does not fit ZooKeeper's state. One that does not answer in time is left to its next load."""
+    looks = [
+        Sides(runtime, state, config.name, open_target(config, runtime.resolver, runtime.name))
+        for config in runtime.pipeline.targets
+        if _reachable(runtime.resolver(config.connection))
+    ]
+    found = []
+    for sides in looks:
+        try:
+            sides.look()
+        except CheckpointError as error:
+            found.append(str(error))
+        except SluiceError as error:
+            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=sides.target, because=str(error))
+    return found
+
+
+def _reachable(endpoint: Endpoint) -> bool:
+    """Does anybody listen there? A page must not wait for a login that nobody answers."""
+    if endpoint.extra.get("unix_socket"):
+        return True
+    try:
+        socket.create_connection((endpoint.host or "127.0.0.1", endpoint.port or 3306), STATUS_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _end_of(batches: list[Batch], number: int, process: Process | None) -> Position | None:

@@ -51,6 +51,8 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
     started = time.monotonic()
     with runtime.state() as state:
         record = state.require(batch)
+        if record.dropped:
+            return RuleOutcome(batch, rule, already=True)
         if not record.stages and not record.changeset:
             merge(runtime, batch)
             record = state.require(batch)
@@ -75,6 +77,8 @@ def transform(runtime: Runtime, batch: int) -> str:
         changeset = merge(runtime, batch).changeset
         while not changeset:
             record = state.require(batch)
+            if record.dropped:
+                return ""
             if not record.changeset:
                 _run_stage(runtime, state, batch, len(record.stages))
             changeset = state.require(batch).changeset or ""

@@ -45,6 +45,7 @@ class Batch:
         created_ms: wall clock of the drain that wrote it, milliseconds since 1970; for people and for finding orphans.
         first_commit_time_us: commit time of its first transaction, microseconds since 1970.
         targets: the only targets it is for (a dump for some of them); empty: all.
+        dropped: a person let it go: it is not loaded anywhere, and counts as delivered.
         state: see BatchState; changeset: path of the changeset manifest once merged, relative to the store.
     """
 
@@ -63,6 +64,11 @@ class Batch:
     targets: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     reread: bool = False
+    dropped: bool = False
+
+    def is_for(self, target: str) -> bool:
+        """True if ``target`` gets rows of it. For another one it is only acknowledged."""
+        return not self.dropped and (not self.targets or target in self.targets)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,6 +87,7 @@ class Batch:
             "targets": list(self.targets),
             "stages": list(self.stages),
             "reread": self.reread,
+            "dropped": self.dropped,
         }
 
     @classmethod
@@ -101,6 +108,7 @@ class Batch:
             targets=tuple(data.get("targets", ())),
             stages=tuple(data.get("stages", ())),
             reread=data.get("reread", False),
+            dropped=data.get("dropped", False),
         )
 
 

@@ -18,17 +18,17 @@ from sluice.model.changes import Change
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS
 from sluice.model.temporal import to_python
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
-from sluice.segments.store import SegmentStore
+from sluice.segments.store import SegmentStore, ways_on
 
 
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
     """Compare size and CRC32 of the whole file with the manifest. Raises SegmentError."""
-    _require_intact(file, store.read_bytes(file.path))
+    _require_intact(store, file, store.read_bytes(file.path))
 
 
-def _require_intact(file: SegmentFile, data: Any) -> None:
+def _require_intact(store: SegmentStore, file: SegmentFile, data: Any) -> None:
     if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
-        raise _damaged(file, "its size or CRC32 is not the one in the manifest")
+        raise _damaged(store, file, "its size or CRC32 is not the one in the manifest")
 
 
 def read_file(
@@ -55,7 +55,7 @@ def read_file(
         with store.open_input(file.path) as source:
             if verify and whole:
                 data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
-                _require_intact(file, data)
+                _require_intact(store, file, data)
                 source = pa.BufferReader(data)
             reader = pq.ParquetFile(source, page_checksum_verification=verify)
             wanted = None if columns is None else list(columns)
@@ -72,10 +72,10 @@ def read_file(
                 )
                 table = table.filter(keep)
             elif columns is None and table.num_rows != file.rows:
-                raise _damaged(file, f"it holds {table.num_rows} rows, and the manifest says {file.rows}")
+                raise _damaged(store, file, f"it holds {table.num_rows} rows, and the manifest says {file.rows}")
             return table if file.place is None else _placed(table, file.place, columns)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise _damaged(file, str(error).splitlines()[0]) from error
+        raise _damaged(store, file, str(error).splitlines()[0]) from error
 
 
 def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) -> pa.Table:
@@ -191,9 +191,5 @@ def _groups(reader: pq.ParquetFile, lo: int, hi: int) -> list[int]:
     return groups
 
 
-def _damaged(file: SegmentFile, why: str) -> SegmentError:
-    return SegmentError(
-        f"the segment file is damaged: {why}",
-        where=file.path,
-        hint="the batch can be drained again from the log while the server still has it: sluice seek",
-    )
+def _damaged(store: SegmentStore, file: SegmentFile, why: str) -> SegmentError:
+    return SegmentError(f"the segment file is damaged: {why}", where=file.path, hint=ways_on(store.pipeline))

@@ -27,7 +27,24 @@ from sluice.segments.manifest import SegmentManifest
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
 _SYNCS_AT_ONCE = 8
+_PIECE_BYTES = 1 << 22
 MIN_FREE_BYTES = 64 * 2**20
+
+
+def ways_on(pipeline: str) -> str:
+    """What can be done where stored changes of an undelivered batch are damaged or gone."""
+    return (
+        f"`sluice seek {pipeline} --drop-undelivered` reads the log again from where the undelivered batches begin; "
+        f"`sluice skip {pipeline} TARGET BATCH --lost` goes on without one"
+    )
+
+
+def made_anew(pipeline: str) -> str:
+    """What can be done where merged rows of an undelivered batch are damaged or gone, and its segments are not."""
+    return (
+        f"clear the task merge of this run, or call `sluice run {pipeline}`: the merge finds the damage and makes the changeset anew from the "
+        f"segments; so does `sluice rollback {pipeline}`"
+    )
 
 
 def quoted(name: str) -> str:
@@ -83,6 +100,14 @@ class SegmentStore:
         """The whole of a file."""
         with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
             return bytes(stream.read())
+
+    def checksum(self, path: str) -> tuple[int, str]:
+        """(size in bytes, CRC32) of a file, read in pieces."""
+        size = crc = 0
+        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                size, crc = size + len(piece), zlib.crc32(piece, crc)
+        return size, f"{crc:08x}"
 
     @contextmanager
     def open_input(self, path: str) -> Iterator[Any]:
@@ -242,6 +267,11 @@ class SegmentStore:
         if parent.startswith(self._base):
             _sync_folder(parent)
 
+    def _if_lost(self, doing: str) -> str:
+        if "/changeset-" in doing:
+            return f"If it is lost: {made_anew(self.pipeline)}"
+        return f"If it is lost: {ways_on(self.pipeline)}" if " batch=" in doing else ""
+
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
         try:
@@ -250,7 +280,7 @@ class SegmentStore:
             raise SegmentError(
                 f"{doing}: the file is missing",
                 where=self.uri,
-                hint="was the batch removed by retention, or is the store another one?",
+                hint=f"is the store another one, or was the file deleted? {self._if_lost(doing)}".rstrip(),
             ) from error
         except OSError as error:
             raise StorageUnavailable(f"{doing}: {error.strerror or error}", where=self.uri) from error

@@ -8,7 +8,9 @@ from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.targets.base import (
+    Agrees,
     Capabilities,
+    Checkpoint,
     DdlProgress,
     DdlStep,
     Fence,
@@ -26,7 +28,9 @@ from sluice.targets.base import (
 
 __all__ = [
     "KINDS",
+    "Agrees",
     "Capabilities",
+    "Checkpoint",
     "DdlProgress",
     "DdlStep",
     "Fence",

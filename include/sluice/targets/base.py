@@ -127,6 +127,23 @@ class TargetTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a target says about a pipeline: the epoch that wrote last, the batch it holds and where that ends.
+
+    ``identity``: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did. ``position``: None before the first batch.
+    """
+
+    epoch: int
+    batch: int
+    position: Position | None = None
+    identity: str = ""
+
+
+Agrees = Callable[[Checkpoint | None], None]
+"""Raises CheckpointError if what the target says does not fit; None: it says nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Under which a unit writes: the epoch of the lease, and the batch the target held when the load began."""
 
@@ -254,13 +271,22 @@ class Target(Protocol):
 
     capabilities: Capabilities
 
+    @property
+    def checkpoint_place(self) -> str:
+        """Where the target keeps its checkpoint, for people."""
+
     def acked_batch(self) -> int:
         """The batch the target holds, 0 if none; takes nothing over."""
 
-    def begin_load(self, epoch: int, began: int = 0) -> int:
+    def checkpoint(self) -> Checkpoint | None:
+        """All that the target says about this pipeline, None if nothing; takes nothing over."""
+
+    def begin_load(self, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> int:
         """Take over with ``epoch`` and return the batch the target holds. Raises Fenced if a higher epoch was here.
 
         ``began``: the batch before the first that this target is to get; what it holds when it meets Sluice for the first time.
+        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while nobody else can take over; what it raises
+        leaves everything as it was.
         """
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
@@ -308,5 +334,11 @@ class Target(Protocol):
     def finish_load(self, epoch: int, batch: int, position: Position) -> None:
         """All of ``batch`` is written. A repeat is harmless. Raises Fenced."""
 
-    def reset_ack(self, epoch: int, batch: int, position: Position) -> None:
-        """Say that the target holds ``batch``, an earlier one than it says too: what follows is delivered again. Raises Fenced."""
+    def reset_ack(self, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False) -> None:
+        """Say that the target holds ``batch``, an earlier one than it says too: what follows is delivered again. Raises Fenced.
+
+        ``anew``: batch numbers mean something else from now on, so that what single tables remember of earlier ones is forgotten.
+        """
+
+    def forget_checkpoint(self) -> None:
+        """Remove all that the target says about this pipeline. Rows stay."""

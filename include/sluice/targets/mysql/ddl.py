@@ -69,8 +69,11 @@ def statements_for(step: DdlStep, columns: Columns) -> list[str]:
     match statement:
         case s.CreateTable():
             return _created(step, statement, names, columns)
-        case s.DropTables():
-            targets = [step.target(c.table) for c in step.changes if ChangeKind.DROP_TABLE in c.kinds]
+        case (
+            s.DropTables() | s.DropDatabase()
+        ):  # of a database its captured tables: the target's may hold others, or have another name
+            gone = (c.table for c in step.changes if ChangeKind.DROP_TABLE in c.kinds and c.table not in step.foreign)
+            targets = list(dict.fromkeys(map(step.target, gone)))
             return [f"DROP TABLE IF EXISTS {quoted_table(t)}" for t in targets if columns(t) is not None]
         case s.RenameTables():
             return _renamed(step, columns)

@@ -17,7 +17,7 @@ from pymysql.constants import ER
 from sluice.errors import Fenced
 from sluice.model.positions import Position
 from sluice.model.tables import quoted
-from sluice.targets.base import Fence
+from sluice.targets.base import Agrees, Checkpoint, Fence
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
@@ -26,12 +26,18 @@ DDL = "#ddl"
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
 """What a server says when the table has not been made yet."""
 
+NO_COLUMN = ER.BAD_FIELD_ERROR
+"""The table is of a version that did not store the identity; :meth:`AckTable.upgrade` adds the column."""
+
+_ALTER_WAIT_S = 30
+
 WHOLE = ""
 """Scope of the row that speaks for the whole target; other rows speak for one table without a key."""
 
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  pipeline VARCHAR(100) NOT NULL, target VARCHAR(100) NOT NULL, scope VARCHAR(200) NOT NULL DEFAULT '',
  epoch BIGINT UNSIGNED NOT NULL, batch BIGINT UNSIGNED NOT NULL, position TEXT,
+ identity VARCHAR(64) NOT NULL DEFAULT '',
  updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
  PRIMARY KEY (pipeline, target, scope)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin COMMENT='what Sluice has delivered; do not edit'"""
@@ -54,36 +60,58 @@ class AckTable:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
         cursor.execute(_CREATE.format(table=self.name))
 
-    def read(self, cursor: Any) -> tuple[int, int]:
-        """(epoch, batch), (0, 0) if there is no row yet."""
+    def upgrade(self, cursor: Any) -> None:
+        """Add the column ``identity`` to a table of an older version, in place. Older versions go on with it."""
+        cursor.execute(f"SET SESSION lock_wait_timeout = {_ALTER_WAIT_S}")
         try:
-            row = self._find(cursor)
+            cursor.execute(f"ALTER TABLE {self.name} ADD COLUMN identity VARCHAR(64) NOT NULL DEFAULT ''")
         except pymysql.err.MySQLError as error:
-            if error.args[:1] and error.args[0] in NOT_THERE:
-                return 0, 0
-            raise
-        return (int(row[0]), int(row[1])) if row else (0, 0)
+            if error.args[:1] != (ER.DUP_FIELDNAME,):  # another process was first
+                raise
+        finally:
+            cursor.execute("SET SESSION lock_wait_timeout = DEFAULT")
 
-    def take_over(self, cursor: Any, epoch: int, began: int = 0) -> int:
+    def read(self, cursor: Any) -> Checkpoint | None:
+        """The row of the whole target, None if there is none yet. Changes nothing, and reads tables of older versions too."""
+        try:
+            return self._checkpoint(cursor)
+        except pymysql.err.MySQLError as error:
+            code = error.args[0] if error.args else 0
+            if code in NOT_THERE:
+                return None
+            if code == NO_COLUMN:
+                return self._checkpoint(cursor, identity="''")
+            raise
+
+    def take_over(
+        self, cursor: Any, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None
+    ) -> int:
         """Raise the epoch (a first meeting holds batch ``began``); returns the batch held. In a transaction.
 
+        ``agrees`` is asked first, with the row locked. ``identity`` is stored, unless it is empty.
+
         Raises:
-            Fenced: a higher epoch was here.
+            Fenced: a higher epoch was here. What ``agrees`` raises.
         """
-        row = self._find(cursor, "FOR UPDATE")
-        if row is None:
+        found = self._checkpoint(cursor, "FOR UPDATE")
+        if agrees is not None:
+            agrees(found)
+        if found is None:
             cursor.execute(
                 f"INSERT IGNORE INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, '', 0, %s)",
                 (*self._who, began),
             )
-        held_epoch, batch = self._row(cursor, "FOR UPDATE") if row is None else (int(row[0]), int(row[1]))
-        if held_epoch > epoch:
-            raise self._fenced(epoch, held_epoch)
-        if held_epoch < epoch:
+            found = self._checkpoint(cursor, "FOR UPDATE")
+            if found is None:
+                raise self._gone()
+        if found.epoch > epoch:
+            raise self._fenced(epoch, found.epoch)
+        if found.epoch < epoch or (identity and found.identity != identity):
             cursor.execute(
-                f"UPDATE {self.name} SET epoch = %s WHERE (pipeline, target, scope) = (%s, %s, '')", (epoch, *self._who)
+                f"UPDATE {self.name} SET epoch = %s, identity = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
+                (epoch, identity or found.identity, *self._who),
             )
-        return batch
+        return found.batch
 
     def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> None:
         """First in every writing transaction: nobody newer is here, and nothing later was acknowledged. Raises Fenced."""
@@ -97,14 +125,25 @@ class AckTable:
                 hint="another run delivered it; this one has nothing left to do",
             )
 
-    def reset(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
-        """Say that the target holds ``batch``, an earlier one too, and take over. In a transaction. Raises Fenced."""
-        self.take_over(cursor, epoch, batch)
+    def reset(
+        self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False
+    ) -> None:
+        """Say that the target holds ``batch``, an earlier one too, and take over. In a transaction. Raises Fenced.
+
+        ``anew``: tables forget which batch they hold, as its number will be another batch's.
+        """
+        self.take_over(cursor, epoch, batch, identity=identity)
         cursor.execute(
             f"UPDATE {self.name} SET batch = %s, position = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
             (batch, json.dumps(position.to_json()), *self._who),
         )
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL))
+        which = "<> ''" if anew else "= %s"
+        parameters = self._who if anew else (*self._who, DDL)
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope {which}", parameters)
+
+    def forget(self, cursor: Any) -> None:
+        """Remove every row of this pipeline and target."""
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s)", self._who)
 
     def acknowledge(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
         """The target holds ``batch``. In a transaction. Raises Fenced."""
@@ -157,22 +196,33 @@ class AckTable:
             (*self._who, DDL, fence.epoch, fence.batch, json.dumps(state)),
         )
 
-    def _find(self, cursor: Any, lock: str = "") -> tuple[Any, ...] | None:
+    def _checkpoint(self, cursor: Any, lock: str = "", *, identity: str = "identity") -> Checkpoint | None:
+        cursor.execute(
+            f"SELECT epoch, batch, position, {identity} FROM {self.name} "
+            f"WHERE (pipeline, target, scope) = (%s, %s, '') {lock}",
+            self._who,
+        )
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        if row is None:
+            return None
+        position = Position.from_json(json.loads(row[2])) if row[2] else None
+        return Checkpoint(int(row[0]), int(row[1]), position, str(row[3]))
+
+    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
         cursor.execute(
             f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '') {lock}", self._who
         )
         row: tuple[Any, ...] | None = cursor.fetchone()
-        return row
-
-    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
-        row = self._find(cursor, lock)
         if row is None:
-            raise Fenced(
-                "the target's acknowledgement row is gone",
-                where=f"{self.name}, {self._who[0]}.{self._who[1]}",
-                hint="was it deleted by hand? the next try makes it anew",
-            )
+            raise self._gone()
         return int(row[0]), int(row[1])
+
+    def _gone(self) -> Fenced:
+        return Fenced(
+            "the target's acknowledgement row is gone",
+            where=f"{self.name}, {self._who[0]}.{self._who[1]}",
+            hint=f"was it deleted by hand? `sluice check {self._who[0]}` says what to do",
+        )
 
     def _fenced(self, mine: int, theirs: int) -> Fenced:
         return Fenced(

@@ -24,7 +24,9 @@ from sluice.errors import ConfigError, LoadError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import (
+    Agrees,
     Capabilities,
+    Checkpoint,
     DdlProgress,
     DdlStep,
     Fence,
@@ -46,7 +48,7 @@ from sluice.targets.mysql.connection import (
     connect,
     errors,
 )
-from sluice.targets.mysql.fence import NOT_THERE, AckTable
+from sluice.targets.mysql.fence import NO_COLUMN, NOT_THERE, AckTable
 from sluice.targets.mysql.kept import Kept
 from sluice.targets.mysql.review import read_triggers, refuse_triggers, review
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
@@ -102,15 +104,29 @@ class MySQLTarget:
         self.endpoint = endpoint
         self.acks = AckTable(self.options.ack_schema or endpoint.schema or "sluice", pipeline, config.name)
 
+    @property
+    def checkpoint_place(self) -> str:
+        """The table."""
+        return self.acks.name
+
     def acked_batch(self) -> int:
         """The batch the target holds, 0 if none."""
-        with self._session("reading the acknowledged batch") as session:
-            return self.acks.read(session.cursor)[1]
+        found = self.checkpoint()
+        return found.batch if found else 0
 
-    def begin_load(self, epoch: int, began: int = 0) -> int:
-        """Take over with ``epoch``; returns the batch held (``began`` at first). Waits for older transactions. Raises Fenced."""
+    def checkpoint(self) -> Checkpoint | None:
+        """What the target says about this pipeline, None if nothing."""
+        with self._session("reading the acknowledged batch") as session:
+            return self.acks.read(session.cursor)
+
+    def begin_load(self, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> int:
+        """Take over with ``epoch``; returns the batch held (``began`` at first). Waits for older transactions.
+
+        Raises:
+            Fenced: a higher epoch was here. What ``agrees`` raises.
+        """
         with self._session("taking the target over") as session:
-            work = partial(self.acks.take_over, session.cursor, epoch, began)
+            work = partial(self.acks.take_over, session.cursor, epoch, began, identity=identity, agrees=agrees)
             return self._made_if_missing(session, work, "taking the target over")
 
     def finish_load(self, epoch: int, batch: int, position: Position) -> None:
@@ -120,21 +136,31 @@ class MySQLTarget:
                 session, lambda: self.acks.acknowledge(session.cursor, epoch, batch, position), "acknowledging"
             )
 
-    def reset_ack(self, epoch: int, batch: int, position: Position) -> None:
+    def reset_ack(self, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False) -> None:
         """Say that the target holds ``batch``, an earlier one than it says too. Raises Fenced."""
         with self._session("moving the acknowledgement") as session:
-            work = partial(self.acks.reset, session.cursor, epoch, batch, position)
+            work = partial(self.acks.reset, session.cursor, epoch, batch, position, identity=identity, anew=anew)
             self._made_if_missing(session, work, "moving the acknowledgement")
 
+    def forget_checkpoint(self) -> None:
+        """Remove the pipeline's rows from the table of acknowledgements."""
+        with self._session("removing the acknowledgement") as session:
+            work = partial(self.acks.forget, session.cursor)
+            self._made_if_missing(session, work, "removing the acknowledgement")
+
     def _made_if_missing(self, session: _Session, work: Callable[[], _T], doing: str) -> _T:
-        """``work`` in a transaction; at a first meeting the table of acknowledgements is made for it."""
+        """``work`` in a transaction; the table of acknowledgements is made, or brought to this version, where it must be."""
         try:
             return self._transaction(session, work, doing)[0]
         except LoadError as error:
-            if error.code not in NOT_THERE:
+            if error.code not in NOT_THERE and error.code != NO_COLUMN:
                 raise
-        with errors(self.endpoint, doing):
-            self.acks.create(session.cursor)
+            old = error.code == NO_COLUMN
+        with errors(self.endpoint, doing, where=self.acks.name):
+            if old:
+                self.acks.upgrade(session.cursor)
+            else:
+                self.acks.create(session.cursor)
         return self._transaction(session, work, doing)[0]
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:

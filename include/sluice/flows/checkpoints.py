@@ -1,0 +1,199 @@
+"""A target's checkpoint beside the pipeline's state in ZooKeeper: do they speak of the same batches?
+
+Both can be lost, restored, edited or replaced without the other. Batch numbers alone then say nothing: batch 5 of a state that was made anew
+is not the batch 5 that the target holds, and taking the one for the other would acknowledge rows that were never written. So the state has a
+random identity, which the target stores with its checkpoint; and the target's batch must end where ZooKeeper's batch of that number ends.
+
+A checkpoint of an older version has no identity. It gets this state's if everything else agrees.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import structlog
+
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import PipelineState, Process
+from sluice.errors import CheckpointError, SluiceError
+from sluice.flows.runtime import Runtime
+from sluice.flows.watch import Watch
+from sluice.model.positions import Position
+from sluice.targets import Checkpoint, Target, open_target
+
+_log = structlog.get_logger()
+
+_LOOKS = 3
+"""A target that disagrees is asked again if its acknowledgement moved meanwhile: somebody may be at work on it."""
+
+
+class Sides:
+    """One target and ZooKeeper. The acknowledgement is read first, then the target: a load or an ack in between cannot look like a fault."""
+
+    def __init__(self, runtime: Runtime, state: PipelineState, target: str, loader: Target) -> None:
+        self.runtime, self.state, self.target, self.loader = runtime, state, target, loader
+        self.process = state.process(target)
+
+    def look(self) -> Checkpoint | None:
+        """What the target says. Raises CheckpointError if it does not fit."""
+        for _ in range(_LOOKS - 1):
+            checkpoint = self.loader.checkpoint()
+            if self.disagreement(checkpoint) is None:
+                return checkpoint
+            before, self.process = self.process, self.state.process(self.target)
+            if self.process == before:
+                break
+        checkpoint = self.loader.checkpoint()
+        self.require(checkpoint)
+        return checkpoint
+
+    def begin(self, lease: Lease, watch: Watch | None = None) -> int:
+        """Take the target over and return the batch it holds. Raises CheckpointError, Fenced."""
+        work = partial(
+            self.loader.begin_load,
+            lease.epoch,
+            self.process.began if self.process else 0,
+            identity=self.state.identity(),
+            agrees=self.require,
+        )
+        return watch.call(work) if watch else work()
+
+    def require(self, checkpoint: Checkpoint | None) -> None:
+        """Raises CheckpointError."""
+        found = self.disagreement(checkpoint)
+        if found is not None:
+            raise found
+
+    def disagreement(self, checkpoint: Checkpoint | None) -> CheckpointError | None:
+        """Why the two sides don't fit, None if they do."""
+        state, process = self.state, self.process
+        cursor, identity = state.cursor(), state.identity()
+        if cursor is None:
+            if checkpoint is None and (process is None or not process.batch):
+                return None
+            return self._error(
+                "other",
+                "ZooKeeper has no captured position of this pipeline: it was deleted, or it is another root",
+                checkpoint,
+            )
+        own = _foreign(process, identity, cursor.next_batch)
+        if own:
+            return self._error("other", own, checkpoint)
+        if process is None:
+            return (
+                None
+                if checkpoint is None
+                else self._error("other", "ZooKeeper has no acknowledgement of the target", checkpoint)
+            )
+        if checkpoint is None:
+            if process.batch == process.began:
+                return None  # nothing was delivered yet
+            return self._error(
+                "gone",
+                "the target says nothing any more: its row was deleted, or the target was replaced by another one",
+                checkpoint,
+            )
+        if checkpoint.identity and checkpoint.identity != identity:
+            return self._error("other", "another state of this pipeline delivered what the target holds", checkpoint)
+        if checkpoint.batch >= cursor.next_batch:
+            return self._error(
+                "ahead", f"the target holds batch {checkpoint.batch}, which was not made yet", checkpoint
+            )
+        if checkpoint.batch < process.batch:
+            why = f"the target says it holds batch {checkpoint.batch}, but batch {process.batch} was acknowledged: it was restored or replaced"
+            return self._error("behind", why, checkpoint)
+        if checkpoint.position is not None:
+            ends = process.position
+            if checkpoint.batch > process.batch:
+                record = state.batch(checkpoint.batch)
+                ends = record.last if record else Position("", "", 0)
+            if _place(ends) != _place(checkpoint.position):
+                known = f"ZooKeeper's ends at {ends}" if ends.file else "ZooKeeper does not know that batch"
+                why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {known}"
+                return self._error("position", why, checkpoint)
+        highest = state.consumer_epoch(self.target)
+        if checkpoint.epoch > highest:
+            why = f"epoch {checkpoint.epoch} wrote to the target, and ZooKeeper gave out {highest} at most: one of the two was restored or edited"
+            return self._error("epoch", why, checkpoint)
+        return None
+
+    def _error(self, kind: str, why: str, checkpoint: Checkpoint | None) -> CheckpointError:
+        name, target = self.runtime.name, self.target
+        reset = f"`sluice adopt {name} {target} --reset`"
+        reread = f"`sluice adopt {name} {target} --from-target`"
+        again = f"`sluice redeliver {name} {target}` loads the missing batches again from the segments"
+        if kind == "behind":
+            hint = f"{again}; if they are no longer stored, {reread} reads the log again from where the target is"
+        elif kind == "gone":
+            hint = f"{again}; if its rows are all there, or it gets a new copy (`sluice dump start {name} --target {target}`): {reset}"
+        elif checkpoint is None or checkpoint.position is None:
+            hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
+        else:
+            hint = f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both show their plan first"
+        error = CheckpointError(
+            f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or acknowledged",
+            where=self.places(checkpoint),
+            hint=hint,
+        )
+        error.kind = kind
+        return error
+
+    def places(self, checkpoint: Checkpoint | None) -> str:
+        """What is stored where."""
+        state, process = self.state, self.process
+        cursor = state.cursor()
+        theirs = "no row"
+        if checkpoint is not None:
+            theirs = (
+                f"batch {checkpoint.batch}, epoch {checkpoint.epoch}, identity {checkpoint.identity or 'none'}, "
+                f"position {checkpoint.position or 'none'}"
+            )
+        acked = f"acknowledged batch {process.batch} ({process.position})" if process else "no acknowledged batch"
+        following = (
+            f"next batch {cursor.next_batch}, captured to {cursor.position}" if cursor else "no captured position"
+        )
+        return (
+            f"target {self.target}, {self.loader.checkpoint_place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, {state.home}: "
+            f"{acked}, {following}, epoch {state.consumer_epoch(self.target)}, identity {state.identity() or 'none'}"
+        )
+
+
+def require_own(runtime: Runtime, state: PipelineState, target: str, process: Process) -> None:
+    """The acknowledgement in ZooKeeper belongs to this state. Cheap: the target is only asked where it does not. Raises CheckpointError."""
+    cursor = state.cursor()
+    if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
+        sides = Sides(
+            runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
+        )
+        sides.require(sides.loader.checkpoint())
+
+
+def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
+    """Before a pipeline begins: no target says that it holds something of it. One that does not answer now is asked by its first load.
+
+    Raises:
+        CheckpointError: a target does.
+    """
+    for config in runtime.pipeline.targets:
+        try:
+            sides = Sides(runtime, state, config.name, open_target(config, runtime.resolver, runtime.name))
+            sides.look()
+        except CheckpointError:
+            raise
+        except SluiceError as error:
+            _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=config.name, because=str(error))
+
+
+def _foreign(process: Process | None, identity: str, next_batch: int) -> str:
+    """Why the acknowledgement in ZooKeeper is not of this state, "" if it is."""
+    if process is None:
+        return ""
+    if process.identity and process.identity != identity:
+        return "ZooKeeper's acknowledgement of the target is of another state, which was deleted"
+    if process.batch >= next_batch:
+        return f"ZooKeeper's acknowledgement of the target is of batch {process.batch}, which was not made yet"
+    return ""
+
+
+def _place(position: Position) -> tuple[str, str, int]:
+    return position.server_uuid, position.file, position.offset

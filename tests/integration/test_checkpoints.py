@@ -1,0 +1,331 @@
+"""A target's checkpoint and ZooKeeper's state that do not speak of the same batches: nothing is written or acknowledged, and the way on that is
+printed leads to equal sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from typer.testing import CliRunner
+
+from sluice.binlog.capture import warm_up
+from sluice.cli import app
+from sluice.errors import CheckpointError, SluiceError
+from sluice.flows.ack import ack
+from sluice.flows.capture import drain
+from sluice.flows.check import check
+from sluice.flows.load import load
+from sluice.flows.merge import merge
+from sluice.flows.status import status
+from tests.pipelines import Case, case
+
+
+@pytest.fixture
+def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+    warm_up()
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
+        one.run_until_head()
+        yield one
+
+
+def insert(made: Case, number: int) -> None:
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ({number}, 'n{number}')")
+
+
+def deliver(made: Case, *numbers: int) -> None:
+    """A batch each."""
+    for number in numbers:
+        insert(made, number)
+        made.run_until_head()
+
+
+def sluice(made: Case, *command: str) -> str:
+    """A command line, in this process; what it printed."""
+    done = CliRunner().invoke(app, list(command), env=made.environment, catch_exceptions=True)
+    if isinstance(done.exception, SluiceError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def rows(made: Case, server: Any) -> list[int]:
+    return [row[0] for row in server.execute(f"SELECT id FROM `{made.schema}`.t ORDER BY id")]
+
+
+def znodes(made: Case, *paths: str) -> None:
+    """Delete below the root, as somebody does with zkCli."""
+    client = KazooClient(made.zookeeper_hosts)
+    client.start()
+    try:
+        for path in paths:
+            client.delete(f"/test/{made.schema}/{path}".rstrip("/"), recursive=True)
+    finally:
+        client.stop()
+        client.close()
+
+
+def ack_row(made: Case, change: str) -> None:
+    made.target.execute(f"UPDATE `{made.schema}`._sluice_ack SET {change} WHERE scope = ''")
+
+
+# -- what happens, each after five delivered batches -------------------------------------------------------------------------
+
+
+def deleted_node(made: Case) -> None:
+    znodes(made, "case")
+
+
+def deleted_root(made: Case) -> None:
+    znodes(made, "")
+
+
+def deleted_cursor(made: Case) -> None:
+    znodes(made, "case/replicator")
+
+
+def another_root(made: Case) -> None:
+    made.path.write_text(
+        made.path.read_text().replace(f'root: "/test/{made.schema}"', f'root: "/test/{made.schema}/new"')
+    )
+
+
+def deleted_node_and_epoch(made: Case) -> None:
+    """The obvious cure for "a newer run is at work"."""
+    znodes(made, "case")
+    ack_row(made, "epoch = 0")
+
+
+def batch_ahead(made: Case) -> None:
+    ack_row(made, "batch = batch + 1")
+
+
+def batch_far_ahead(made: Case) -> None:
+    ack_row(made, "batch = batch + 40")
+
+
+def epoch_ahead(made: Case) -> None:
+    ack_row(made, "epoch = epoch + 1000")
+
+
+def another_identity(made: Case) -> None:
+    ack_row(made, "identity = 'somebody else'")
+
+
+def older_target(made: Case) -> None:
+    """Restored from a backup of a batch ago, rows and checkpoint."""
+    made.target.execute(f"DELETE FROM `{made.schema}`.t WHERE id > 1")
+    ack_row(made, "batch = 1, position = NULL")
+
+
+def no_row(made: Case) -> None:
+    made.target.execute(f"DELETE FROM `{made.schema}`._sluice_ack")
+
+
+def empty_target(made: Case) -> None:
+    made.target.execute(f"DROP TABLE `{made.schema}`._sluice_ack", f"TRUNCATE TABLE `{made.schema}`.t")
+
+
+WITH_POSITION = [
+    deleted_node, deleted_root, deleted_cursor, another_root, deleted_node_and_epoch, batch_ahead, batch_far_ahead, epoch_ahead, another_identity,
+]  # fmt: skip
+WITHOUT = [older_target, no_row, empty_target]
+
+
+@pytest.mark.parametrize("happens", [*WITH_POSITION, *WITHOUT], ids=lambda f: f.__name__)
+def test_nothing_is_lost_and_the_error_says_the_way(made: Case, happens: Callable[[Case], None]) -> None:
+    deliver(made, 1, 2)
+    happens(made)
+    insert(made, 3)
+    there = rows(made, made.target)
+    for number in range(4, 8):  # as a scheduler's retries do; more of them than there were batches
+        with pytest.raises(CheckpointError) as caught:
+            made.run_until_head()
+        insert(made, number)
+        assert rows(made, made.target) == there
+    message = str(caught.value)
+    assert "target copy" in message
+    assert "_sluice_ack" in message
+    assert f"ZooKeeper, /test/{made.schema}" in message
+    shown = status(made.runtime())
+    assert shown.state == "stopped"
+    assert any("do not agree" in text for text in shown.errors)
+    assert [f.setting for f in check(made.runtime()).findings if f.part == "target copy"] == ["CheckpointError"]
+    hint = caught.value.hint or ""
+    command = re.findall(r"`sluice ([^`]*)`", hint)[0].split()
+    assert command[0] == ("redeliver" if happens in WITHOUT else "adopt"), hint
+    sluice(made, *command, "--yes")
+    made.run_until_head()
+    made.assert_equal("t")
+    assert rows(made, made.target) == list(range(1, 8))
+    assert status(made.runtime()).state == "idle"
+    with made.runtime().state() as state:
+        assert [entry["what"] for entry in state.audit_log()][-1] == command[0]
+    deliver(made, 99)
+    made.assert_equal("t")
+
+
+@pytest.mark.parametrize("happens", [*WITH_POSITION, no_row], ids=lambda f: f.__name__)
+def test_a_reset_says_what_it_leaves_out_and_goes_on(made: Case, happens: Callable[[Case], None]) -> None:
+    deliver(made, 1, 2)
+    happens(made)
+    insert(made, 3)
+    with pytest.raises(CheckpointError):
+        made.run_until_head()
+    plan = sluice(made, "adopt", "case", "copy", "--reset", "--dry-run")
+    with pytest.raises(CheckpointError):
+        made.run_until_head()
+    sluice(made, "adopt", "case", "copy", "--reset", "--yes")
+    made.run_until_head()
+    deliver(made, 4)
+    lacks = set(rows(made, made.source)) - set(rows(made, made.target))
+    assert lacks <= {3}
+    if lacks:
+        assert "NOT delivered" in plan
+    assert status(made.runtime()).state == "idle"
+
+
+@pytest.mark.parametrize("happens", [deleted_node, no_row, another_identity, batch_ahead], ids=lambda f: f.__name__)
+def test_every_task_of_a_run_refuses(made: Case, happens: Callable[[Case], None]) -> None:
+    """Airflow clears what it likes, in any order."""
+    deliver(made, 1, 2)
+    insert(made, 3)
+    runtime = made.runtime()
+    batch = drain(runtime, claim="test:a:b", idle_wait_s=5).batch
+    assert batch == 3
+    merge(runtime, batch)
+    load(runtime, "copy", batch)
+    happens(made)
+    for work in (ack, load, ack):
+        with pytest.raises(SluiceError):
+            work(made.runtime(), "copy", batch)
+    with pytest.raises(SluiceError):
+        drain(made.runtime(), claim="test:a:c", idle_wait_s=0.1)
+        load(made.runtime(), "copy", batch)
+    if happens is not no_row:  # then a redelivery is the way
+        with pytest.raises(SluiceError):
+            sluice(made, "redeliver", "case", "copy", "--yes")
+    with pytest.raises(SluiceError):
+        sluice(made, "skip", "case", "copy", "3", "--yes")
+
+
+def test_the_initial_copy_is_not_taken_for_delivered(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    warm_up()
+    schema = fresh_schema(mysql_source, mysql_target)
+    for server in (mysql_source, mysql_target):
+        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
+    mysql_source.execute(f"INSERT INTO `{schema}`.t VALUES (1, 'before')")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, start="dump") as made:
+        made.run_until_head()
+        deliver(made, 2, 3)
+        znodes(made, "case")
+        mysql_target.execute(f"UPDATE `{schema}`._sluice_ack SET epoch = 0")
+        mysql_target.execute(f"DELETE FROM `{schema}`.t")
+        for _ in range(4):
+            with pytest.raises(CheckpointError):
+                made.run_until_head()
+        sluice(made, "adopt", "case", "copy", "--reset", "--yes")
+        made.run_until_head()
+        made.assert_equal("t")
+
+
+def test_a_new_target_still_joins(made: Case) -> None:
+    deliver(made, 1, 2)
+    made.target.execute(f"CREATE TABLE `{made.schema}`.u LIKE `{made.schema}`.t")
+    made.path.write_text(
+        made.path.read_text().rstrip()
+        + f"\n  - {{name: late, type: mysql, connection: case_target, options: {{ack_schema: {made.schema}}}}}\n"
+    )
+    made.run_until_head()
+    deliver(made, 3)
+    with made.runtime().state() as state:
+        assert {t: state.process(t).batch for t in ("copy", "late")} == {"copy": 3, "late": 3}
+
+
+# -- states of an older version ------------------------------------------------------------------------------------------------
+
+
+def as_an_older_version_left_it(made: Case) -> None:
+    """No identity anywhere, no index of claims."""
+    made.target.execute(f"ALTER TABLE `{made.schema}`._sluice_ack DROP COLUMN identity")
+    znodes(made, "case/identity", "case/claims")
+    path = f"/test/{made.schema}/replicator/case.copy/process"
+    client = KazooClient(made.zookeeper_hosts)
+    client.start()
+    try:
+        data = client.get(path)[0].decode()
+        client.set(path, re.sub(r',"identity":"\w+"', "", data).encode())
+        assert "identity" not in client.get(path)[0].decode()
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_pipeline_of_an_older_version_goes_on(made: Case) -> None:
+    deliver(made, 1, 2)
+    as_an_older_version_left_it(made)
+    assert status(made.runtime()).state == "idle"
+    assert not check(made.runtime()).failed
+    deliver(made, 3)
+    made.assert_equal("t")
+    with made.runtime().state() as state:
+        identity, process = state.identity(), state.process("copy")
+    assert [row[0] for row in made.target.execute(f"SELECT identity FROM `{made.schema}`._sluice_ack")] == [identity]
+    assert process is not None
+
+
+@pytest.mark.parametrize(
+    "happens", [deleted_node, deleted_root, batch_ahead, epoch_ahead, no_row], ids=lambda f: f.__name__
+)
+def test_an_older_versions_checkpoint_is_only_adopted_where_it_fits(
+    made: Case, happens: Callable[[Case], None]
+) -> None:
+    deliver(made, 1, 2, 3)
+    as_an_older_version_left_it(made)
+    happens(made)
+    insert(made, 4)
+    for _ in range(5):
+        with pytest.raises(CheckpointError):
+            made.run_until_head()
+    assert rows(made, made.target) == [1, 2, 3]
+
+
+def test_a_state_that_an_older_version_began_anew_is_refused(made: Case) -> None:
+    """The loss as it was: the new count has come further than the old one before anybody looks."""
+    deliver(made, 1, 2)
+    client = KazooClient(made.zookeeper_hosts)
+    client.start()
+    try:
+        left = {name: client.get(f"/test/{made.schema}/{name}")[0] for name in ("replicator/case.copy/process",)}
+        client.delete(f"/test/{made.schema}", recursive=True)
+        made.target.execute(f"RENAME TABLE `{made.schema}`._sluice_ack TO `{made.schema}`.kept")
+        runtime = made.runtime()
+        drain(runtime, claim="test:a:0", idle_wait_s=0.1)
+        for number in (3, 4, 5):
+            insert(made, number)
+            batch = drain(runtime, claim=f"test:a:{number}", idle_wait_s=5).batch
+            assert batch is not None
+            merge(runtime, batch)
+        made.target.execute(f"RENAME TABLE `{made.schema}`.kept TO `{made.schema}`._sluice_ack")
+        with pytest.raises(CheckpointError):
+            load(runtime, "copy", 1)
+        for name, data in left.items():
+            client.set(f"/test/{made.schema}/{name}", data)
+        for batch in (1, 2, 3):
+            for work in (load, ack):
+                with pytest.raises(CheckpointError):
+                    work(runtime, "copy", batch)
+    finally:
+        client.stop()
+        client.close()
+    sluice(made, "adopt", "case", "copy", "--from-target", "--yes")
+    made.run_until_head()
+    made.assert_equal("t")
