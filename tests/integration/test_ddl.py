@@ -145,6 +145,63 @@ def test_policies_by_kind(shop: Case) -> None:
     assert_same(shop, "t")
 
 
+def databases(made: Case, fresh_schema: Any) -> str:
+    """A second database that is captured, but for its tables ``kept_…``, with rows."""
+    other = str(fresh_schema(made.source, made.target))
+    text = made.path.read_text(encoding="utf-8")
+    text = text.replace(
+        f'include: ["{made.schema}', f'exclude: ["{other}[.]kept_.*"]\n  include: ["{other}[.].*", "{made.schema}'
+    )
+    made.path.write_text(text, encoding="utf-8")
+    for server in (made.source, made.target):
+        server.execute(
+            f"CREATE TABLE `{other}`.kept_1 (id INT PRIMARY KEY)", f"INSERT INTO `{other}`.kept_1 VALUES (1)"
+        )
+    made.source.execute(
+        f"CREATE TABLE `{other}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{other}`.t VALUES (1), (2)",
+        f"CREATE TABLE `{other}`.child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES t (id))", f"INSERT INTO `{other}`.child VALUES (1)",
+    )  # fmt: skip
+    made.run_until_head()
+    assert made.target.execute(f"SELECT COUNT(*) FROM `{other}`.child") == ((1,),)
+    return other
+
+
+def tables_of(server: Any, schema: str) -> set[str]:
+    return {row[0] for row in server.execute(f"SHOW TABLES FROM `{schema}`")}
+
+
+def test_a_dropped_database_takes_its_captured_tables_along(shop: Case, fresh_schema: Any) -> None:
+    other = databases(shop, fresh_schema)
+    run(
+        shop,
+        f"DROP DATABASE `{other}`",
+        f"CREATE DATABASE `{other}`",
+        f"CREATE TABLE `{other}`.t (id INT PRIMARY KEY, v INT)",
+    )
+    run(shop, f"INSERT INTO `{other}`.t VALUES (2, 7)")
+    shop.run_until_head()
+    assert tables_of(shop.target, other) == {"t", "kept_1"}
+    assert list(shop.target.execute(f"SELECT * FROM `{other}`.t")) == [(2, 7)]
+    run(shop, f"DROP SCHEMA IF EXISTS `{other}`")
+    shop.run_until_head()
+    assert tables_of(shop.target, other) == {"kept_1"}
+
+
+def test_a_dropped_database_stops_where_the_policy_says_so(shop: Case, fresh_schema: Any) -> None:
+    other = databases(shop, fresh_schema)
+    with_policy = shop.path.read_text(encoding="utf-8").replace(
+        "    connection: case_target\n", "    connection: case_target\n    ddl: {drop_table: stop}\n"
+    )
+    shop.path.write_text(with_policy, encoding="utf-8")
+    run(shop, f"DROP DATABASE `{other}`")
+    with pytest.raises(LoadError, match="DROP DATABASE"):
+        shop.run_until_head()
+    assert tables_of(shop.target, other) == {"t", "child", "kept_1"}
+    shop.target.execute(f"DROP TABLE `{other}`.child", f"DROP TABLE `{other}`.t")  # a person does it
+    shop.run_until_head()
+    shop.source.execute(f"CREATE DATABASE `{other}`")  # for whoever cleans up
+
+
 @pytest.mark.parametrize(
     "swap",
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 
 from sluice.binlog.capture import warm_up
 from sluice.coordination.holds import Hold
-from sluice.errors import LeaseHeld, MappingError, SluiceError, TargetUnavailable
+from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.ack import ack
+from sluice.flows.admin import rollback
+from sluice.flows.adopt import adopt
 from sluice.flows.apart import catch_up, deliver
 from sluice.flows.capture import drain
 from sluice.flows.load import LoadOutcome
@@ -241,3 +243,46 @@ def test_a_target_that_joins_while_batches_are_on_their_way_begins_behind_them(t
         "late": 1,
     }
     assert two.acked() == {"copy": 2, "archive": 2, "late": 2}
+
+
+def test_a_broken_rule_that_a_load_meets_holds_no_target(two: Two) -> None:
+    """After a rollback whoever comes first merges, be it a load; what goes wrong then is not the target's."""
+    rules = two.case.folder / "rules" / "engine.yaml"
+    rules.write_text("rules: []\n")
+    two.case.path.write_text(two.case.path.read_text() + "rules: engine.yaml\n")
+    two.runtime = two.case.runtime()
+    two.change(1)
+    batch = drain(two.runtime, claim="test:here:1", idle_wait_s=2).batch
+    assert batch is not None
+    merge(two.runtime, batch)
+    rollback(two.runtime, by="test", dry_run=False)
+    rules.write_text("rules: [{name: broken")
+    for target in ("copy", "archive"):
+        with pytest.raises(ConfigError):
+            deliver(two.runtime, target, batch)
+    with two.runtime.state() as state:
+        assert state.holds.all() == {}
+        state._rewrite(batch, lambda b: replace(b, targets=("copy",)))
+    assert isinstance(deliver(two.runtime, "archive", batch), LoadOutcome)  # it is not for it: nothing needs a merge
+    rules.write_text("rules: []\n")
+    assert isinstance(deliver(two.runtime, "copy", batch), LoadOutcome)
+
+
+def test_a_target_whose_checkpoint_does_not_fit_is_held_alone(two: Two) -> None:
+    two.change(1)
+    two.run_once("1")
+    two.archive.execute(f"UPDATE `{two.case.schema}`._sluice_ack SET identity = 'another' WHERE scope = ''")
+    two.change(2)
+    outcomes = two.run_once("2")
+    assert isinstance(outcomes["copy"], LoadOutcome)
+    hold = outcomes["archive"]
+    assert isinstance(hold, Hold)
+    assert "sluice adopt case archive --from-target" in hold.error
+    with pytest.raises(CheckpointError):
+        catch_up(two.runtime, "archive")
+    adopt(two.runtime, "archive", from_target=True, by="test", reason="", dry_run=False)
+    two.change(3)
+    two.run_once("3")
+    assert not catch_up(two.runtime, "archive").held
+    for server in (two.case.target, two.archive):
+        assert two.rows(server) == two.rows(two.case.source)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
-from sluice.model.dumps import Chunk, ChunkId, Dump, TablePlanned, TableRequest
+from sluice.coordination.znodes import Remove
+from sluice.model.dumps import Chunk, ChunkId, Dump, DumpState, TablePlanned, TableRequest
 from sluice.model.tables import TableId
 
 TABLE = TableId("shop", "t")
@@ -75,3 +79,34 @@ def test_a_request_of_an_older_version_is_read() -> None:
     for name in ("replace", "identity"):
         del data["tables"][0][name]
     assert Dump.from_json(data).tables[0] == TableRequest(TABLE, lower=("1",))
+
+
+def test_dumps_that_ended_long_ago_are_not_read() -> None:
+    tree = MemoryTree()
+    session, dumps = states(tree)
+    for number in range(30):
+        made = dumps.create(Dump(f"d{number:02d}", (TableRequest(TABLE),)))
+        if number < 29:
+            dumps.update(made.to_state(DumpState.DONE, ended_ms=1000 + number))
+    with counted(session) as reads:
+        assert {d.id for d in dumps.under_way_since(1028)} == {"d28", "d29"}
+    assert len(reads) <= 5
+    dumps.forget("d28")
+    assert [d.id for d in dumps.under_way_since(1028)] == ["d29"]
+    for name in session.children("/data/sync/shop/dumped"):
+        session.transact([Remove(f"/data/sync/shop/dumped/{name}")])
+    session.transact([Remove("/data/sync/shop/dumped")])  # as an older version left it
+    assert {d.id for d in dumps.under_way_since(1027)} == {"d27", "d29"}
+
+
+@contextmanager
+def counted(session: MemoryZnodes) -> Iterator[list[str]]:
+    """Paths read meanwhile."""
+    reads: list[str] = []
+    get, children = session.get, session.children
+    session.get = lambda path: (reads.append(path), get(path))[1]  # type: ignore[method-assign]
+    session.children = lambda path: (reads.append(path), children(path))[1]  # type: ignore[method-assign]
+    try:
+        yield reads
+    finally:
+        del session.get, session.children

@@ -326,3 +326,82 @@ def test_old_entries_of_the_audit_go_by_age(monkeypatch: pytest.MonkeyPatch) -> 
     assert state.forget_audit(before_s=250) == 2
     assert [entry["what"] for entry in state.audit_log()] == ["pause 300"]
     assert state.forget_audit(before_s=float("-inf")) == 0
+
+
+@pytest.mark.parametrize("batches", [3, 150])
+def test_a_fresh_drain_reads_no_more_with_a_longer_history(batches: int) -> None:
+    state, tree = fresh()
+    with state.replicator() as lease:
+        cursor = state.begin(lease, position(4), targets=TARGETS)
+        for number in range(1, batches + 1):
+            first, last = position(3 + number), position(4 + number)
+            batch = Batch(BatchNumber(number), lease.epoch, f"run-{number}", "m", first, last, 1, 1)
+            cursor = state.commit(lease, cursor, batch)
+    reads = 0
+    session = tree.session()
+    get, children = session.get, session.children
+
+    def counted(read):
+        def call(path):
+            nonlocal reads
+            reads += 1
+            return read(path)
+
+        return call
+
+    session.get, session.children = counted(get), counted(children)
+    looking = PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0)
+    assert looking.claimed("a new run") is None
+    assert reads == 2
+    assert looking.claimed("run-2").number == 2
+    assert reads == 5
+
+
+def test_claims_of_an_older_version_are_found_and_old_ones_go() -> None:
+    state, tree = fresh()
+    with state.replicator() as lease:
+        cursor = state.begin(lease, position(4), targets=TARGETS)
+        for number in range(1, 6):
+            batch = Batch(
+                BatchNumber(number), lease.epoch, f"run-{number}", "m", position(3 + number), position(4 + number), 1, 1
+            )
+            cursor = state.commit(lease, cursor, batch)
+    claims = f"{ROOT}/p/claims"
+    for path in [path for path in tree.nodes if path.startswith(claims)]:
+        del tree.nodes[path]
+    assert state.claimed("run-3").number == 3
+    assert state.reclaim(3, "run-9").claim == "run-9"
+    assert state.claimed("run-3") is None
+    assert state.claimed("run-9").number == 3
+    for target in TARGETS:
+        for number in range(1, 6):
+            state.acknowledge(target, state.require(number))
+    assert state.forget(keep=1) == [1, 2, 3, 4]
+    assert [name[:10] for name in tree.session().children(claims)] == ["0000000005"]
+
+
+def test_a_state_keeps_its_identity_and_a_new_one_has_another() -> None:
+    state, tree = fresh()
+    assert state.identity() == ""
+    with state.replicator() as lease:
+        state.begin(lease, position(4), targets=TARGETS)
+    first = state.identity()
+    assert first == state.identity() == state.process("a").identity
+    del tree.nodes[f"{ROOT}/p/replicator/cursor"]
+    with state.replicator() as lease:
+        state.begin(lease, position(4))
+    assert state.identity() not in {"", first}
+    del tree.nodes[f"{ROOT}/p/identity"]  # as an older version left it
+    assert state.identity() == state.identity() != ""
+
+
+def test_a_loader_gets_an_epoch_above_the_one_asked_for() -> None:
+    state, _ = fresh()
+    with state.consumer("a") as lease:
+        assert lease.epoch == 1
+    with state.consumer("a", above=40) as lease:
+        assert lease.epoch == 41
+        with pytest.raises(LeaseHeld), state.consumer("a"):
+            pass
+    with state.consumer("a", above=40) as lease:
+        assert lease.epoch == 42
