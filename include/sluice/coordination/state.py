@@ -483,6 +483,14 @@ class PipelineState:
             self._moved(Remove(f"{self._home}/claims/{name}"))
         return gone
 
+    def forget_batches(self) -> None:
+        """Drop every batch node: of a state whose captured position is gone. Their files stay in the store."""
+        if self.cursor() is not None:
+            return
+        for folder in ("batches", "claims"):
+            for name in self._z.children(f"{self._home}/{folder}"):
+                self._moved(Remove(f"{self._home}/{folder}/{name}"))
+
     # -- dumps ---------------------------------------------------------------------------------------------------------
 
     @property

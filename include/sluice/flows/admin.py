@@ -358,7 +358,8 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         with state.replicator() as lease:
             cursor = state.cursor()
             if cursor is None:
-                state.begin(lease, position, targets=[target.name for target in runtime.pipeline.targets])
+                following = max(runtime.store.batches(), default=0) + 1  # numbers that an earlier state did not use
+                state.begin(lease, position, following, targets=[target.name for target in runtime.pipeline.targets])
             elif drop:
                 state.drop(lease, cursor, position, [batch.number for batch in waiting])
             else:

@@ -65,6 +65,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         state.set_permit(open_=None, by=by, reason="adopt")  # who is at work begins again
         if wanted is None:
             state.forget_process(target)
+            state.forget_batches()
             sides.loader.forget_checkpoint()
         else:
             _write(runtime, state, sides, checkpoint, wanted)

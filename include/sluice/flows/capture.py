@@ -129,9 +129,10 @@ class _Source:
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
-    """First contact: write the cursor and every target's acknowledgement."""
-    _log.info("pipeline_begins", pipeline=runtime.name, position=str(position))
-    return state.begin(lease, position, targets=[target.name for target in runtime.pipeline.targets])
+    """First contact: write the cursor and every target's acknowledgement. Numbers go on after batches that an earlier state left in the store."""
+    last = max(runtime.store.batches(), default=0)
+    _log.info("pipeline_begins", pipeline=runtime.name, position=str(position), next_batch=last + 1)
+    return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
 
 
 def _capture(
