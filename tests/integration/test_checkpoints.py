@@ -4,6 +4,7 @@ printed leads to equal sides."""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from sluice.binlog.capture import warm_up
 from sluice.cli import app
-from sluice.errors import CheckpointError, SluiceError
+from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.ack import ack
 from sluice.flows.capture import drain
 from sluice.flows.check import check
@@ -245,6 +246,99 @@ def test_a_new_target_still_joins(made: Case) -> None:
     deliver(made, 3)
     with made.runtime().state() as state:
         assert {t: state.process(t).batch for t in ("copy", "late")} == {"copy": 3, "late": 3}
+
+
+def saved(made: Case) -> dict[str, bytes]:
+    """All nodes of the pipeline, as a backup of ZooKeeper has them."""
+    client = KazooClient(made.zookeeper_hosts)
+    client.start()
+    found: dict[str, bytes] = {}
+    try:
+        todo = [f"/test/{made.schema}"]
+        while todo:
+            path = todo.pop()
+            found[path] = client.get(path)[0]
+            todo += [f"{path}/{name}" for name in client.get_children(path)]
+    finally:
+        client.stop()
+        client.close()
+    return found
+
+
+def restored(made: Case, nodes: dict[str, bytes]) -> None:
+    client = KazooClient(made.zookeeper_hosts)
+    client.start()
+    try:
+        client.delete(f"/test/{made.schema}", recursive=True)
+        for path, data in sorted(nodes.items()):
+            client.create(path, data)
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_zookeeper_is_restored_from_a_backup(made: Case, window: int) -> None:
+    """With the same identity; and with a window in which the count passes the target's before the first load."""
+    made.path.write_text(made.path.read_text() + f"window: {window}\n")
+    deliver(made, 1)
+    backup = saved(made)
+    deliver(made, 2, 3, 4)
+    restored(made, backup)
+    runtime = made.runtime()
+    for number in range(5, 5 + window):
+        insert(made, number)
+        batch = drain(runtime, claim=f"test:a:{number}", idle_wait_s=5).batch
+        assert batch is not None
+        merge(runtime, batch)
+    for _ in range(6):
+        with pytest.raises(CheckpointError) as caught:
+            load(runtime, "copy", 2)
+        with pytest.raises(CheckpointError):
+            ack(runtime, "copy", 2)
+    assert caught.value.kind == ("ahead" if window == 1 else "position")
+    sluice(made, "adopt", "case", "copy", "--from-target", "--yes")
+    made.run_until_head()
+    made.assert_equal("t")
+    deliver(made, 20)
+    made.assert_equal("t")
+
+
+def test_a_reset_forgets_what_tables_without_a_key_remember(made: Case) -> None:
+    """They remember the number of the batch that they hold, and numbers mean something else now."""
+    for server in (made.source, made.target):
+        server.execute(f"CREATE TABLE IF NOT EXISTS `{made.schema}`.k (a INT)")
+    deliver(made, 1)
+    backup = saved(made)
+    for number in (2, 3):
+        made.source.execute(f"INSERT INTO `{made.schema}`.k VALUES ({number})")
+        made.run_until_head()
+    restored(made, backup)
+    made.target.execute(f"DELETE FROM `{made.schema}`.k")  # as both were restored, but for the row
+    with pytest.raises(CheckpointError):
+        made.run_until_head()
+    sluice(made, "adopt", "case", "copy", "--reset", "--yes")
+    made.run_until_head()
+    assert sorted(row[0] for row in made.target.execute(f"SELECT a FROM `{made.schema}`.k")) == [2, 3]
+
+
+def test_an_older_target_whose_batches_are_no_longer_stored(made: Case) -> None:
+    deliver(made, 1)
+    backup = made.target.execute(f"SELECT batch, position FROM `{made.schema}`._sluice_ack WHERE scope = ''")[0]
+    deliver(made, 2, 3)
+    made.target.execute(f"DELETE FROM `{made.schema}`.t WHERE id > 1")
+    with made.target.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.execute("UPDATE _sluice_ack SET batch = %s, position = %s WHERE scope = ''", backup)
+        connection.commit()
+    shutil.rmtree(made.folder / "store/case/batch=0000000002")
+    insert(made, 4)
+    with pytest.raises(CheckpointError, match="sluice redeliver case copy"):
+        made.run_until_head()
+    with pytest.raises(SegmentError, match="sluice adopt case copy --from-target"):
+        sluice(made, "redeliver", "case", "copy", "--yes")
+    sluice(made, "adopt", "case", "copy", "--from-target", "--yes")
+    made.run_until_head()
+    made.assert_equal("t")
 
 
 # -- states of an older version ------------------------------------------------------------------------------------------------

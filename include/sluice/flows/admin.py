@@ -6,6 +6,7 @@ import getpass
 import json
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -266,7 +267,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         held = checkpoint.batch if checkpoint else process.began
         first = from_batch or held + 1
         store = runtime.store
-        batches = [_known_again(runtime, store, number) for number in range(first, process.batch + 1)]
+        batches = [_known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
         if not batches:
             return Plan("redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",))
         plan = Plan(
@@ -283,18 +284,24 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
     return plan
 
 
-def _known_again(runtime: Runtime, store: SegmentStore, number: int) -> Batch:
+def _known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
+    """Batch ``number``, as ZooKeeper or else the store has it. Raises SegmentError if a file of it is not there."""
     with runtime.state() as state:
         batch = state.batch(number)
+    manifest = None
+    if batch is None or not batch.dropped:
+        with suppress(SegmentError):
+            manifest = manifest_of(runtime, store, number)
+        if manifest is None or not all(store.exists(file.path) for file in manifest.files):
+            raise SegmentError(
+                f"batch {number} is no longer stored",
+                where=store.uri,
+                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
+                "else the target needs a new copy of the source's tables, or a backup that is not older than the retained segments",
+            )
     if batch:
         return batch
-    manifest = manifest_of(runtime, store, number)
-    if manifest is None:
-        raise SegmentError(
-            f"batch {number} is no longer stored",
-            where=store.uri,
-            hint="the target needs a new copy of the source's tables, or a backup that is not older than the retained segments",
-        )
+    assert manifest is not None
     return Batch(
         number=BatchNumber(number),
         epoch=Epoch(manifest.epoch),
