@@ -159,10 +159,10 @@ def databases(made: Case, fresh_schema: Any) -> str:
         )
     made.source.execute(
         f"CREATE TABLE `{other}`.t (id INT PRIMARY KEY)", f"INSERT INTO `{other}`.t VALUES (1), (2)",
-        f"CREATE TABLE `{other}`.child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES t (id))", f"INSERT INTO `{other}`.child VALUES (1)",
+        f"CREATE TABLE `{other}`.child (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES `{other}`.t (id))", f"INSERT INTO `{other}`.child VALUES (1)",
     )  # fmt: skip
     made.run_until_head()
-    assert made.target.execute(f"SELECT COUNT(*) FROM `{other}`.child") == ((1,),)
+    assert made.target.execute(f"SELECT COUNT(*) FROM `{other}`.child")[0][0] == 1
     return other
 
 
