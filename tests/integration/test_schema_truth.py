@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from typing import Any
 
 import pymysql
@@ -91,7 +92,7 @@ class Truth:
             said = comparable(folded) if folded else self.state.why_unknown(table)
             is_ = comparable(truth) if truth else None
             if said != is_:
-                found.append((sql, table.table, *_differing(said, is_)))
+                found.append((sql, table.table, *differing(said, is_)))
                 if truth is not None:  # so that one mistake is told once
                     self.state.put(truth)
                 else:
@@ -99,7 +100,7 @@ class Truth:
         return found
 
 
-def _differing(said: Any, truth: Any) -> tuple[Any, Any]:
+def differing(said: Any, truth: Any) -> tuple[Any, Any]:
     """The parts of two descriptions that differ."""
     if not isinstance(said, dict) or not isinstance(truth, dict):
         return said, truth
@@ -110,17 +111,25 @@ def _differing(said: Any, truth: Any) -> tuple[Any, Any]:
     return {n: said[n] for n in names}, {n: truth[n] for n in names}
 
 
+def _printed(text: str) -> str:
+    """As information_schema prints it, which has no characters of four bytes."""
+    return re.sub("[\U00010000-\U0010ffff]", "?", text)
+
+
 def comparable(table: TableDefinition) -> dict[str, Any]:
     """What both ways of knowing a table must agree on."""
     return {
         "columns": [
             (
-                c.name, c.type, c.nullable, c.charset, c.collation, c.labels, bool(c.generated), c.stored if c.generated else False, c.invisible,
+                c.name, _printed(c.type), c.nullable, c.charset, c.collation, tuple(map(_printed, c.labels)), bool(c.generated),
+                c.stored if c.generated else False, c.invisible,
                 c.auto_increment, c.comment, c.compressed, c.default is not None,
             )
             for c in table.columns
         ],
         "unique": sorted((i.name.lower(), tuple((n.lower(), p) for n, p in i.columns)) for i in table.indexes if i.unique),
+        "keys": sorted((i.name.lower(), tuple((n.lower(), p) for n, p in i.columns)) for i in table.indexes if not i.unique),
+        "comment": table.comment,
         "row_key": table.row_key,
         "collation": table.collation,
     }  # fmt: skip

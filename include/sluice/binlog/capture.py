@@ -45,6 +45,7 @@ from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
+from sluice.schema.lexer import Dialect
 from sluice.schema.state import SchemaState
 
 _log = structlog.get_logger()
@@ -341,6 +342,7 @@ class _Session(Generic[M]):
         self.limits = limits
         self.batch = batch
         self.catalog = catalog
+        self._mariadb = mariadb
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(
@@ -373,32 +375,34 @@ class _Session(Generic[M]):
         query = statement.query
         wants = self.selection.wants
         changes: list[TableChange] = []
+        sql, sql_mode = query.sql, parse_status(query.status).sql_mode
         if self.catalog.tracker is not None:
+            sql = self.catalog.tracker.text(query)
             changes = self.catalog.tracker.statement(statement)
             if changes:
                 self.scanner.definitions_changed()
         known = [
             c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
         ]
-        for effect in look_at(query.sql, query.schema):
+        for effect in look_at(sql, query.schema, Dialect(self._mariadb, 0, sql_mode)):
             touched = [table for table in effect.tables if wants(table)]
-            if effect.kind is Effect.ROWS and (touched or effect.unclear):
+            if effect.kind is Effect.ROWS and touched:
                 raise UnknownEvent(
-                    f"a statement that changes rows stands in the log without its rows: {query.sql[:120]}",
+                    f"a statement that changes rows stands in the log without its rows: {sql[:120]}",
                     where=str(statement.position),
                     hint=f"a session set binlog_format to STATEMENT: set it back to ROW; {AROUND}",
                 )
-            named = effect.kind is Effect.DEFINITION and (touched or effect.unclear)
+            named = effect.kind is Effect.DEFINITION and touched
             if (named or known) and self.selection.ddl:
                 self.batch.open().note_ddl(
                     position=statement.position,
                     schema=query.schema,
                     table=touched[0] if touched else None,
-                    sql=query.sql,
+                    sql=sql,
                     seq=statement.seq,
                     gtid=statement.gtid,
                     commit_time_us=statement.commit_us,
-                    sql_mode=parse_status(query.status).sql_mode,
+                    sql_mode=sql_mode,
                     changes=known,
                 )
                 self.statements += 1

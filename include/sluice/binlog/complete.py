@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import MAX_BYTES
 from sluice.errors import DecodeError
+from sluice.schema.charsets import MAX_BYTES
 from sluice.schema.definitions import ColumnDefinition, TableDefinition
 
 _INTEGERS = {"tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "bigint": t.LONGLONG}

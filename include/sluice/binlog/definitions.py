@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import UTF8, tables_of
 from sluice.binlog.connection import rows_of
 from sluice.binlog.plan import BINARY_COLLATION, TablePlan, plan_table
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.schema.charsets import UTF8, tables_of
 
 _COLUMNS = (
     "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "

@@ -12,6 +12,7 @@ import pymysql
 
 from sluice.binlog.connection import ServerInfo, rows_of
 from sluice.binlog.selection import SYSTEM_SCHEMAS
+from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.tables import TableId, quoted_table
 from sluice.schema.collations import Collations
 from sluice.schema.columns import read_type
@@ -19,7 +20,7 @@ from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, Inde
 from sluice.schema.lexer import Dialect
 from sluice.schema.reader import Reader
 from sluice.schema.state import SchemaState
-from sluice.schema.types import GEOMETRIES, Flavour, labelled
+from sluice.schema.types import Flavour, labelled, stored_label
 
 # ruff: noqa: S608 - schema and table names go in as parameters
 
@@ -64,8 +65,11 @@ def read_state(connection: Any, info: ServerInfo) -> SchemaState:
     state = SchemaState(flavour, _timestamps_explicit(connection), str(collation))
     for database in read_databases(connection):
         state.put_database(database)
-    for table in read_tables(connection, flavour):
+    broken: dict[TableId, str] = {}
+    for table in read_tables(connection, flavour, broken=broken):
         state.put(table)
+    for table_id, why in broken.items():
+        state.lose(table_id, Unknown(why))
     for schema, name in _versioned(connection):
         state.lose(TableId(schema, name), Unknown("system-versioned tables have columns that no statement names"))
     state.touched.clear()
@@ -90,8 +94,17 @@ def read_databases(connection: Any) -> list[DatabaseDefinition]:
     ]
 
 
-def read_tables(connection: Any, flavour: Flavour, tables: Sequence[TableId] | None = None) -> list[TableDefinition]:
-    """Definitions of the named tables (those that exist), or of all."""
+def read_tables(
+    connection: Any,
+    flavour: Flavour,
+    tables: Sequence[TableId] | None = None,
+    *,
+    broken: dict[TableId, str] | None = None,
+) -> list[TableDefinition]:
+    """Definitions of the named tables (those that exist), or of all.
+
+    ``broken`` takes the tables that are not understood, with the reason; without it they raise DecodeError or UnsupportedType.
+    """
     where, names = _where(tables)
     heads = {
         TableId(str(schema), str(name)): (str(collation or ""), str(engine or ""), str(comment or ""))
@@ -111,17 +124,23 @@ def read_tables(connection: Any, flavour: Flavour, tables: Sequence[TableId] | N
         names,
     ):
         table = TableId(str(row[0]), str(row[1]))
-        if table in heads:
+        if table not in heads:
+            continue
+        try:
             columns[table].append((int(row[2]), _column(row[3:], flavour)))
+        except (DecodeError, UnsupportedType) as error:
+            if broken is None:
+                raise type(error)(f"the definition of {table} is not understood: {error.message}") from error
+            broken[table] = error.message
+            del heads[table]
     indexes = _indexes(connection, where, names)
     found = []
     for table, (collation, engine, comment) in heads.items():
         ordered = tuple(column for _, column in sorted(columns[table], key=lambda item: item[0]))
         if not ordered:
             continue
-        shapes = {column.name for column in ordered if column.family in GEOMETRIES}
         charset = flavour.collations.charset_of.get(collation, "")
-        keys = tuple(_without_prefix(index, shapes) for index in indexes.get(table, ()))
+        keys = tuple(indexes.get(table, ()))
         definition = TableDefinition(table, ordered, keys, charset, collation, engine, comment)
         found.append(_in_key_order(connection, definition))
     return found
@@ -152,15 +171,18 @@ def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
     labels: tuple[str, ...] = ()
     family = kind.partition("(")[0].split(" ")[0]
     if family in {"enum", "set"}:
-        labels = read_type(Reader(kind, "", Dialect(flavour.mariadb, flavour.version))).labels
+        written = read_type(Reader(kind, "", Dialect(flavour.mariadb, flavour.version))).labels
+        if not all(isinstance(label, str) for label in written):  # printed without the zeros of its bytes
+            raise DecodeError(f"column {name} has a label that the server cannot print")
+        labels = tuple(stored_label(label, charset or "binary") for label in written)
         kind = labelled(family, labels)
     on_update = re.search(r"ON UPDATE (\S+)", extra or "", re.I)
     return ColumnDefinition(
         name=str(name),
         type=kind,
         nullable=nullable == "YES",
-        charset=charset,
-        collation=collation,
+        charset=charset or ("binary" if labels else None),  # MySQL leaves it out for labels that are bytes
+        collation=collation or ("binary" if labels else None),
         labels=labels,
         default=_default(default, family, extra_, expression, flavour),
         generated=f"({expression})" if expression else None,
@@ -206,11 +228,6 @@ def _indexes(connection: Any, where: str, names: Sequence[str]) -> dict[TableId,
         ]
         for table, indexes in parts.items()
     }
-
-
-def _without_prefix(index: IndexDefinition, shapes: set[str]) -> IndexDefinition:
-    """The server prints a length for geometry that nobody declared."""
-    return replace(index, columns=tuple((name, 0 if name in shapes else prefix) for name, prefix in index.columns))
 
 
 def _in_key_order(connection: Any, table: TableDefinition) -> TableDefinition:

@@ -18,6 +18,7 @@ from sluice.binlog.plan import TablePlan
 from sluice.binlog.readers import SEQ_STEP, Piece
 from sluice.binlog.scanner import Scanner, Statement
 from sluice.binlog.selection import Selection
+from sluice.binlog.sessions import parse_status
 from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import LogStream
 from sluice.binlog.tablemap import TableMap
@@ -25,6 +26,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
+from sluice.schema.lexer import Dialect
 from sluice.schema.state import SchemaState
 
 _STEP_S = 0.5
@@ -161,7 +163,8 @@ class PieceReading:
 
     def _statement(self, statement: Statement) -> bool:
         query = statement.query
-        if any(effect.kind is not Effect.NONE or effect.unclear for effect in look_at(query.sql, query.schema)):
+        dialect = Dialect(self._mariadb, 0, parse_status(query.status).sql_mode)
+        if any(effect.kind is not Effect.NONE for effect in look_at(query.sql, query.schema, dialect)):
             raise _InTurn("a statement that changes definitions or rows")
         return False
 

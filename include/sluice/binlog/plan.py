@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import MAX_BYTES, decode_bytes, is_known
 from sluice.binlog.ways import AROUND
 from sluice.errors import UnsupportedType
 from sluice.model.tables import Column, ColumnKind, TableSchema
+from sluice.schema.charsets import MAX_BYTES, decode_bytes, is_known
 from sluice.schema.definitions import TableDefinition
 
 K = ColumnKind

@@ -21,12 +21,17 @@ class SessionStatus:
     """Numbers as the log has them; None: not said. Collations are ids."""
 
     sql_mode: int = 0
+    flags: int = 0
     client_collation: int | None = None
     server_collation: int | None = None
     timestamps_explicit: bool | None = None
     utf8mb4_collation: int | None = None
     default_collations: tuple[tuple[int, int], ...] = ()
     """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by default)."""
+
+
+EXPLICIT_TIMESTAMPS = 1 << 24
+"""MariaDB 10.10 and later say in ``flags`` whether explicit_defaults_for_timestamp was on."""
 
 
 def parse_status(data: bytes) -> SessionStatus:
@@ -56,6 +61,7 @@ def parse_status(data: bytes) -> SessionStatus:
     charsets = struct.unpack("<HHH", found[4]) if len(found.get(4, b"")) == 6 else None
     return SessionStatus(
         sql_mode=int.from_bytes(found.get(1, b""), "little"),
+        flags=int.from_bytes(found.get(0, b""), "little"),
         client_collation=charsets[0] if charsets else None,
         server_collation=charsets[2] if charsets else None,
         timestamps_explicit=bool(found[16][0]) if found.get(16) else None,

@@ -22,7 +22,7 @@ from sluice.binlog.lookahead import statements_between
 from sluice.binlog.scanner import Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.sessions import parse_status
-from sluice.binlog.statements import named_tables, plain_sql
+from sluice.binlog.statements import named_tables
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SchemaUnknown, SourceUnavailable
 from sluice.model.positions import Position
@@ -152,11 +152,7 @@ def _concerned(state: SchemaState, sql: str, schema: str, sql_mode: int) -> list
     try:
         changes: list[TableChange] = scratch.fold(sql, schema, Session(sql_mode))
     except DecodeError:
-        return [
-            t
-            for t in named_tables(plain_sql(sql), schema)
-            if state.find(t) is not None or state.why_unknown(t) is not None
-        ]
+        return [t for t in named_tables(sql, schema) if state.find(t) is not None or state.why_unknown(t) is not None]
     tables: list[TableId] = []
     for change in changes:
         if change.table.table == "":

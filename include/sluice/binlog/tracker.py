@@ -8,20 +8,24 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from sluice.binlog import tablemap as t
-from sluice.binlog.charsets import decode_bytes
 from sluice.binlog.complete import complete
+from sluice.binlog.events import Query
 from sluice.binlog.scanner import Statement
-from sluice.binlog.sessions import parse_status
-from sluice.binlog.statements import named_tables, plain_sql
-from sluice.errors import DecodeError, SchemaUnknown
+from sluice.binlog.sessions import EXPLICIT_TIMESTAMPS, SessionStatus, parse_status
+from sluice.binlog.statements import named_tables
+from sluice.errors import DecodeError, SchemaUnknown, UnsupportedType
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.schema.changes import ChangeKind, TableChange
+from sluice.schema.charsets import UTF8, decode_bytes
 from sluice.schema.definitions import TableDefinition, Unknown
-from sluice.schema.state import SchemaState, Session
+from sluice.schema.state import SchemaState, Session, storable
 
 _log = structlog.get_logger()
 
+
+_SAYS_TIMESTAMPS = 101002
+"""The version of MariaDB from which the log says it."""
 
 Rereader = Callable[[TableId, Position], TableDefinition]
 """Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
@@ -81,26 +85,32 @@ class SchemaTracker:
         names = self._collations()
         session = Session(
             status.sql_mode,
-            status.timestamps_explicit,
+            self._timestamps_explicit(status),
             names.get(status.server_collation or 0, (None,))[0],
             names.get(status.utf8mb4_collation or 0, (None,))[0],
             tuple((names[a][1], names[b][0]) for a, b in status.default_collations if a in names and b in names),
+            names.get(status.client_collation or 0, ("", "utf8mb4"))[1],
         )
-        sql = query.sql
-        charset = names.get(status.client_collation or 0, ("", "utf8mb4"))[1]
-        if not query.raw.isascii():
-            try:
-                sql = decode_bytes(query.raw, charset)
-            except (LookupError, UnicodeDecodeError):
-                _log.warning("statement_charset", charset=charset, position=where)
+        sql = _text(query, session.charset)
         try:
             return self.state.fold(sql, query.schema, session, where)
         except DecodeError as error:
-            return self._not_understood(sql, query.schema, where, error.message)
+            return self._not_understood(storable(sql), query.schema, where, storable(error.message))
+
+    def _timestamps_explicit(self, status: SessionStatus) -> bool | None:
+        flavour = self.state.flavour
+        if flavour.mariadb and flavour.version >= _SAYS_TIMESTAMPS:
+            return bool(status.flags & EXPLICIT_TIMESTAMPS)
+        return status.timestamps_explicit
+
+    def text(self, query: Query) -> str:
+        """A statement as text that can be stored and run again: in the log it has the session's charset."""
+        status = parse_status(query.status)
+        return storable(_text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
 
     def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
         changes = []
-        for table in named_tables(plain_sql(sql), schema):
+        for table in named_tables(sql, schema):
             before = self.state.find(table)
             if before is not None or self.state.why_unknown(table) is not None:
                 self.state.lose(table, Unknown(why, where, sql[:2000]))
@@ -133,6 +143,16 @@ class SchemaTracker:
                 where=where,
                 hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and `sluice schema reload` mend it",
             ) from error
+
+
+def _text(query: Query, charset: str) -> str:
+    """The statement; what is no character of the session's charset (a literal of another one) as lone surrogates."""
+    if query.raw.isascii():
+        return query.sql
+    try:
+        return decode_bytes(query.raw, charset)
+    except (LookupError, UnicodeDecodeError, UnsupportedType):
+        return query.raw.decode("utf-8", "surrogateescape") if charset in UTF8 else query.sql
 
 
 def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.binlog.charsets import UTF8, decode_bytes, tables_of
 from sluice.binlog.raw import kernel
 from sluice.binlog.ways import AROUND
 from sluice.errors import DecodeError
+from sluice.schema.charsets import UTF8, decode_bytes, tables_of
 
 _Array = np.ndarray[Any, Any]
 

@@ -6,17 +6,17 @@ was; names behind AFTER are those of the table as it becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.schema import statements as s
-from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition
-from sluice.schema.types import CHARACTER, TEXTS, Flavour, converted_text, stored_type
+from sluice.schema.collations import DEFAULT
+from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
+from sluice.schema.keys import kept_indexes, with_keys
+from sluice.schema.types import BLOBS, CHARACTER, GEOMETRIES, TEXTS, Flavour, converted_text, stored_type, varying
 
-_UNNAMED_EXPRESSION = "functional_index"
-_NO_LIST = {"foreign", "check"}
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 
 
@@ -41,8 +41,15 @@ def create_table(
     )
     if not timestamps_explicit:
         table = _implied_defaults(table)
-    specs = [key for column in statement.columns for key in _column_keys(column)]
-    return _with_keys(table, [*specs, *statement.indexes])
+    return with_keys(table, _written_keys(statement, flavour), flavour)
+
+
+def _written_keys(statement: s.CreateTable, flavour: Flavour) -> list[s.IndexSpec]:
+    """All keys in the order in which they are written, on which the names that the server makes up depend."""
+    keys: list[s.IndexSpec] = []
+    for item in statement.order or (*statement.columns, *statement.indexes):
+        keys += [item] if isinstance(item, s.IndexSpec) else _column_keys(item, flavour)
+    return keys
 
 
 def like(model: TableDefinition, table: TableId) -> TableDefinition:
@@ -76,7 +83,7 @@ def alter_table(
     default = (table.charset, table.collation)
     columns: list[ColumnDefinition] = []
     moved: list[tuple[ColumnDefinition, s.Place | None]] = []
-    new_names: dict[str, str] = {}
+    became: dict[str, tuple[str, bool]] = {}
     for column in table.columns:
         key = column.name.lower()
         if key in dropped:
@@ -84,13 +91,13 @@ def alter_table(
         change = changes.get(key)
         if change is not None:
             made = _column(change.column, default, flavour, timestamps_explicit)
-            new_names[key] = made.name
+            became[key] = (made.name, True)
             if change.place is None:
                 columns.append(made)
             continue
         made = replace(column, name=renamed.get(key, column.name))
-        new_names[key] = made.name
-        columns.append(_altered(made, key, actions))
+        became[key] = (made.name, False)
+        columns.append(_altered(made, key, actions, flavour))
     for action in actions:
         if isinstance(action, s.AddColumn):
             if action.if_not_exists and action.column.name.lower() in known:
@@ -100,16 +107,21 @@ def alter_table(
             moved.append((_column(action.column, default, flavour, timestamps_explicit), action.place))
     for column, place in moved:
         columns.insert(_where(columns, place, table.table), column)
-    columns = [
-        _converted(c, a, database, flavour) if isinstance(a, s.ConvertCharset) else c
-        for c in columns
-        for a in [_convert(actions)]
-    ]
-    indexes = _kept_indexes(table.indexes, new_names, dropped, actions)
+    conversion = _convert(actions)
+    if conversion is not None:
+        olds = {new.lower(): (table.column(old), changed) for old, (new, changed) in became.items()}
+        columns = [_converted(c, olds.get(c.name.lower()), conversion, database, flavour) for c in columns]
+    by_name = {column.name.lower(): column for column in columns}
+    there = {
+        old: (by_name[new.lower()], changed or conversion is not None)
+        for old, (new, changed) in became.items()
+        if new.lower() in by_name
+    }
+    indexes = kept_indexes(table, there, actions, flavour)
     table = replace(table, columns=tuple(columns), indexes=tuple(indexes))
     if not timestamps_explicit:
         table = _implied_defaults(table)
-    return _with_keys(table, _new_keys(actions, known))
+    return with_keys(table, _new_keys(actions, known, flavour), flavour)
 
 
 def _implied_defaults(table: TableDefinition) -> TableDefinition:
@@ -148,9 +160,9 @@ def _options(
                 raise DecodeError("system-versioned tables have columns that no statement names")
             charset, collation = table.charset, table.collation
             if options.charset or options.collation:
-                charset, collation = flavour.collations.resolve(
-                    options.charset, options.collation, (charset, collation)
-                )
+                default = (options.charset or "").lower() == DEFAULT
+                otherwise = (database.charset, database.collation) if default else (charset, collation)
+                charset, collation = flavour.collations.resolve(options.charset, options.collation, otherwise)
             table = replace(
                 table,
                 charset=charset,
@@ -169,37 +181,68 @@ def _conversion(action: s.ConvertCharset, database: DatabaseDefinition, flavour:
     return flavour.collations.resolve(action.charset, action.collation, otherwise)
 
 
-def _altered(column: ColumnDefinition, old_name: str, actions: Sequence[s.Action]) -> ColumnDefinition:
+def _altered(
+    column: ColumnDefinition, old_name: str, actions: Sequence[s.Action], flavour: Flavour
+) -> ColumnDefinition:
     for action in actions:
         if isinstance(action, s.AlterColumn) and action.name.lower() == old_name:
-            if action.touches_default:
-                column = replace(column, default=action.default)
+            if action.touches_default and column.generated is None:
+                column = replace(column, default=_kept_default(action.default, column.family, flavour))
             if action.invisible is not None:
                 column = replace(column, invisible=action.invisible)
     return column
 
 
+def _kept_default(default: str | None, family: str, flavour: Flavour) -> str | None:
+    """MySQL takes a literal as default of a BLOB, where it is not strict, and forgets it."""
+    forgets = not flavour.mariadb and (family in TEXTS or family in BLOBS or family == "json" or family in GEOMETRIES)
+    return None if forgets and default is not None and not default.startswith("(") else default
+
+
 def _converted(
-    column: ColumnDefinition, action: s.ConvertCharset, database: DatabaseDefinition, flavour: Flavour
+    column: ColumnDefinition,
+    old: tuple[ColumnDefinition, bool] | None,
+    action: s.ConvertCharset,
+    database: DatabaseDefinition,
+    flavour: Flavour,
 ) -> ColumnDefinition:
-    if column.charset is None:
+    """A column after CONVERT TO. ``old``: as it was, and whether the statement changes it by name, too; None: it is new."""
+    if column.charset is None or column.charset == "binary":
         return column
     charset, collation = _conversion(action, database, flavour)
     family = column.family
     if (
         column.labels
         and charset != column.charset
-        and not (all(label.isascii() for label in column.labels) and _WIDE.isdisjoint({charset, column.charset}))
+        and not (
+            all(
+                label.isascii() and "?" not in label for label in column.labels
+            )  # ? may stand for what cannot be printed
+            and _WIDE.isdisjoint({charset, column.charset})
+        )
     ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
         raise DecodeError(f"the labels of {column.name} become others when the server converts them")
     if charset == "binary" and family in CHARACTER:
         blank = {"char": "binary", "varchar": "varbinary"}.get(family, family.replace("text", "blob"))
         return replace(column, type=column.type.replace(family, blank, 1), charset=None, collation=None)
     kind = column.type
-    if family in TEXTS:
-        sizes = flavour.collations
-        kind = converted_text(family, sizes.max_bytes(column.charset), sizes.max_bytes(charset))
+    if family in TEXTS and old is not None:
+        kind = _converted_size(column, *old, charset, flavour)
+    elif family == "varchar":
+        kind = varying("varchar", column.arguments[0], charset, flavour)
     return replace(column, type=kind, charset=charset, collation=collation)
+
+
+def _converted_size(
+    column: ColumnDefinition, old: ColumnDefinition, changed: bool, charset: str, flavour: Flavour
+) -> str:
+    """The TEXT type that CONVERT TO gives a column. MySQL goes by the old one's size even where the statement names another (tried)."""
+    if changed and flavour.mariadb:
+        return column.type
+    was = TEXTS[BLOBS.index(old.family)] if old.family in BLOBS else old.family
+    if was not in TEXTS:
+        return TEXTS[0]
+    return converted_text(was, flavour.collations.max_bytes(old.charset), flavour.collations.max_bytes(charset))
 
 
 def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: TableId) -> int:
@@ -213,24 +256,7 @@ def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: Ta
     raise DecodeError(f"table {table} has no column {place.after!r}")
 
 
-def _kept_indexes(
-    indexes: Iterable[IndexDefinition], new_names: dict[str, str], dropped: set[str], actions: Sequence[s.Action]
-) -> list[IndexDefinition]:
-    gone = {a.name.lower() for a in actions if isinstance(a, s.DropIndex | s.DropConstraint)}
-    renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameIndex)}
-    kept = []
-    for index in indexes:
-        if index.name.lower() in gone:
-            continue
-        parts = tuple(
-            (new_names.get(name.lower(), name), prefix) for name, prefix in index.columns if name.lower() not in dropped
-        )
-        if parts:
-            kept.append(replace(index, name=renamed.get(index.name.lower(), index.name), columns=parts))
-    return kept
-
-
-def _new_keys(actions: Sequence[s.Action], known: set[str]) -> list[s.IndexSpec]:
+def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour) -> list[s.IndexSpec]:
     keys = []
     for action in actions:
         if isinstance(action, s.AddIndex):
@@ -238,68 +264,17 @@ def _new_keys(actions: Sequence[s.Action], known: set[str]) -> list[s.IndexSpec]
         elif isinstance(action, s.ChangeColumn) or (
             isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in known)
         ):
-            keys += _column_keys(action.column)
+            keys += _column_keys(action.column, flavour)
     return keys
 
 
-def _column_keys(column: s.ColumnSpec) -> list[s.IndexSpec]:
-    return [
-        s.IndexSpec(kind, "PRIMARY" if kind == "primary" else "", ((column.name, 0),))
-        for kind in dict.fromkeys(column.keys)
-    ]
-
-
-def _with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec]) -> TableDefinition:
-    """Adds keys: names made up where none is given, the primary key first, its columns not null."""
-    indexes = list(table.indexes)
-    for spec in specs:
-        if spec.kind in _NO_LIST:
-            continue
-        taken = {index.name.lower() for index in indexes}
-        if spec.kind == "primary" and "primary" in taken:
-            if spec.if_not_exists:
-                continue
-            raise DecodeError(f"table {table.table} has a primary key already")
-        if spec.name and spec.name.lower() in taken and spec.if_not_exists:
-            continue
-        parts = []
-        for name, prefix in spec.columns:
-            if name:
-                try:
-                    name = table.column(name).name
-                except KeyError:
-                    raise DecodeError(f"table {table.table} has no column {name!r}") from None
-            parts.append((name, prefix))
-        name = spec.name or _made_up(parts[0][0] or _UNNAMED_EXPRESSION, taken)
-        unique = spec.kind in {"primary", "unique"}
-        index = IndexDefinition(name, tuple(parts), unique, "index" if unique else spec.kind)
-        indexes.insert(0 if spec.kind == "primary" else len(indexes), index)
-    key = {name.lower() for index in indexes if index.primary for name, _ in index.columns}
-    columns = tuple(
-        replace(column, nullable=False) if column.name.lower() in key and column.nullable else column
-        for column in table.columns
-    )
-    table = replace(table, columns=columns)
-    return replace(table, indexes=tuple(sorted(indexes, key=lambda index: _rank(index, table))))
-
-
-def _rank(index: IndexDefinition, table: TableDefinition) -> tuple[bool, ...]:
-    """The order in which the server keeps keys, and so the unique key that it picks where there is no primary one (``sort_keys``)."""
-    nullable = any(not name or table.column(name).nullable for name, _ in index.columns)
-    partial = any(prefix for _, prefix in index.columns)
-    return (
-        not index.primary,
-        not index.unique,
-        index.unique and nullable,
-        index.unique and partial,
-        index.kind == "fulltext",
-    )
-
-
-def _made_up(base: str, taken: set[str]) -> str:
-    if base.lower() not in taken and base.lower() != "primary":
-        return base
-    return next(name for number in range(2, 1000) if (name := f"{base}_{number}").lower() not in taken)
+def _column_keys(column: s.ColumnSpec, flavour: Flavour) -> list[s.IndexSpec]:
+    kinds = list(dict.fromkeys(column.keys))
+    if flavour.mariadb and {"primary", "unique"} <= set(kinds):
+        kinds.remove("unique")  # MySQL makes both
+    if "foreign" in kinds and flavour.version and flavour.version < (100500 if flavour.mariadb else 90000):
+        kinds.remove("foreign")  # read and forgotten by older ones
+    return [s.IndexSpec(kind, "PRIMARY" if kind == "primary" else "", ((column.name, 0),)) for kind in kinds]
 
 
 def _column(
@@ -307,7 +282,8 @@ def _column(
 ) -> ColumnDefinition:
     stored = stored_type(spec.type, default, flavour)
     nullable = spec.nullable
-    default_text, on_update = spec.default, spec.on_update
+    family = stored.type.partition("(")[0]
+    default_text, on_update = _kept_default(spec.default, family, flavour), spec.on_update
     if nullable is None:
         implied = stored.type.startswith("timestamp") and not timestamps_explicit and spec.generated is None
         nullable = not (implied or spec.auto_increment or "primary" in spec.keys)

@@ -8,6 +8,9 @@ from typing import Any
 
 from sluice.errors import UnsupportedType
 
+DEFAULT = "default"
+"""What MariaDB takes for a name: the charset of the database, the collation that the charset has by default."""
+
 
 @dataclass(frozen=True)
 class Collations:
@@ -45,8 +48,11 @@ class Collations:
         raise UnsupportedType(f"collation {name!r} is not one the server lists")
 
     def resolve(self, charset: str | None, collation: str | None, otherwise: tuple[str, str]) -> tuple[str, str]:
-        """(charset, collation) from what a definition says; ``otherwise`` where it says nothing. Raises UnsupportedType."""
-        named = self.charset(charset) if charset else None
+        """(charset, collation) from what a definition says; ``otherwise`` where it says nothing, or DEFAULT. Raises UnsupportedType."""
+        named = self.charset(charset) if charset and charset.lower() != DEFAULT else None
+        if collation and collation.lower() == DEFAULT:
+            of = named or otherwise[0]
+            return of, self.default_of[of] if of else otherwise[1]
         if collation:
             found = self.collation(collation, named or otherwise[0])
             return self.charset_of[found], found

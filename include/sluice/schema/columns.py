@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.schema.charsets import decoded
 from sluice.schema.lexer import Kind
 from sluice.schema.reader import Reader
 from sluice.schema.statements import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
@@ -21,14 +22,14 @@ def read_type(r: Reader) -> TypeSpec:
     if r.peek().kind not in {Kind.WORD, Kind.NAME}:
         raise r.stuck("expected a type")
     name, charset = _type_name(r)
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | bytes, ...] = ()
     arguments: tuple[int, ...] = ()
     if name in {"bool", "boolean"}:
         name, arguments = "tinyint", (1,)
     elif name in _LABELLED:
         labels = _labels(r)
     elif r.accept("("):
-        numbers = [r.number()]
+        numbers = [r.length()]
         while r.accept(","):
             numbers.append(r.number())
         if r.accept_any("BYTE", "CHAR") == "" and r.peek().upper not in {")"}:
@@ -46,7 +47,7 @@ def read_type(r: Reader) -> TypeSpec:
         elif word == "BINARY":
             r.next()
             binary = True
-        elif word in {"ASCII", "UNICODE", "BYTE"} and name not in {"enum"}:
+        elif word in {"ASCII", "UNICODE", "BYTE"}:
             r.next()
             charset = {"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}[word]
         elif word == "COMPRESSED" and r.dialect.mariadb:
@@ -61,7 +62,9 @@ def read_type(r: Reader) -> TypeSpec:
             collation = r.word_or_string()
         else:
             break
-    return TypeSpec(name, arguments, labels, unsigned, zerofill, charset, collation, binary, compressed)
+    return TypeSpec(
+        name, arguments, labels, r.dialect.charset, unsigned, zerofill, charset, collation, binary, compressed
+    )
 
 
 def _type_name(r: Reader) -> tuple[str, str | None]:
@@ -93,22 +96,37 @@ def _type_name(r: Reader) -> tuple[str, str | None]:
     return word, charset
 
 
-def _labels(r: Reader) -> tuple[str, ...]:
+def _labels(r: Reader) -> tuple[str | bytes, ...]:
     r.expect("(")
-    labels = []
+    labels: list[str | bytes] = []
     while True:
-        token = r.next()
-        if token.kind is Kind.WORD and token.text.startswith("_") and r.peek().kind in {Kind.STRING, Kind.HEX}:
-            token = r.next()
-        if token.kind is Kind.STRING:
-            labels.append(token.text.rstrip(" "))
-        elif token.kind is Kind.HEX:
-            labels.append(bytes.fromhex(token.text).decode("utf-8", "surrogateescape"))
-        else:
-            raise r.stuck("expected a label")
+        labels.append(_label(r))
         if not r.accept(","):
             r.expect(")")
             return tuple(labels)
+
+
+def _label(r: Reader) -> str | bytes:
+    """A label: text, or the bytes it has in the column's charset."""
+    token = r.next()
+    introducer = ""
+    if token.kind is Kind.WORD and r.peek().kind in {Kind.STRING, Kind.HEX, Kind.BITS}:
+        if token.text.startswith("_"):
+            introducer = token.text[1:].lower()
+        elif token.upper != "N":
+            raise r.stuck("expected a label")
+        token = r.next()
+    if token.kind is Kind.HEX:
+        data = bytes.fromhex(token.text if len(token.text) % 2 == 0 else "0" + token.text)
+    elif token.kind is Kind.BITS:
+        data = int(token.text or "0", 2).to_bytes((len(token.text) + 7) // 8, "big")
+    elif token.kind is Kind.STRING and introducer:
+        data = r.literal_bytes(token)
+    elif token.kind is Kind.STRING:
+        return token.text
+    else:
+        raise r.stuck("expected a label")
+    return data if introducer in {"", "binary"} else decoded(data, introducer)
 
 
 def read_charset(r: Reader) -> str | None:
@@ -184,6 +202,7 @@ def _attribute(r: Reader, column: ColumnSpec) -> bool:
             r.next()
     elif r.sees("REFERENCES"):
         _skip_references(r)
+        column.keys.append("foreign")
     elif r.sees("CONSTRAINT") or r.sees("CHECK"):
         if r.accept("CONSTRAINT") and not r.sees("CHECK"):
             r.identifier()

@@ -55,12 +55,16 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True)
 class IndexDefinition:
-    """An index. ``columns``: (name, prefix in characters or 0) in order; name "" for an expression. The primary key is called PRIMARY."""
+    """An index. ``columns``: (name, prefix in characters or 0) in order; name "" for an expression. The primary key is called PRIMARY.
+
+    ``generated``: made by the server for a foreign key; it goes when another key begins with its columns. ``information_schema`` doesn't say.
+    """
 
     name: str
     columns: tuple[tuple[str, int], ...]
     unique: bool = False
     kind: str = "index"
+    generated: bool = False
 
     @property
     def primary(self) -> bool:

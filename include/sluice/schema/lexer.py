@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -44,11 +45,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Which server, and how its session read quotes. ``version``: 80403 for 8.4.3, 101105 for MariaDB 10.11.5; 0: the newest."""
+    """Which server, and how its session read quotes. ``version``: 80403 for 8.4.3, 101105 for MariaDB 10.11.5; 0: the newest.
+
+    ``charset``: of the session, in which the statement was sent.
+    """
 
     mariadb: bool = False
     version: int = 0
     sql_mode: int = 0
+    charset: str = "utf8mb4"
 
     def runs(self, maker: str, number: str) -> bool:
         """True if this server executes what stands in ``/*!number`` (``maker``: ``""`` or ``M``)."""
@@ -62,26 +67,43 @@ class Dialect:
         return not self.version or self.version >= wanted
 
 
-_SPACE = re.compile(r"\s+")
-_PLAIN_COMMENT = re.compile(r"--(?=\s|$)[^\n]*|#[^\n]*")
-_WORD = re.compile(r"[A-Za-z0-9_$\u0080-\U0010ffff]+")
-_NUMBER = re.compile(r"(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?![A-Za-z0-9_$\u0080-\U0010ffff])")
-_VERSIONED = re.compile(r"/\*(M?)!(\d{5,6})?")
-_HEX = re.compile(r"0x[0-9A-Fa-f]+(?![A-Za-z0-9_$])|[xX]'([0-9A-Fa-f]*)'")
-_BITS = re.compile(r"0b[01]+(?![A-Za-z0-9_$])|[bB]'([01]*)'")
-_VARIABLE = re.compile(r"@@?[A-Za-z0-9_$.`]*")
+_SPACE = re.compile(r"[ \t\n\v\f\r]+")
+"""What the server takes for space: the spaces of Unicode are letters of a name to it."""
+_PLAIN_COMMENT = re.compile(r"--(?=[\x00-\x20\x7f]|$)[^\n]*|#[^\n]*")
+_LETTERS = "A-Za-z0-9_$\u0080-\U0010ffff"
+_WORD = re.compile(f"[{_LETTERS}]+")
+_EXPONENT = "(?:[eE][+-]?[0-9]+)"
+_NUMBER = re.compile(rf"[0-9]+\.[0-9]*{_EXPONENT}?|\.[0-9]+{_EXPONENT}?|[0-9]+{_EXPONENT}|[0-9]+(?![{_LETTERS}])")
+_VERSIONED = re.compile(r"/\*(M?)!([0-9]{5,6})?")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
+_HEX = re.compile(rf"0x[0-9A-Fa-f]+(?![{_LETTERS}])|[xX]'([0-9A-Fa-f]*)'")
+_BITS = re.compile(rf"0b[01]+(?![{_LETTERS}])|[bB]'([01]*)'")
+_VARIABLE = re.compile(f"@@?[{_LETTERS}.]*")
 _SIGNS = ("<=>", "->>", ":=", "<=", ">=", "<>", "!=", "||", "&&", "<<", ">>", "->")
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+_QUOTE_PARTS = {
+    (quote, escapes): re.compile(rf"[^{quote}\\]+" if escapes else f"[^{quote}]+")
+    for quote in "`'\""
+    for escapes in (True, False)
+}
 
 
 def tokens(sql: str, dialect: Dialect) -> list[Token]:
     """All tokens, then one of kind END. Raises DecodeError for a quote or comment that does not end."""
-    found: list[Token] = []
+    return list(scan(sql, dialect))
+
+
+def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
+    """The tokens one by one, so that nothing is read of what nobody asks for: the body of a routine is in a language of its own.
+
+    Raises what :func:`tokens` raises, where it gets there.
+    """
     at, inside, size = 0, 0, len(sql)
+    before: Token | None = None
     while at < size:
-        char = sql[at]
-        if char.isspace():
-            at = _SPACE.match(sql, at).end()  # type: ignore[union-attr]
+        space = _SPACE.match(sql, at)
+        if space:
+            at = space.end()
             continue
         if sql.startswith("/*", at):
             versioned = _VERSIONED.match(sql, at)
@@ -89,10 +111,7 @@ def tokens(sql: str, dialect: Dialect) -> list[Token]:
                 inside += 1
                 at = versioned.end()
                 continue
-            end = sql.find("*/", at + 2)
-            if end < 0:
-                raise DecodeError("a comment in the statement does not end")
-            at = end + 2
+            at = _comment_end(sql, at + 2, nested=bool(versioned))
             continue
         if inside and sql.startswith("*/", at):
             inside -= 1
@@ -102,14 +121,28 @@ def tokens(sql: str, dialect: Dialect) -> list[Token]:
         if comment:
             at = comment.end()
             continue
-        token = _token(sql, at, dialect, found)
-        found.append(token)
-        at = token.end
-    found.append(Token(Kind.END, "", size, size))
-    return found
+        before = _token(sql, at, dialect, before)
+        yield before
+        at = before.end
+    yield Token(Kind.END, "", size, size)
 
 
-def _token(sql: str, at: int, dialect: Dialect, before: list[Token]) -> Token:
+def _comment_end(sql: str, at: int, *, nested: bool) -> int:
+    """Where a comment ends. ``nested``: a versioned one that is not run may hold comments of its own."""
+    depth = 1
+    while depth:
+        edge = _COMMENT_EDGE.search(sql, at)
+        if edge is None:
+            raise DecodeError("a comment in the statement does not end")
+        at = edge.end()
+        if edge[0] == "*/":
+            depth -= 1
+        elif nested and depth == 1:
+            depth += 1
+    return at
+
+
+def _token(sql: str, at: int, dialect: Dialect, before: Token | None) -> Token:
     char = sql[at]
     if char == "`" or (char == '"' and dialect.sql_mode & ANSI_QUOTES):
         text, end = _quoted(sql, at, escapes=False)
@@ -117,8 +150,14 @@ def _token(sql: str, at: int, dialect: Dialect, before: list[Token]) -> Token:
     if char in {"'", '"'}:
         text, end = _quoted(sql, at, escapes=not dialect.sql_mode & NO_BACKSLASH_ESCAPES)
         return Token(Kind.STRING, text, at, end)
-    after_dot = bool(before) and before[-1].text == "." and before[-1].end == at
-    if not after_dot:
+    if char == "@":
+        return _variable(sql, at, dialect)
+    if char == "\\" and sql.startswith("N", at + 1):  # \N is NULL, for MariaDB still
+        return Token(Kind.WORD, "NULL", at, at + 2)
+    touching = before is not None and before.end == at
+    if char == "." and touching and before is not None and before.kind in _MAY_BE_QUALIFIED:
+        return Token(Kind.SIGN, ".", at, at + 1)  # t.1a, t.20151214: digits after a name's dot are a name, too
+    if not (touching and before is not None and before.kind is Kind.SIGN and before.text == "."):
         for pattern, kind in ((_HEX, Kind.HEX), (_BITS, Kind.BITS), (_NUMBER, Kind.NUMBER)):
             match = pattern.match(sql, at)
             if match:
@@ -127,35 +166,46 @@ def _token(sql: str, at: int, dialect: Dialect, before: list[Token]) -> Token:
     match = _WORD.match(sql, at)
     if match:
         return Token(Kind.WORD, match[0], at, match.end())
-    if char == "@":
-        match = _VARIABLE.match(sql, at)
-        assert match is not None
-        return Token(Kind.VARIABLE, match[0], at, match.end())
     for sign in _SIGNS:
         if sql.startswith(sign, at):
             return Token(Kind.SIGN, sign, at, at + len(sign))
     return Token(Kind.SIGN, char, at, at + 1)
 
 
+_MAY_BE_QUALIFIED = {Kind.WORD, Kind.NAME}
+
+
+def _variable(sql: str, at: int, dialect: Dialect) -> Token:
+    """``@a.b``, ``@@global``, ``@'x'``, ``@`x```; and the host of an account, which is written as a variable is."""
+    start = at + (2 if sql.startswith("@@", at) else 1)
+    if start < len(sql) and sql[start] in "`'\"":
+        name = sql[start] == "`" or (sql[start] == '"' and bool(dialect.sql_mode & ANSI_QUOTES))
+        escapes = not name and not dialect.sql_mode & NO_BACKSLASH_ESCAPES
+        end = _quoted(sql, start, escapes=escapes)[1]
+        return Token(Kind.VARIABLE, sql[at:end], at, end)
+    match = _VARIABLE.match(sql, at)
+    assert match is not None
+    return Token(Kind.VARIABLE, match[0], at, match.end())
+
+
 def _quoted(sql: str, at: int, *, escapes: bool) -> tuple[str, int]:
-    quote, pieces, start = sql[at], [], at + 1
-    i = start
-    while i < len(sql):
-        char = sql[i]
-        if char == quote:
-            pieces.append(sql[start:i])
+    quote, pieces, i, size = sql[at], [], at + 1, len(sql)
+    plain = _QUOTE_PARTS[quote, escapes]
+    while i < size:
+        part = plain.match(sql, i)
+        if part:
+            pieces.append(part[0])
+            i = part.end()
+            continue
+        if sql[i] == quote:
             if sql.startswith(quote, i + 1):
                 pieces.append(quote)
                 i += 2
-                start = i
                 continue
             return "".join(pieces), i + 1
-        if char == "\\" and escapes and i + 1 < len(sql):
-            pieces.append(sql[start:i])
-            following = sql[i + 1]
-            pieces.append(f"\\{following}" if following in "%_" else _ESCAPES.get(following, following))
-            i += 2
-            start = i
-            continue
-        i += 1
+        if i + 1 >= size:
+            break
+        following = sql[i + 1]
+        pieces.append(f"\\{following}" if following in "%_" else _ESCAPES.get(following, following))
+        i += 2
     raise DecodeError(f"a quote ({quote}) in the statement does not end")

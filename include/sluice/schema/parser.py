@@ -7,7 +7,11 @@ server's information_schema. More grammar than fits here would make it wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace as changed
+
 from sluice.errors import DecodeError
+from sluice.model.tables import TableId
 from sluice.schema.alter import read_actions
 from sluice.schema.columns import at_key, read_column, read_key, read_key_tail, read_option
 from sluice.schema.lexer import Dialect, Kind
@@ -16,11 +20,13 @@ from sluice.schema.statements import (
     AddIndex,
     AlterDatabase,
     AlterTable,
+    ColumnSpec,
     CreateDatabase,
     CreateTable,
     DropDatabase,
     DropIndex,
     DropTables,
+    IndexSpec,
     NoDefinition,
     RenameTables,
     Statement,
@@ -31,11 +37,13 @@ from sluice.schema.statements import (
 _NO_DEFINITION = {
     "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL", "RESET", "USE", "SAVEPOINT",
     "RELEASE", "START", "BEGIN", "COMMIT", "ROLLBACK", "INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "XA", "CALL", "DO", "SELECT", "WITH",
-    "CHANGE", "STOP", "PURGE", "SHOW", "LOCK", "UNLOCK", "CACHE", "IMPORT", "SHUTDOWN", "CLONE", "BINLOG", "DEALLOCATE", "PREPARE", "EXECUTE",
+    "CHANGE", "STOP", "PURGE", "END", "GET", "SIGNAL", "RESIGNAL", "HELP", "EXPLAIN", "DESCRIBE", "DESC", "HANDLER", "TABLE", "VALUES",
+    "RESTART", "BACKUP", "SHOW", "LOCK", "UNLOCK", "CACHE", "IMPORT", "SHUTDOWN", "CLONE", "BINLOG", "DEALLOCATE", "PREPARE", "EXECUTE",
 }  # fmt: skip
 _OTHER_OBJECTS = {
     "USER", "ROLE", "VIEW", "PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "SERVER", "TABLESPACE", "UNDO", "LOGFILE", "RESOURCE", "INSTANCE",
     "LIBRARY", "SEQUENCE", "PACKAGE", "MATERIALIZED", "JSON", "MASKING", "AGGREGATE", "DEFINER", "SQL", "ALGORITHM", "PREPARE",
+    "CATALOG",
 }  # fmt: skip
 
 
@@ -65,6 +73,67 @@ def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | No
     raise DecodeError(f"the statement begins with {word or r.peek().text!r}, which is not understood")
 
 
+def concerned(sql: str, schema: str, dialect: Dialect) -> tuple[TableId, ...] | None:
+    """The tables that a statement may change, for one that does not parse as a whole: only its beginning has to be understood.
+
+    None: not even that is.
+    """
+    r = Reader(sql, schema, dialect)
+    try:
+        return _concerned(r)
+    except DecodeError:
+        return None
+
+
+def _concerned(r: Reader) -> tuple[TableId, ...] | None:
+    verb = r.next().upper
+    if verb == "CREATE":
+        r.accept("OR", "REPLACE")
+        temporary = r.accept("TEMPORARY")
+        r.accept("EXTERNAL")
+        if r.accept("TABLE"):
+            r.accept("IF", "NOT", "EXISTS")
+            table = r.table()
+            return () if temporary else (table,)
+        return _concerned_by_index(r)
+    if verb == "ALTER":
+        while r.accept_any("ONLINE", "OFFLINE", "IGNORE"):
+            pass
+        if not r.accept("TABLE"):
+            return None
+        r.accept("IF", "EXISTS")
+        return (r.table(), *_other_tables(r))
+    if verb == "DROP":
+        return _concerned_by_index(r)
+    if verb == "TRUNCATE":
+        r.accept("TABLE")
+        return (r.table(),)
+    return None
+
+
+def _concerned_by_index(r: Reader) -> tuple[TableId, ...] | None:
+    while r.accept_any("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
+        pass
+    if not r.accept("INDEX"):
+        return None
+    while not r.ended:
+        if r.accept("ON"):
+            return (r.table(),)
+        r.next()
+    return None
+
+
+def _other_tables(r: Reader) -> Iterator[TableId]:
+    """New names, and the tables that partitions are exchanged with. Raises DecodeError."""
+    while not r.ended:
+        word = r.next().upper
+        if word == "RENAME" and r.peek().upper not in {"COLUMN", "INDEX", "KEY"}:
+            r.accept_any("TO", "AS", "=")
+            yield r.table()
+        elif word == "TABLE":
+            yield r.table()
+
+
 def _other_object(r: Reader) -> bool:
     return r.peek().upper in _OTHER_OBJECTS or r.sees("SPATIAL", "REFERENCE") or r.sees("IF", "NOT")
 
@@ -81,6 +150,7 @@ def _create(r: Reader) -> Statement:
     temporary = r.accept("TEMPORARY")
     if temporary and r.accept("SEQUENCE"):
         return NoDefinition("create sequence")
+    r.accept("EXTERNAL")
     if r.accept("TABLE"):
         return _create_table(r, temporary, replace)
     r.accept_any("ONLINE", "OFFLINE")
@@ -95,10 +165,9 @@ def _create(r: Reader) -> Statement:
         if r.accept("WAIT"):
             r.number()
         r.accept("NOWAIT")
-        spec = read_key_tail(r, kind, name)
-        from dataclasses import replace as changed
-
-        return AlterTable(table, (AddIndex(changed(spec, if_not_exists=if_not_exists)),))
+        spec = changed(read_key_tail(r, kind, name), if_not_exists=if_not_exists)
+        before = (DropIndex(name, if_exists=True),) if replace else ()
+        return AlterTable(table, (*before, AddIndex(spec)))
     raise r.stuck("CREATE of something that is not understood")
 
 
@@ -122,7 +191,7 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
 
     if r.accept("LIKE"):
         return like()
-    columns, indexes = [], []
+    order: list[ColumnSpec | IndexSpec] = []
     if r.sees("(", "LIKE") and r.peek(2).kind in {Kind.WORD, Kind.NAME} and r.peek(3).upper in {")", "."}:
         r.next()
         r.next()
@@ -131,11 +200,11 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
         r.next()
         while True:
             if at_key(r):
-                indexes.append(read_key(r))
+                order.append(read_key(r))
             elif r.sees("PERIOD", "FOR"):
                 raise r.stuck("tables with a period are not understood")
             else:
-                columns.append(read_column(r))
+                order.append(read_column(r))
             if not r.accept(","):
                 r.expect(")")
                 break
@@ -153,8 +222,10 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
             break
         else:
             r.next()
+    columns = tuple(item for item in order if isinstance(item, ColumnSpec))
+    indexes = tuple(item for item in order if isinstance(item, IndexSpec))
     return CreateTable(
-        table, tuple(columns), tuple(indexes), options, None, select or not columns, temporary, if_not_exists, replace
+        table, columns, indexes, options, None, select or not columns, temporary, if_not_exists, replace, tuple(order)
     )
 
 

@@ -6,7 +6,8 @@ import re
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema.lexer import Dialect, Kind, Token, tokens
+from sluice.schema.charsets import UTF8
+from sluice.schema.lexer import Dialect, Kind, Token, scan
 
 _IN_A_NAME = re.compile("[\U00010000-\U0010ffff]")
 """Names are kept in utf8mb3: the server makes a question mark of what that does not have."""
@@ -19,17 +20,24 @@ class Reader:
         self.sql = sql
         self.schema = schema
         self.dialect = dialect
-        self._tokens = tokens(sql, dialect)
+        self._tokens: list[Token] = []
+        self._more = scan(sql, dialect)
         self._at = 0
 
     def peek(self, ahead: int = 0) -> Token:
-        """A token further on; the last one is of kind END."""
-        return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
+        """A token further on; the last one is of kind END. Raises DecodeError for a quote or comment that does not end."""
+        wanted = self._at + ahead
+        while wanted >= len(self._tokens):
+            if self._tokens and self._tokens[-1].kind is Kind.END:
+                return self._tokens[-1]
+            self._tokens.append(next(self._more))
+        return self._tokens[wanted]
 
     def next(self) -> Token:
         """The token here; goes on."""
         token = self.peek()
-        self._at = min(self._at + 1, len(self._tokens) - 1)
+        if token.kind is not Kind.END:
+            self._at += 1
         return token
 
     @property
@@ -100,6 +108,19 @@ class Reader:
         if token.kind is Kind.NUMBER and token.text.isdigit():
             return int(self.next().text)
         raise self.stuck("expected a number")
+
+    def length(self) -> int:
+        """The length of a type, of which the server takes the whole part: DECIMAL(19.5). Raises DecodeError."""
+        token = self.peek()
+        if token.kind is Kind.NUMBER and token.text[0].isdigit() and "e" not in token.text.lower():
+            return int(self.next().text.partition(".")[0])
+        return self.number()
+
+    def literal_bytes(self, token: Token) -> bytes:
+        """A string's bytes as the session sent them: a charset before it says what they mean. Raises DecodeError."""
+        if token.text.isascii() or self.dialect.charset in UTF8:
+            return token.text.encode("utf-8", "surrogateescape")
+        raise self.stuck(f"a literal of another charset in a statement in {self.dialect.charset} is not understood")
 
     def in_brackets(self) -> str:
         """Source text of a bracket with what is in it, brackets included. Raises DecodeError."""

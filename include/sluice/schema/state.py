@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.errors import DecodeError, UnsupportedType
+from sluice.errors import DecodeError, SluiceError, UnsupportedType
 from sluice.model.tables import TableId
 from sluice.schema import statements as s
 from sluice.schema.build import alter_table, create_table, like
 from sluice.schema.changes import ChangeKind, TableChange, altered
-from sluice.schema.collations import Collations
+from sluice.schema.collations import DEFAULT, Collations
 from sluice.schema.definitions import DatabaseDefinition, TableDefinition, Unknown
 from sluice.schema.lexer import Dialect
-from sluice.schema.parser import parse_statement
+from sluice.schema.parser import concerned, parse_statement
 from sluice.schema.types import Flavour
 
 K = ChangeKind
@@ -24,7 +25,8 @@ K = ChangeKind
 class Session:
     """What a logged statement inherited from the session that ran it.
 
-    ``sql_mode``: bits; ``timestamps_explicit``: explicit_defaults_for_timestamp; ``server_collation``: default of new databases;
+    ``sql_mode``: bits; ``charset``: in which it was sent;
+    ``timestamps_explicit``: explicit_defaults_for_timestamp; ``server_collation``: default of new databases;
     ``utf8mb4_collation``: default_collation_for_utf8mb4. None: the log does not say.
     """
 
@@ -34,6 +36,7 @@ class Session:
     utf8mb4_collation: str | None = None
     default_collations: tuple[tuple[str, str], ...] = ()
     """(charset, its default collation in the session)."""
+    charset: str = "utf8mb4"
 
 
 @dataclass
@@ -65,7 +68,9 @@ class SchemaState:
 
     # -- changing ----------------------------------------------------------------------------------------------------------
     def put(self, definition: TableDefinition) -> None:
-        """Set a table's definition."""
+        """Set a table's definition. Raises DecodeError for one that cannot be stored."""
+        if not _can_be_stored(definition):
+            raise DecodeError(f"the definition of {definition.table} has bytes that are no text")
         name = self._id(definition.table)
         self.tables[name] = replace(definition, table=name)
         self.unknown.pop(name, None)
@@ -86,16 +91,25 @@ class SchemaState:
         self.touched.add(name)
 
     def fold(self, sql: str, schema: str, session: Session, where: str = "") -> list[TableChange]:
-        """Apply a statement as logged. Never raises: what is not understood makes its tables unknown, with the reason.
+        """Apply a statement as logged. What is not understood makes its tables unknown, with the reason; what is kept can be stored.
 
         Raises:
-            DecodeError: the statement does not parse at all, so that its tables cannot be told.
+            DecodeError: the statement does not parse, and not even its beginning says which tables it changes.
         """
-        dialect = Dialect(self.flavour.mariadb, self.flavour.version, session.sql_mode)
-        statement = parse_statement(sql, schema, dialect)
+        dialect = Dialect(self.flavour.mariadb, self.flavour.version, session.sql_mode, session.charset)
         changes: list[TableChange] = []
-        step = _Step(self, session, where, sql, changes)
-        step.apply(statement)
+        step = _Step(self, session, where, storable(sql), changes)
+        try:
+            statement = parse_statement(sql, schema, dialect)
+        except Exception as error:
+            step.lose_concerned(concerned(sql, schema, dialect), error)
+            return changes
+        try:
+            step.apply(statement)
+        except Exception as error:
+            # whatever it is: a definition that may be wrong by now is worse than one that is not known
+            changes.clear()
+            step.lose_concerned(tables_of(statement), error)
         return changes
 
     def _id(self, table: TableId) -> TableId:
@@ -184,6 +198,42 @@ class SchemaState:
         return state
 
 
+def storable(text: str) -> str:
+    """The text, with what is no character of it escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _can_be_stored(definition: TableDefinition) -> bool:
+    texts = [definition.comment, definition.engine, definition.table.schema, definition.table.table]
+    for c in definition.columns:
+        texts += [c.name, c.type, *c.labels, c.default or "", c.generated or "", c.on_update or "", c.comment]
+    for index in definition.indexes:
+        texts += [index.name, *(name for name, _ in index.columns)]
+    return not _SURROGATE.search("\n".join(texts))
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def tables_of(statement: s.Statement) -> tuple[TableId, ...]:
+    """The tables that a statement changes, as far as it names them."""
+    match statement:
+        case s.CreateTable(table=table, temporary=temporary):
+            return () if temporary else (table,)
+        case s.TruncateTable(table=table):
+            return (table,)
+        case s.AlterTable(table=table, actions=actions):
+            renames = [a.table for a in actions if isinstance(a, s.RenameTo)]
+            others = [a.other for a in actions if isinstance(a, s.PartitionAction) and a.other is not None]
+            return (table, *renames, *others)
+        case s.RenameTables(pairs=pairs):
+            return tuple(table for pair in pairs for table in pair)
+        case s.DropTables(tables=tables, temporary=temporary):
+            return () if temporary else tables
+        case _:
+            return ()
+
+
 @dataclass
 class _Step:
     """One statement at work on a state."""
@@ -193,6 +243,14 @@ class _Step:
     where: str
     sql: str
     changes: list[TableChange]
+
+    def lose_concerned(self, tables: Sequence[TableId] | None, error: Exception) -> None:
+        """Make tables unknown after an error. Raises DecodeError if there is none to be named."""
+        why = error.message if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+        if tables is None:
+            raise DecodeError(why) from error
+        for table in dict.fromkeys(tables):
+            self._lose(table, why)
 
     def apply(self, statement: s.Statement) -> None:
         if isinstance(statement, s.CreateTable):
@@ -240,6 +298,7 @@ class _Step:
 
     def _lose(self, table: TableId, reason: str, kind: ChangeKind = K.UNKNOWN) -> None:
         before = self.state.find(table)
+        reason = storable(reason)
         self.state.lose(table, Unknown(reason, self.where, self.sql[:2000]))
         self._changed(table, *dict.fromkeys((kind, K.UNKNOWN)), before=before, reason=reason)
 
@@ -335,18 +394,26 @@ class _Step:
 
     def _database(self, statement: s.CreateDatabase | s.AlterDatabase) -> None:
         new = isinstance(statement, s.CreateDatabase)
-        exists = statement.name in self.state.databases
-        if isinstance(statement, s.CreateDatabase) and exists and statement.if_not_exists:
-            return
+        lowered = statement.name.lower() if self.state.flavour.lower_case_names else statement.name
+        exists = lowered in self.state.databases
+        if isinstance(statement, s.CreateDatabase) and exists:
+            if statement.if_not_exists:
+                return
+            if statement.replace:
+                self._drop_database(statement.name)
         current = self.state.database(statement.name)
+        server = self.session.server_collation or self.state.server_collation
         if new:
-            server = self.session.server_collation or self.state.server_collation
             current = DatabaseDefinition(
                 statement.name, self.state.flavour.collations.charset_of.get(server, ""), server
             )
-        charset, collation = self._flavour.collations.resolve(
-            statement.charset, statement.collation, (current.charset, current.collation)
-        )
+        try:
+            otherwise = (current.charset, current.collation)
+            if (statement.charset or "").lower() == DEFAULT:
+                otherwise = (self.state.flavour.collations.charset_of.get(server, ""), server)
+            charset, collation = self._flavour.collations.resolve(statement.charset, statement.collation, otherwise)
+        except (DecodeError, UnsupportedType):
+            charset, collation = "", ""  # a table that takes it from its database is unknown from here on
         self.state.put_database(DatabaseDefinition(statement.name, charset, collation))
         self._changed(TableId(statement.name, ""), K.CREATE_DATABASE if new else K.ALTER_DATABASE)
 

@@ -9,11 +9,15 @@ from sluice.model.tables import TableId
 
 @dataclass(frozen=True, slots=True)
 class TypeSpec:
-    """A column type as written. ``name``: in lower case, synonyms replaced; ``arguments``: numbers in brackets."""
+    """A column type as written. ``name``: in lower case, synonyms replaced; ``arguments``: numbers in brackets.
+
+    ``labels``: of ENUM and SET; bytes are in the column's charset; ``labels_charset``: of the session that wrote those that are text.
+    """
 
     name: str
     arguments: tuple[int, ...] = ()
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | bytes, ...] = ()
+    labels_charset: str = "utf8mb4"
     unsigned: bool = False
     zerofill: bool = False
     charset: str | None = None
@@ -24,7 +28,7 @@ class TypeSpec:
 
 @dataclass(slots=True)
 class ColumnSpec:
-    """A column as written. ``nullable`` None: not said; ``keys``: PRIMARY, UNIQUE written behind the type."""
+    """A column as written. ``nullable`` None: not said; ``keys``: primary, unique, foreign written after the type."""
 
     name: str
     type: TypeSpec
@@ -189,7 +193,10 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """``like``: the model of CREATE TABLE … LIKE; ``select``: it ends in a query whose columns the text does not name."""
+    """``like``: the model of CREATE TABLE … LIKE; ``select``: it ends in a query whose columns the text does not name.
+
+    ``order``: columns and keys as they follow each other.
+    """
 
     table: TableId
     columns: tuple[ColumnSpec, ...] = ()
@@ -200,6 +207,7 @@ class CreateTable:
     temporary: bool = False
     if_not_exists: bool = False
     replace: bool = False
+    order: tuple[ColumnSpec | IndexSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import DecodeError
+from sluice.schema.charsets import UTF8, decoded, has_character
 from sluice.schema.collations import Collations
 from sluice.schema.statements import TypeSpec
 
@@ -18,6 +19,7 @@ BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
 _BLOB_LIMITS = (255, 65_535, 16_777_215, 4_294_967_295)
 CHARACTER = {"char", "varchar", *TEXTS}
 _BINARY_OF = {"char": "binary", "varchar": "varbinary", **dict(zip(TEXTS, BLOBS, strict=True))}
+_TEXT_OF = {binary: text for text, binary in _BINARY_OF.items()}
 GEOMETRIES = {
     "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection",
 }  # fmt: skip
@@ -56,6 +58,8 @@ class StoredType:
 def stored_type(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
     """The type that is stored. ``default``: charset and collation of the table. Raises DecodeError, UnsupportedType."""
     name = spec.name
+    if flavour.mariadb and name in _TEXT_OF and spec.collation and spec.collation.lower() != "binary":
+        name, spec = _TEXT_OF[name], replace(spec, name=_TEXT_OF[name])  # BLOB COLLATE x is a TEXT
     if name in CHARACTER or name in {"enum", "set"}:
         return _text(spec, default, flavour)
     if name == "json" and flavour.mariadb:
@@ -82,6 +86,8 @@ def _plain(spec: TypeSpec, flavour: Flavour) -> str:
         return "year(4)" if flavour.prints_widths else "year"
     if name in _TIMES:
         return f"{name}({arguments[0]})" if arguments and arguments[0] else name
+    if name == "varbinary" and arguments:
+        return varying(name, arguments[0], "binary", flavour)
     if name in {"binary", "varbinary"}:
         return f"{name}({arguments[0] if arguments else 1})"
     if name in BLOBS:
@@ -108,22 +114,56 @@ def _integer(name: str, arguments: tuple[int, ...], spec: TypeSpec, flavour: Fla
 def _text(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
     collations = flavour.collations
     charset, collation = collations.resolve(spec.charset, spec.collation, default)
+    if not charset:
+        raise DecodeError("the default charset of its database or table is not known")
     if spec.binary and not spec.collation:
         collation = collations.binary_of(charset)
     name, arguments = spec.name, spec.arguments
     if charset == "binary" and name in _BINARY_OF:
         return StoredType(_plain(TypeSpec(_BINARY_OF[name], arguments), flavour))
     if name in {"enum", "set"}:
-        return StoredType(labelled(name, spec.labels), charset, collation, spec.labels)
+        sent = spec.labels_charset not in UTF8
+        if charset == "binary" and sent and not all(label.isascii() for label in spec.labels):
+            raise DecodeError("labels that are bytes were sent as text of another charset")
+        labels = tuple(stored_label(label, charset) for label in spec.labels)
+        return StoredType(labelled(name, labels), charset, collation, labels)
     if name in TEXTS:
         sized = _sized(TEXTS, arguments[0], collations.max_bytes(charset)) if arguments and name == "text" else name
         return StoredType(sized, charset, collation)
+    if name == "varchar" and arguments:
+        return StoredType(varying(name, arguments[0], charset, flavour), charset, collation)
     return StoredType(f"{name}({arguments[0] if arguments else 1})", charset, collation)
+
+
+_VARCHAR_BYTES = 65_535
+
+
+def varying(name: str, length: int, charset: str, flavour: Flavour) -> str:
+    """VARCHAR and VARBINARY, which become a TEXT or BLOB where they are too long and the session is not strict."""
+    width = flavour.collations.max_bytes(charset)
+    if length * width > _VARCHAR_BYTES:
+        return _sized(TEXTS if name == "varchar" else BLOBS, length, width)
+    return f"{name}({length})"
+
+
+def bytes_at_most(type_: str) -> int:
+    """Of TEXT and BLOB types."""
+    names = TEXTS if type_ in TEXTS else BLOBS
+    return _BLOB_LIMITS[names.index(type_)]
 
 
 def labelled(name: str, labels: tuple[str, ...]) -> str:
     """``enum('a','b')``."""
     return f"{name}({','.join(_quoted(label) for label in labels)})"
+
+
+def stored_label(label: str | bytes, charset: str) -> str:
+    """A label as the server keeps it: in the column's charset, without spaces at its end. Raises DecodeError."""
+    if isinstance(label, bytes):
+        text = decoded(label, charset)
+    else:
+        text = label if label.isascii() else "".join(c if has_character(charset, c) else "?" for c in label)
+    return text if charset == "binary" else text.rstrip(" ")
 
 
 def _quoted(label: str) -> str:

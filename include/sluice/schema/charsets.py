@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sluice.errors import UnsupportedType
+from sluice.errors import DecodeError, UnsupportedType
 
 UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 
@@ -191,6 +191,28 @@ def decode_bytes(value: bytes, charset: str) -> str:
         out.append(chr(point))
         at += size
     return "".join(out)
+
+
+def decoded(data: bytes, charset: str) -> str:
+    """Bytes of a statement's literal as text. Raises DecodeError."""
+    try:
+        return decode_bytes(data, charset)
+    except (UnicodeDecodeError, UnsupportedType) as error:
+        raise DecodeError(f"{data!r} is not understood as text in {charset}") from error
+
+
+@cache
+def _characters(charset: str) -> frozenset[int] | None:
+    tables = tables_of(charset)
+    return None if tables is None else frozenset(int(p) for table in tables for p in table[table >= 0])
+
+
+def has_character(charset: str, character: str) -> bool:
+    """True if the charset has this character. Raises UnsupportedType for a charset that is not known."""
+    if charset in {"utf8mb3", "utf8", "ucs2"}:
+        return ord(character) < 0x10000
+    known = None if charset == "binary" else _characters(charset)
+    return known is None or ord(character) in known
 
 
 def _code_point(data: bytes, codec: str) -> int:

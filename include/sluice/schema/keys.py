@@ -1,0 +1,188 @@
+"""The keys of a table: what becomes of them when columns change, which the server makes by itself, and how it names them.
+
+Sources: ``mysql_prepare_alter_table`` (keys that are kept) and ``mysql_prepare_create_table`` in MySQL's and MariaDB's sql/sql_table.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from sluice.errors import DecodeError
+from sluice.schema import statements as s
+from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.schema.types import BLOBS, GEOMETRIES, TEXTS, Flavour, bytes_at_most
+
+_UNNAMED_EXPRESSION = "functional_index"
+_STRINGS = {"char", "varchar", "binary", "varbinary"}
+_LONG = {*TEXTS, *BLOBS}
+_WHOLE = {"fulltext", "spatial", "vector"}
+_PART_BYTES = {"myisam": 1000}
+_INNODB_PART_BYTES = 3072
+"""What a key may have of a column; a longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
+_POINT_BYTES = 25
+
+
+def kept_indexes(
+    table: TableDefinition,
+    columns: Mapping[str, tuple[ColumnDefinition, bool]],
+    actions: Sequence[s.Action],
+    flavour: Flavour,
+) -> list[IndexDefinition]:
+    """The keys that an ALTER TABLE leaves. ``columns``: old name in lower case -> (the column as it becomes, it was changed); none: dropped."""
+    gone = {a.name.lower() for a in actions if isinstance(a, s.DropIndex)}
+    constraints = {a.name.lower() for a in actions if isinstance(a, s.DropConstraint)}
+    renamed = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameIndex)}
+    kept = []
+    for index in table.indexes:
+        name = index.name.lower()
+        if name in gone or (name in constraints and index.unique):
+            continue
+        parts: list[tuple[str, int]] = []
+        for column, prefix in index.columns:
+            if not column:
+                parts.append((column, prefix))
+            elif column.lower() in columns:
+                new, changed = columns[column.lower()]
+                parts.append((new.name, _kept_prefix(prefix, table.column(column), new) if changed else prefix))
+        if parts:
+            kept.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts)))
+    return kept
+
+
+def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition) -> int:
+    """The prefix after a column was changed; 0 (all of it) where it makes no sense any more."""
+    if not prefix or not _may_have_prefix(old) or not _may_have_prefix(new):
+        return 0
+    length = bytes_at_most(new.type) if new.family in _LONG else new.arguments[0] if new.arguments else 0
+    return 0 if length and length < prefix else prefix
+
+
+def _may_have_prefix(column: ColumnDefinition) -> bool:
+    return column.family in _STRINGS or column.family in _LONG or column.family in GEOMETRIES
+
+
+def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Flavour) -> TableDefinition:
+    """Adds keys: names made up where none is given, the primary key first, its columns not null. Raises DecodeError."""
+    indexes = list(table.indexes)
+    explicit = {index.name.lower() for index in indexes} | {spec.name.lower() for spec in specs if spec.name}
+    for spec in specs:
+        if spec.kind == "check":
+            continue
+        taken = {index.name.lower() for index in indexes}
+        if spec.kind == "primary" and "primary" in taken:
+            if spec.if_not_exists:
+                continue
+            raise DecodeError(f"table {table.table} has a primary key already")
+        if spec.name and spec.name.lower() in taken and spec.if_not_exists:
+            continue
+        parts = tuple(_known(table, name, prefix) for name, prefix in spec.columns)
+        name = spec.name
+        if not name and any(not column for column, _ in parts):
+            name = _made_up(_UNNAMED_EXPRESSION, explicit)
+            explicit.add(name.lower())
+        unique, generated = spec.kind in {"primary", "unique"}, spec.kind == "foreign"
+        kind = "index" if unique or generated else spec.kind
+        indexes.append(IndexDefinition(name, parts, unique, kind, generated))
+    indexes = _named(_needed(indexes))
+    key = {name.lower() for index in indexes if index.primary for name, _ in index.columns}
+    columns = tuple(
+        replace(column, nullable=False) if column.name.lower() in key and column.nullable else column
+        for column in table.columns
+    )
+    table = replace(table, columns=columns)
+    indexes = [_fitted(index, table, flavour) for index in indexes]
+    return replace(table, indexes=tuple(sorted(indexes, key=lambda index: _rank(index, table))))
+
+
+def _known(table: TableDefinition, name: str, prefix: int) -> tuple[str, int]:
+    try:
+        return (table.column(name).name if name else "", prefix)
+    except KeyError:
+        raise DecodeError(f"table {table.table} has no column {name!r}") from None
+
+
+def _needed(indexes: Sequence[IndexDefinition]) -> list[IndexDefinition]:
+    """Without the keys that the server made for foreign keys and that another key begins with. Source: ``foreign_key_prefix``."""
+    redundant: set[int] = set()
+    for number, index in enumerate(indexes):
+        for earlier, other in enumerate(indexes[:number]):
+            if earlier in redundant or not _begins(index, other):
+                continue
+            shorter = index.generated and len(index.columns) < len(other.columns)
+            redundant.add(number if not other.generated or shorter else earlier)
+            break
+    return [index for number, index in enumerate(indexes) if number not in redundant]
+
+
+def _begins(one: IndexDefinition, other: IndexDefinition) -> bool:
+    """True if one of the two was made for a foreign key and the other one begins with it."""
+    if not one.generated or (other.generated and len(one.columns) > len(other.columns)):
+        one, other = other, one
+    if not one.generated or len(one.columns) > len(other.columns):
+        return False
+    pairs = zip(one.columns, other.columns, strict=False)
+    return all(a[0].lower() == b[0].lower() and a[1] == b[1] for a, b in pairs)
+
+
+def _named(indexes: Iterable[IndexDefinition]) -> list[IndexDefinition]:
+    found: list[IndexDefinition] = []
+    for index in indexes:
+        taken = {other.name.lower() for other in found}
+        named = index if index.name else replace(index, name=_made_up(index.columns[0][0], taken))
+        found.insert(0 if named.primary else len(found), named)
+    return found
+
+
+def _made_up(base: str, taken: set[str]) -> str:
+    if base.lower() not in taken and base.lower() != "primary":
+        return base
+    return next(name for number in range(2, 1000) if (name := f"{base}_{number}").lower() not in taken)
+
+
+def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) -> IndexDefinition:
+    """The key with prefixes as the server keeps them: none for a whole column, and no longer than the column or the engine allow."""
+    if index.kind in _WHOLE:
+        return replace(index, columns=tuple((name, 0) for name, _ in index.columns))
+    limit = _PART_BYTES.get(table.engine.lower(), _INNODB_PART_BYTES)
+    shapes = [name for name, _ in index.columns if name and table.column(name).family in GEOMETRIES]
+    if shapes and not flavour.mariadb:
+        return replace(index, kind="spatial", columns=tuple((name, 0) for name, _ in index.columns))
+    parts = tuple(
+        (name, _prefix(prefix, table.column(name), index.unique, limit, flavour) if name else 0)
+        for name, prefix in index.columns
+    )
+    return replace(index, columns=parts)
+
+
+def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
+    family = column.family
+    if family in GEOMETRIES:
+        return prefix or (_POINT_BYTES if family == "point" else 0)
+    width = flavour.collations.max_bytes(column.charset)
+    if family in _LONG:
+        if not prefix and (unique or not flavour.mariadb):
+            return 0  # MariaDB keeps a hash of all of it
+        most = bytes_at_most(column.type)
+        wanted = min(prefix * width, most) if prefix else most
+        return (wanted if unique else min(wanted, limit)) // width
+    if family in _STRINGS:
+        whole = column.arguments[0] if column.arguments else 1
+        wanted = prefix if prefix and prefix < whole else whole
+        if not unique and wanted * width > limit:
+            wanted = limit // width
+        return 0 if wanted == whole else wanted
+    return 0
+
+
+def _rank(index: IndexDefinition, table: TableDefinition) -> tuple[bool, ...]:
+    """The order in which the server keeps keys, and so the unique key that it picks where there is no primary one (``sort_keys``)."""
+    nullable = any(not name or table.column(name).nullable for name, _ in index.columns)
+    partial = any(prefix for _, prefix in index.columns)
+    return (
+        not index.primary,
+        not index.unique,
+        index.unique and nullable,
+        index.unique and partial,
+        index.kind == "fulltext",
+    )
