@@ -20,7 +20,8 @@ _WHOLE = {"fulltext", "spatial", "vector"}
 _PART_BYTES = {"myisam": 1000}
 _INNODB_PART_BYTES = 3072
 """What a key may have of a column; a longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
-_POINT_BYTES = 25
+_POINT_BYTES, _SHAPE_BYTES = 25, 8
+"""What MariaDB prints for keys over shapes that have no length of their own."""
 
 
 def kept_indexes(
@@ -158,13 +159,15 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
     family = column.family
     if family in GEOMETRIES:
-        return prefix or (_POINT_BYTES if family == "point" else 0)
+        return prefix or (_POINT_BYTES if family == "point" else _SHAPE_BYTES)
     width = flavour.collations.max_bytes(column.charset)
     if family in _LONG:
         if not prefix and (unique or not flavour.mariadb):
             return 0  # MariaDB keeps a hash of all of it
         most = bytes_at_most(column.type)
-        wanted = min(prefix * width, most) if prefix else most
+        if not prefix:
+            return min(most, limit // width)
+        wanted = min(prefix * width, most)
         return (wanted if unique else min(wanted, limit)) // width
     if family in _STRINGS:
         whole = column.arguments[0] if column.arguments else 1

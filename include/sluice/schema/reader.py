@@ -13,6 +13,9 @@ _IN_A_NAME = re.compile("[\U00010000-\U0010ffff]")
 """Names are kept in utf8mb3: the server makes a question mark of what that does not have."""
 
 
+_NO_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
 class Reader:
     """A place in a statement. ``schema``: the session's default one."""
 
@@ -78,6 +81,8 @@ class Reader:
         """A name, quoted or not. Raises DecodeError."""
         token = self.peek()
         if token.kind in {Kind.WORD, Kind.NAME} or (token.kind is Kind.STRING and self.sql[token.start] == '"'):
+            if _NO_CHARACTER.search(token.text):
+                raise self.stuck("a name is no text")
             return _IN_A_NAME.sub("?", self.next().text)
         raise self.stuck("expected a name")
 
@@ -89,7 +94,8 @@ class Reader:
         return TableId(first, self.identifier()) if self.accept(".") else TableId(self.schema, first)
 
     def column_name(self) -> str:
-        """A column, also as ``t.c`` or ``s.t.c``. Raises DecodeError."""
+        """A column, also as ``t.c``, ``s.t.c`` or ``.c``. Raises DecodeError."""
+        self.accept(".")
         name = self.identifier()
         while self.accept("."):
             name = self.identifier()

@@ -91,7 +91,7 @@ def _plain(spec: TypeSpec, flavour: Flavour) -> str:
     if name in {"binary", "varbinary"}:
         return f"{name}({arguments[0] if arguments else 1})"
     if name in BLOBS:
-        return _sized(BLOBS, arguments[0], 1) if arguments and name == "blob" else name
+        return _sized(BLOBS, arguments[0], 1) if name == "blob" and _has_length(arguments, flavour) else name
     if name == "vector":
         return f"vector({arguments[0] if arguments else 2048})"
     if name == "geometrycollection":
@@ -99,6 +99,11 @@ def _plain(spec: TypeSpec, flavour: Flavour) -> str:
     if name in _PLAIN:
         return name
     raise DecodeError(f"the column type {name!r} is not understood")
+
+
+def _has_length(arguments: tuple[int, ...], flavour: Flavour) -> bool:
+    """BLOB(0) is the shortest type for MySQL; for MariaDB it says nothing."""
+    return bool(arguments) and (arguments[0] > 0 or not flavour.mariadb)
 
 
 def _integer(name: str, arguments: tuple[int, ...], spec: TypeSpec, flavour: Flavour) -> str:
@@ -128,7 +133,11 @@ def _text(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredT
         labels = tuple(stored_label(label, charset) for label in spec.labels)
         return StoredType(labelled(name, labels), charset, collation, labels)
     if name in TEXTS:
-        sized = _sized(TEXTS, arguments[0], collations.max_bytes(charset)) if arguments and name == "text" else name
+        sized = (
+            _sized(TEXTS, arguments[0], collations.max_bytes(charset))
+            if name == "text" and _has_length(arguments, flavour)
+            else name
+        )
         return StoredType(sized, charset, collation)
     if name == "varchar" and arguments:
         return StoredType(varying(name, arguments[0], charset, flavour), charset, collation)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.binlog.statements import look_at
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.schema.changes import ChangeKind, TableChange
@@ -136,6 +141,88 @@ def test_any_text_gives_a_statement_or_a_decode_error(text: str) -> None:
             parse_statement(sql, "d", Dialect())
         except DecodeError:
             continue
+
+
+SEEDS = (
+    TABLE,
+    "ALTER TABLE t ADD COLUMN `x y` ENUM('a', x'62', b'1') CHARACTER SET latin1 DEFAULT 'a' COMMENT 'it''s' AFTER id, DROP n, RENAME TO u",
+    "CREATE DEFINER=`a`@`%` TRIGGER tr BEFORE INSERT ON t FOR EACH ROW SET @`x` = 'y', @@global.x = 1e5",
+    "CREATE TABLE s.20151214 (a SERIAL, b DECIMAL(19.5) DEFAULT -1.5, FOREIGN KEY f (b) REFERENCES t (id), KEY (b), CHECK (a > 0)) CHARSET = DEFAULT",
+    "RENAME TABLE t TO `a``b`, d.v TO v /*!50003 , x TO y */ -- end",
+    "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u, CONVERT TO CHARACTER SET utf8mb4 COLLATE DEFAULT",
+    "CREATE OR REPLACE DATABASE d CHARACTER SET DEFAULT COLLATE nothing",
+    "CREATE UNIQUE INDEX i ON t (v(5), (id + 1)) COMMENT '\\\\'",
+    "DROP TABLE IF EXISTS t, `v`, s.`w`",
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from(SEEDS), st.booleans(), st.sampled_from([0, 4, 1 << 20]))
+def test_mutated_statements_are_followed_or_make_their_tables_unknown(random, sql, mariadb, mode) -> None:
+    """No error but ours, and whatever is kept can be stored."""
+    words = [w for seed in SEEDS for w in re.findall(r"\w+|\s+|.", seed)]
+    pieces = re.findall(r"\w+|\s+|.", sql)
+    for _ in range(random.randint(1, 6)):
+        at = random.randrange(len(pieces) + 1)
+        new = random.choice([
+            *"`'\"@\\();,.#\0\udcff\u3000x0",
+            "\n",
+            "/*",
+            "*/",
+            "/*!",
+            "--",
+            random.choice(words),
+            random.choice(words),
+        ])
+        pieces[at : at + random.randint(0, 2)] = [new]
+    made = state(TABLE, "CREATE TABLE v (id INT)", mariadb=mariadb)
+    text = "".join(pieces)
+    try:
+        changes = made.fold(text, "d", Session(sql_mode=mode), "binlog.000001:4")
+    except DecodeError:
+        changes = []
+    look_at(text, "d", Dialect(mariadb, 0, mode))
+    json.dumps([made.to_json(), *(change.to_json() for change in changes)], ensure_ascii=False).encode()
+
+
+def test_long_text_is_read_in_time() -> None:
+    """Nothing grows faster than the text does: each of these took hours if it did."""
+    many = 20_000
+    for text in (
+        "`" * many + "a",
+        "'" * (many + 1),
+        "(" * many,
+        "/*" * many,
+        "/*!99999" * many,
+        "@`" * many,
+        "a." * many,
+        "RENAME " * many,
+    ):
+        for sql in (text, "ALTER TABLE t ADD " + text, "CREATE TABLE t (a INT DEFAULT " + text, "FROBNICATE " + text):
+            made = state(TABLE)
+            with contextlib.suppress(DecodeError):
+                made.fold(sql, "d", Session())
+            look_at(sql, "d")
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("db.20151214", ["db", ".", "20151214"]),
+        ("`db`.1e5 .5", ["db", ".", "1e5", ".5"]),
+        ("1e5x 1.5COMMENT 1x 0x1G 0b12", ["1e5", "x", "1.5", "COMMENT", "1x", "0x1G", "0b12"]),
+        (
+            "'a'@'%' `b`@`my-host` c@localhost @@global.x @`y z`",
+            ["a", "@'%'", "b", "@`my-host`", "c", "@localhost", "@@global.x", "@`y z`"],
+        ),
+        ("a\u00a0b\u3000 \u0661", ["a\u00a0b\u3000", "\u0661"]),
+        ("a--b\n--\tc\n--\x01d\ne", ["a", "-", "-", "b", "e"]),
+        ("a /*!99999 /* b */ c */ d /* /* */ e", ["a", "d", "e"]),
+        ("x'4a' X'' b'01' n'x'", ["4a", "", "01", "n", "x"]),
+    ],
+)
+def test_words_as_the_server_splits_them(sql: str, words: list[str]) -> None:
+    assert [t.text for t in tokens(sql, Dialect(version=90700))][:-1] == words
 
 
 def test_a_state_survives_being_stored() -> None:
