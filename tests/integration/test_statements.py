@@ -97,7 +97,7 @@ SPELLINGS = {
     "spaces": "CREATE TABLE spaces (\u00a0id INT PRIMARY KEY, \u3000 INT)",
     "introduced": "CREATE TABLE introduced (id INT PRIMARY KEY, v VARCHAR(9) DEFAULT _latin1'x', w VARCHAR(9) DEFAULT N'y', "
     "x VARCHAR(9) DEFAULT _utf8mb4 0xC3A9)",
-    "defaults": "CREATE TABLE defaults (id INT PRIMARY KEY, d DATE DEFAULT DATE'2020-01-01', b BIT(4) DEFAULT b'101', t VARCHAR(9) DEFAULT 'a' 'b')",
+    "defaults": "CREATE TABLE defaults (id INT PRIMARY KEY, d DATE DEFAULT '2020-01-01', b BIT(4) DEFAULT b'101', t VARCHAR(9) DEFAULT 'a' 'b')",
 }  # fmt: skip
 
 
