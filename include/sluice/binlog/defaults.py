@@ -8,10 +8,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 
 import pyarrow as pa
 
-from sluice.binlog.charsets import decode_bytes
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import special_date, special_timestamp
+from sluice.schema.charsets import decode_bytes
 from sluice.schema.definitions import ColumnDefinition
 from sluice.schema.lexer import Dialect, Kind, tokens
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 
@@ -26,6 +27,9 @@ _log = structlog.get_logger()
 
 _SAYS_TIMESTAMPS = 101002
 """The version of MariaDB from which the log says it."""
+
+_WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`(?:[^`]|``)+` \(\n  `")
+"""How MariaDB logs CREATE TABLE … SELECT: in UTF-8, whatever the session's charset is."""
 
 Rereader = Callable[[TableId, Position], TableDefinition]
 """Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
@@ -91,7 +95,7 @@ class SchemaTracker:
             tuple((names[a][1], names[b][0]) for a, b in status.default_collations if a in names and b in names),
             names.get(status.client_collation or 0, ("", "utf8mb4"))[1],
         )
-        sql = _text(query, session.charset)
+        sql = self._text(query, session.charset)
         try:
             return self.state.fold(sql, query.schema, session, where)
         except DecodeError as error:
@@ -106,7 +110,12 @@ class SchemaTracker:
     def text(self, query: Query) -> str:
         """A statement as text that can be stored and run again: in the log it has the session's charset."""
         status = parse_status(query.status)
-        return storable(_text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
+        return storable(self._text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
+
+    def _text(self, query: Query, charset: str) -> str:
+        if charset not in UTF8 and self.state.flavour.mariadb and _WRITTEN_BY_SERVER.match(query.raw):
+            charset = "utf8mb4"
+        return _text(query, charset)
 
     def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
         changes = []

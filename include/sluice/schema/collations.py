@@ -50,9 +50,9 @@ class Collations:
     def resolve(self, charset: str | None, collation: str | None, otherwise: tuple[str, str]) -> tuple[str, str]:
         """(charset, collation) from what a definition says; ``otherwise`` where it says nothing, or DEFAULT. Raises UnsupportedType."""
         named = self.charset(charset) if charset and charset.lower() != DEFAULT else None
-        if collation and collation.lower() == DEFAULT:
+        if (collation or charset or "").lower() == DEFAULT:
             of = named or otherwise[0]
-            return of, self.default_of[of] if of else otherwise[1]
+            return of, self.default_of.get(of, otherwise[1])
         if collation:
             found = self.collation(collation, named or otherwise[0])
             return self.charset_of[found], found

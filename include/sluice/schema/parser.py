@@ -219,7 +219,8 @@ def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
         if r.sees("("):
             r.skip_brackets()
         elif r.sees("START", "TRANSACTION"):
-            break
+            r.in_transaction = (r.peek().start, r.peek(1).end)
+            r.accept("START", "TRANSACTION")
         else:
             r.next()
     columns = tuple(item for item in order if isinstance(item, ColumnSpec))

@@ -17,7 +17,10 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class Reader:
-    """A place in a statement. ``schema``: the session's default one."""
+    """A place in a statement. ``schema``: the session's default one.
+
+    ``in_transaction``: where a CREATE TABLE … SELECT that the log has as CREATE TABLE says START TRANSACTION; only a replica may say so.
+    """
 
     def __init__(self, sql: str, schema: str, dialect: Dialect) -> None:
         self.sql = sql
@@ -26,6 +29,7 @@ class Reader:
         self._tokens: list[Token] = []
         self._more = scan(sql, dialect)
         self._at = 0
+        self.in_transaction: tuple[int, int] | None = None
 
     def peek(self, ahead: int = 0) -> Token:
         """A token further on; the last one is of kind END. Raises DecodeError for a quote or comment that does not end."""

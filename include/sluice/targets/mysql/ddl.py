@@ -7,7 +7,6 @@ want a part of a statement.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 
 from sluice.errors import DecodeError, LoadError
@@ -27,10 +26,6 @@ _MODES = {
     1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 1 << 20: "NO_BACKSLASH_ESCAPES", 1 << 25: "ALLOW_INVALID_DATES",
     1 << 29: "HIGH_NOT_PRECEDENCE",
 }  # fmt: skip
-
-
-_IN_TRANSACTION = re.compile(r"\s+START\s+TRANSACTION\s*$", re.I)
-"""How MySQL logs a CREATE TABLE … SELECT; only its own applier may say so."""
 
 
 def sql_mode_names(bits: int) -> str:
@@ -99,9 +94,12 @@ def statements_for(step: DdlStep, columns: Columns) -> list[str]:
 
 def _rewritten(step: DdlStep, names: _Names) -> str:
     """The recorded text, its tables by the target's names."""
+    pieces = [(start, end, quoted_table(step.target(table))) for start, (end, table) in names.places.items()]
+    if names.in_transaction is not None:
+        pieces.append((*names.in_transaction, ""))
     text, at = [], 0
-    for start, (end, table) in sorted(names.places.items()):
-        text += [step.sql[at:start], quoted_table(step.target(table))]
+    for start, end, written in sorted(pieces):
+        text += [step.sql[at:start], written]
         at = end
     return "".join([*text, step.sql[at:]]).strip().rstrip(";")
 
@@ -126,7 +124,7 @@ def _created_anew(step: DdlStep, statement: s.CreateTable, names: _Names, target
     special = any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
     if (special or statement.select) and change is not None and change.after:
         return [definitions.create_sql(target, change.after, _naming(step, statement.table))]
-    return [_IN_TRANSACTION.sub("", _rewritten(step, names))]
+    return [_rewritten(step, names)]
 
 
 def _renamed(step: DdlStep, columns: Columns) -> list[str]:
