@@ -147,7 +147,7 @@ def airflow(
         for component in components.values():
             component.start(wait=False)
         for component in components.values():
-            component.wait()
+            component.wait(300)  # a busy machine
         keeper = Keeper(components)
         try:
             yield TestAirflow(folder, port, keys["admin_password"], components, keeper)
