@@ -170,3 +170,41 @@ def test_a_seek_into_the_middle_of_an_event_or_a_transaction_is_refused(shop: Ca
     done = shop.cli("check", str(shop.path), "--apply")
     assert done.returncode != 0
     assert "--yes" in done.stderr
+
+
+def test_a_table_that_a_login_may_not_see_is_not_called_missing(shop: Case) -> None:
+    """At the target it may exist, and CREATE TABLE is no advice; at the source a pattern may fit more than is seen."""
+    shop.target.execute(
+        PEOPLE.format(db=shop.schema),
+        f"CREATE USER blind_{shop.schema}@'%' IDENTIFIED BY 'x'",
+        f"CREATE DATABASE acks_{shop.schema}",
+        f"GRANT ALL ON acks_{shop.schema}.* TO blind_{shop.schema}@'%'",
+    )
+    shop.source.execute(
+        f"CREATE USER blind_{shop.schema}@'%' IDENTIFIED BY 'x'",
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO blind_{shop.schema}@'%'",
+    )
+    try:
+        shop.connections["case_target"] = shop.target.connection_json(
+            user=f"blind_{shop.schema}", password="x", schema=f"acks_{shop.schema}"
+        )
+        said = report(shop, code=1)
+        assert said["statements"] == []
+        for _, why, fix in lines(said, "error"):
+            assert "may not see" in why
+            assert fix.startswith("GRANT SELECT, INSERT, UPDATE, DELETE ON")
+        statement = next(fix for value, _, fix in lines(said, "error") if ".people" in value)
+        shop.target.execute(statement.partition("; then")[0])
+        said = report(shop, code=1)
+        assert not [value for value, _, _ in lines(said, "error") if ".people" in value]
+
+        shop.connections["case_source"] = shop.source.connection_json(user=f"blind_{shop.schema}", password="x")
+        said = report(shop)
+        [found] = [f for f in said["findings"] if f["setting"] == "capture.include"]
+        assert "does not see" in found["why"]
+        assert found["fix"].startswith("GRANT SELECT ON")
+    finally:
+        for server in (shop.source, shop.target):
+            server.execute(
+                f"DROP USER IF EXISTS blind_{shop.schema}@'%'", f"DROP DATABASE IF EXISTS acks_{shop.schema}"
+            )

@@ -166,6 +166,7 @@ def capture(
     redefine: Rereader | None = None,
     connection: Any = None,
     login: EarlyLogin | None = None,
+    stream: LogStream | None = None,
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
@@ -177,8 +178,8 @@ def capture(
             number. See :mod:`sluice.binlog.readers`.
         marks: the watermark table of dumps; its rows go to the writer, too.
         history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
-        connection: an SQL connection to the source that is free meanwhile; login: for the log's connection, begun already. Without them both are
-            made when they are needed.
+        connection: an SQL connection to the source that is free meanwhile; login: for the log's connection, begun already; stream: the log from
+            ``start`` on, opened already (closed here). Without them all are made when they are needed.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -187,6 +188,8 @@ def capture(
         Whatever the writer raises.
     """
     if limits.stop_at is not None and not limits.stop_at.follows(start):
+        if stream is not None:
+            stream.close()
         return CaptureResult(start, None, 0, 0, 0, True, "head")
     mariadb = start.server_uuid.startswith("mariadb:")
     history = once(history) if history is not None else None
@@ -198,6 +201,9 @@ def capture(
             else []
         )
         if pieces:
+            if stream is not None:
+                stream.close()  # the first of the readers has the same replica id
+                stream = None
 
             def reading(piece: Piece, thread: int) -> PieceReading:
                 return PieceReading(
@@ -236,7 +242,8 @@ def capture(
         )
         session = _Session(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
         session.marks = marks
-        stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
+        if stream is None:
+            stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
         finally:

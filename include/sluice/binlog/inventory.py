@@ -24,7 +24,7 @@ _TABLES = (
     "ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
 _UNIQUE = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
     "AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
 )
@@ -49,6 +49,7 @@ class SourceTable:
         rows: the server's estimate; size_bytes: of its data.
         unique_not_null: column names of its first unique key without a nullable column, if it has no primary key.
         create_sql: what SHOW CREATE TABLE says, "" unless asked for.
+        unique: every unique key, primary first: (column, prefix in characters or 0), column "" for an expression.
     """
 
     schema: TableSchema
@@ -57,6 +58,7 @@ class SourceTable:
     unique_not_null: tuple[str, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()
     create_sql: str = ""
+    unique: tuple[tuple[tuple[str, int], ...], ...] = ()
 
     @property
     def id(self) -> TableId:
@@ -74,7 +76,9 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
         except UnsupportedType:
             unknown[table].append((str(row[2]), str(row[4])))
     keys: dict[TableId, dict[str, list[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(list))
-    for schema, name, index, column, nullable in rows_of(connection, _UNIQUE):
+    uniques: dict[TableId, dict[str, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
+    for schema, name, index, column, nullable, prefix in rows_of(connection, _UNIQUE):
+        uniques[TableId(str(schema), str(name))][str(index)].append((str(column or ""), int(prefix or 0)))
         keys[TableId(str(schema), str(name))][str(index)].append((str(column or ""), str(nullable).upper() == "YES"))
     found = []
     for schema, name, count, size in rows_of(connection, _TABLES):
@@ -95,6 +99,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
                 int(size),
                 others[0] if others and not primary else (),
                 tuple(unknown[table]),
+                unique=tuple(tuple(parts) for parts in uniques[table].values()),
             )
         )
     return found

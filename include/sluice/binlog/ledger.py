@@ -34,6 +34,7 @@ class Ledger:
         self.gno = np.empty(1 << 12, np.int64)
         self.ts = np.empty(1 << 12, np.int64)
         self.sids = np.zeros((16, 16), np.uint8)
+        self._forgotten: str | None = None
 
     # -- what it adds up to -----------------------------------------------------------------------------------------------
     def executed(self) -> str:
@@ -45,6 +46,11 @@ class Ledger:
         """GTID of a transaction, None if it has none."""
         sid = int(self.sid[txn])
         return None if sid < 0 else f"{self._names()[sid]}{'-' if self._mariadb else ':'}{int(self.gno[txn])}"
+
+    def last_gtid(self) -> str | None:
+        """GTID of the last complete transaction, "" if it has none, None if no transaction was met."""
+        done = int(self._s[sc.S_DONE_TXNS])
+        return (self.gtid_of(done - 1) or "") if done else self._forgotten
 
     def texts(self, first: int, last: int) -> pa.Array:
         """GTIDs of the transactions ``first`` to ``last`` (not included)."""
@@ -143,6 +149,7 @@ class Ledger:
     def forget(self) -> None:
         """Start anew at entry 0; nothing captured may refer to the entries."""
         self.harvest()
+        self._forgotten = self.last_gtid()
         self._s[sc.S_TXNS] = self._s[sc.S_DONE_TXNS] = self._harvested = 0
 
     def _names(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,7 +62,7 @@ def dump_start(info: ServerInfo, position: Position) -> Position:
     left = dict(info.binary_logs).get(position.file, 0) - position.offset
     following = names.index(position.file) + 1 if position.file in names else len(names)
     if 0 <= left <= _ROTATION_BYTES and following < len(names):
-        return position.at(file=names[following], offset=_FIRST_OFFSET)
+        return replace(position, file=names[following], offset=_FIRST_OFFSET)
     raise LostPosition(
         f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",
         hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then compare both sides",

@@ -14,7 +14,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -23,7 +23,7 @@ from sluice.binlog import scan as sc
 from sluice.binlog.gtids import GtidSet, MariaGtidPosition
 from sluice.binlog.totals import Totals
 from sluice.errors import SluiceError
-from sluice.model.positions import Position, split_file
+from sluice.model.positions import LastEvent, Position, split_file
 
 _log = structlog.get_logger()
 
@@ -198,6 +198,7 @@ def _added(done: Totals, reading: Reading, mariadb: bool) -> Totals:
             last.offset,
             _executed(done.last.gtid_set, last.gtid_set, mariadb),
             last.commit_time_us or done.last.commit_time_us,
+            last_event=_last_event(done.last.last_event, last.last_event),
         ),
         pieces=done.pieces + 1,
         changes=done.changes + changes,
@@ -210,6 +211,13 @@ def _added(done: Totals, reading: Reading, mariadb: bool) -> Totals:
         skipped_kinds=done.skipped_kinds + int(state[sc.S_SKIPPED_KIND]),
         skipped=skipped,
     )
+
+
+def _last_event(before: LastEvent | None, behind: LastEvent | None) -> LastEvent | None:
+    """The last event of two pieces; the second does not know the GTID of a transaction of the first."""
+    if behind is None or before is None or behind.gtid:
+        return behind or before
+    return replace(behind, gtid=before.gtid)
 
 
 def _executed(before: str, behind: str, mariadb: bool) -> str:

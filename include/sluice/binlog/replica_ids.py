@@ -13,6 +13,7 @@ AUTO_READERS = 4
 MOST_READERS = 64
 """Readers that ``capture.readers`` may ask for."""
 _LOOKAHEAD, _PREPARED, _READERS = 0, 1, 2
+_CHECK = _READERS + MOST_READERS
 _FIRST, _COUNT = 2**31, 2**31 - 1
 
 
@@ -26,6 +27,11 @@ def prepared_id(server_id: int) -> int:
     return _beside(server_id, _PREPARED)
 
 
+def check_id(server_id: int) -> int:
+    """Of the dump by which ``sluice check`` looks whether the log is still the same."""
+    return _beside(server_id, _CHECK)
+
+
 def reader_id(server_id: int, number: int) -> int:
     """Of reader ``number`` (from 0) of closed files; the first has the pipeline's own."""
     return server_id if number == 0 else _beside(server_id, _READERS + number)
@@ -37,6 +43,7 @@ def ids_of(server_id: int, readers: int) -> dict[int, str]:
         server_id: "the pipeline's own",
         lookahead_id(server_id): "for looking ahead",
         prepared_id(server_id): "for prepared XA transactions",
+        check_id(server_id): "for checks",
         **{reader_id(server_id, n): f"of reader {n + 1}" for n in range(1, readers)},
     }
 
@@ -44,5 +51,5 @@ def ids_of(server_id: int, readers: int) -> dict[int, str]:
 def _beside(server_id: int, number: int) -> int:
     """One of a run of ids in 2^31..2^32-2 that does not hold ``server_id``."""
     begin = zlib.crc32(f"{server_id}".encode())
-    ids = (_FIRST + (begin + place) % _COUNT for place in range(_READERS + MOST_READERS + 2))
+    ids = (_FIRST + (begin + place) % _COUNT for place in range(_READERS + MOST_READERS + 3))
     return [found for found in ids if found != server_id][number]

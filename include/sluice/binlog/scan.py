@@ -43,9 +43,15 @@ CODE_NO_TABLE = 13
     S_POS, S_FILE_POS, S_IN_TXN, S_EVENTS, S_IMAGES, S_TXNS, S_CHANGES, S_ARENA, S_SIDS, S_SID, S_CRC, S_EVENT, S_EVENT_END, S_MAX_CHANGES,
     S_STOP_POS, S_STOP_AT_END, S_FRAMED, S_DONE_TXNS, S_LAST_END, S_FILE, S_NEED, S_BYTES, S_MAX_BYTES, S_SKIPPED_TABLE, S_SKIPPED_KIND,
     S_FIXED, S_ROW_BASE, S_TS, S_HAS_GTID, S_MARIA, S_LAST_TS, S_EVENT_POS, S_CAPTURED_TXNS, S_TXN_MARK, S_HELD, S_FIRST_TS,
-    S_BYTES_BEFORE,
-) = range(37)  # fmt: skip
-STATE_SIZE = 40
+    S_BYTES_BEFORE, S_LAST_FILE, S_LAST_POS, S_LAST_SIZE, S_LAST_SUM, S_LAST_KIND, S_LAST_TIME, S_GTID_FILE, S_GTID_POS, S_GTID_SIZE,
+    S_GTID_SUM, S_GTID_KIND, S_GTID_TIME,
+) = range(49)  # fmt: skip
+STATE_SIZE = 56
+
+LAST_EVENT = slice(S_LAST_FILE, S_LAST_TIME + 1)
+"""The event that ended the last transaction: index of its file, offset, size, CRC32, kind, timestamp. Size 0: none was seen."""
+GTID_EVENT = slice(S_GTID_FILE, S_GTID_TIME + 1)
+"""The event that began it, the same six."""
 
 # -- a row event's record: one column of the int64 array ``rev`` -----------------------------------------------------------
 R_SLOT, R_OP, R_IMAGE, R_IMAGES, R_SEQ, R_OFFSET, R_TXN, R_BM1, R_BM2, R_END, R_FILE, R_ROW, R_ORIGIN, R_PARTIAL = (
@@ -405,11 +411,15 @@ def scan(
             s[S_HAS_GTID] = 1
             s[S_POS] = behind
             s[S_FILE_POS] = file_pos
+            if s[S_FRAMED]:
+                _note(s, S_GTID_FILE, buf, start, stop, event_pos, full, crc_tables)
             continue
         elif kind == 162:
             at = start + _HEADER
             if at + 13 > stop:
                 return CODE_BAD
+            if s[S_FRAMED]:
+                _note(s, S_GTID_FILE, buf, start, stop, event_pos, full, crc_tables)
             if s[S_TXNS] >= len(txn_gno):
                 s[S_BYTES] -= full
                 return CODE_GROW_TXNS
@@ -482,6 +492,8 @@ def scan(
             s[S_FILE_POS] = file_pos
             s[S_LAST_END] = file_pos
             s[S_LAST_TS] = s[S_TS]
+            if s[S_FRAMED]:
+                _note(s, S_LAST_FILE, buf, start, stop, event_pos, full, crc_tables)
             if s[S_TXN_MARK]:
                 if s[S_CAPTURED_TXNS] == 0:
                     s[S_FIRST_TS] = s[S_TS]
@@ -496,6 +508,8 @@ def scan(
                 return CODE_END
             continue
         if quiet[kind]:
+            if kind == 163 and s[S_FRAMED] and log_pos != 0 and flags & 0x20 == 0 and not s[S_IN_TXN]:
+                _note(s, S_LAST_FILE, buf, start, stop, event_pos, full, crc_tables)  # stands first in each file
             s[S_POS] = behind
             s[S_FILE_POS] = file_pos
             continue
@@ -503,6 +517,18 @@ def scan(
         s[S_FILE_POS] = file_pos
         s[S_EVENT_POS] = event_pos
         return CODE_EVENT
+
+
+@kernel
+def _note(s: Any, first: Any, buf: Any, start: Any, stop: Any, event_pos: Any, full: Any, crc_tables: Any) -> Any:
+    """Remember the event ``[start, stop)``, without its checksum, in the six places from ``first`` on."""
+    s[first] = s[S_FILE]
+    s[first + 1] = event_pos
+    s[first + 2] = full
+    s[first + 3] = np.int64(crc32_of(buf, start, stop, crc_tables))
+    s[first + 4] = np.int64(buf[start + 4])
+    s[first + 5] = np.int64(load_u32(buf, start))
+    return 0
 
 
 @kernel

@@ -24,12 +24,18 @@ from sluice.binlog.tablemap import TableMap
 from sluice.binlog.totals import Totals
 from sluice.binlog.ways import AROUND
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
-from sluice.model.positions import Position, split_file
+from sluice.model.positions import LastEvent, Position, split_file
 
 ARENA_BYTES = 24 * 2**20
 _FAR = 2**62
 _TRANSIENT_KINDS = {3, 36, 37}  # stop, and group replication's
 _HEARTBEATS = {27, 41}
+_NOT_OF_THE_FILE = _HEARTBEATS | {4, 15}
+"""Events that end no transaction and are not sent as the file has them."""
+_ARTIFICIAL = 0x20
+
+READ_AGAIN_BYTES = 2**18
+"""An event of at most this size is read again to see whether the log is still the same; for a larger one, the event its transaction begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,33 @@ class Scanner:
             self.ledger.executed(),
             int(s[sc.S_LAST_TS]),
             xa.print_prepared(self._held.prepared()),
+            self._last_event(),
         )
+
+    def _last_event(self) -> LastEvent | None:
+        """The event by which this place is known again."""
+        s = self.s
+        index, offset, size, checksum, kind, time_s = (int(value) for value in s[sc.LAST_EVENT])
+        if not size:
+            return self.start.last_event
+        file = self._files[index]
+        if file == self.file and offset + size > int(s[sc.S_LAST_END]):
+            return None
+        gtid, before = self.ledger.last_gtid(), self.start.last_event
+        gtid = gtid if gtid is not None else before.gtid if before is not None else ""
+        return LastEvent(file, offset, size, checksum, kind, time_s, gtid)
+
+    def _note_end(self, event: bytes, offset: int) -> None:
+        """The event (without its checksum) stands at the end of what was read, at ``offset``."""
+        kind, log_pos, flags = event[4], event[13:17], int.from_bytes(event[17:19], "little")
+        if kind in _NOT_OF_THE_FILE or log_pos == bytes(4) or flags & _ARTIFICIAL:
+            return
+        size = int.from_bytes(event[9:13], "little")
+        if size > READ_AGAIN_BYTES:
+            self.s[sc.LAST_EVENT] = self.s[sc.GTID_EVENT]
+            return
+        time_s = int.from_bytes(event[:4], "little")
+        self.s[sc.LAST_EVENT] = (self.s[sc.S_FILE], offset, size, zlib.crc32(event), kind, time_s)
 
     def reached(self, stop: Position) -> bool:
         """True if everything before ``stop`` was read."""
@@ -223,8 +255,12 @@ class Scanner:
         s = self.s
         if code == sc.CODE_EVENT:
             event = buffer[int(s[sc.S_EVENT]) : int(s[sc.S_EVENT_END])].tobytes()
+            offset = int(s[sc.S_EVENT_POS])
             try:
-                return self._held.hold(event) if s[sc.S_HELD] else self.event(event)
+                limit = self._held.hold(event) if s[sc.S_HELD] else self.event(event)
+                if s[sc.S_FRAMED] and self.between_transactions:
+                    self._note_end(event, offset)
+                return limit
             except SluiceError as error:
                 if error.where is None:
                     error.where = self._where()
@@ -307,6 +343,8 @@ class Scanner:
                 self.ledger.previous(event[ev.HEADER :])
         elif kind == 42:
             self.ledger.begin_tagged(ev.parse_tagged_gtid(event))
+            size, time_s = int.from_bytes(event[9:13], "little"), int.from_bytes(event[:4], "little")
+            s[sc.GTID_EVENT] = (s[sc.S_FILE], s[sc.S_EVENT_POS], size, zlib.crc32(event), kind, time_s)
         elif kind == 162:
             self._held.mariadb_gtid(ev.parse_mariadb_gtid(event))
         elif kind == 40:
@@ -489,7 +527,10 @@ class Scanner:
         s[sc.S_POS] = behind
         before = int(s[sc.S_FILE_POS])
         s[sc.S_FILE_POS] = before + full
-        return self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
+        limit = self._nested(event, 16 + (4 if s[sc.S_CRC] else 0), before)
+        if self.between_transactions:
+            s[sc.LAST_EVENT] = s[sc.GTID_EVENT]
+        return limit
 
     def definitions_changed(self) -> None:
         """A statement changed definitions: what a table map's bytes stood for before does not count any more."""

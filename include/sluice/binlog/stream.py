@@ -92,10 +92,20 @@ class LogStream:
         self.checksum: bool = bool(self._reader._BinLogStreamReader__use_checksum)
         what = f"connection {endpoint.connection_id}, {endpoint.address}"
         self._wire = Wire(self.connection._sock, what=what, silence_s=SILENCE_S)
+        self._given_back = b""
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
         """See :meth:`sluice.binlog.wire.Wire.receive`."""
+        if self._given_back:
+            taken = self._given_back[: len(buffer) - at]
+            self._given_back = self._given_back[len(taken) :]
+            buffer[at : at + len(taken)] = np.frombuffer(taken, np.uint8)
+            return len(taken)
         return self._wire.receive(buffer, at, timeout_s, enough)
+
+    def give_back(self, data: bytes) -> None:
+        """``receive`` gives these bytes first."""
+        self._given_back = data + self._given_back
 
     def check_alive(self) -> None:
         """Raise SourceUnavailable if not even heartbeats have come for SILENCE_S."""
@@ -127,7 +137,9 @@ def _prepared(**settings: Any) -> Any:
     connection = _login(settings)
     with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
         cursor.execute(
-            "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s",
+            "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s, "
+            # which mysql-replication leaves out where the server writes none now: its older files may have them all the same
+            "@master_binlog_checksum = @@global.binlog_checksum",
             (int(HEARTBEAT_S * 1e9),),
         )
     return connection
@@ -148,7 +160,11 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
             return CaptureError(
                 f"the server cannot send an event of its log behind {start}: {text} (1236)",
                 where=str(start),
-                hint="SET GLOBAL max_allowed_packet = 1073741824 on the source, or leave the event out: " + AROUND,
+                hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. If it does: SET GLOBAL "
+                "max_allowed_packet = 1073741824 on the source, or leave the event out: "
+                + AROUND
+                + ". If the server refuses that: its log was "
+                "reset or the server was restored; `sluice seek PIPELINE latest`, then load the tables anew",
             )
         return LostPosition(
             f"the server cannot send the log from {start}: {text} (1236)",

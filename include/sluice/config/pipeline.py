@@ -387,6 +387,11 @@ class TableMapping(_Model):
         description="For a table without a primary key: the columns of a unique key, all NOT NULL, that tell its rows apart. "
         "Without it rows are told apart by all of their values, and counted.",
     )
+    unique: tuple[tuple[str, ...], ...] = Field(
+        (),
+        description="Columns (at the target) in which no two rows are equal, although the source has no such unique key, or compares them more "
+        "exactly: rows that are equal in them overwrite each other.",
+    )
 
     @field_validator("from_", "to")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
 import structlog
@@ -14,7 +14,7 @@ from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, captu
 from sluice.binlog.connection import ServerInfo, connected, log_end, open_connection, server_info, translated
 from sluice.binlog.positions import dump_start, resolve_start
 from sluice.binlog.replica_ids import AUTO_READERS
-from sluice.binlog.stream import EarlyLogin
+from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
@@ -78,13 +78,18 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 taken = state.reclaim(undelivered[0], claim)
                 if taken:
                     return _deliver_again(taken, "the window is full")
-            with closing(EarlyLogin(runtime.source)) as login, connected(runtime.source) as connection:
+            with (
+                ExitStack() as opened,
+                closing(EarlyLogin(runtime.source)) as login,
+                connected(runtime.source) as connection,
+            ):
                 with translated(runtime.source, "asking the source"):
                     info = server_info(connection)
                     cursor = state.cursor()
                     if cursor is None:
                         require_no_checkpoints(runtime, state)
-                    cursor = ready_or_moved(runtime, state, lease, connection, info, cursor)
+                    cursor, stream = ready_or_moved(runtime, state, lease, connection, info, cursor, login)
+                    opened.callback(lambda: stream.close() if stream is not None else None)
                     due = due_dumps(runtime, state, connection, info, cursor)
                     if cursor is None:
                         cursor = begin(
@@ -102,7 +107,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                     cursor = ensured(
                         runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
                     )
-                source = _Source(info, connection, login)
+                source = _Source(info, connection, login, stream)
                 try:
                     outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, source)
                 except CaptureError as error:
@@ -110,6 +115,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                         raise
                     # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
                     _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+                    source = replace(source, stream=None)
                     outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, source)
             outcome = replace(outcome, due=due)
             if outcome.batch is None:
@@ -121,11 +127,12 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a drain has open: the server's own words, a connection for questions, and the login of the log's connection."""
+    """What a drain has open: the server's own words, a connection for questions, the login of the log's connection, and the log itself if open."""
 
     info: ServerInfo
     connection: MySQLConnection
     login: EarlyLogin
+    stream: LogStream | None = None
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -168,10 +175,11 @@ def _capture(
 
     schemas = SchemaStore(runtime.store)
     started = time.monotonic()
+    start = dump_start(info, cursor.position)
     result: CaptureResult = capture(
         runtime.source,
         server_id=server_id_of(pipeline),
-        start=dump_start(info, cursor.position),
+        start=start,
         selection=Selection.compile(pipeline.capture),
         limits=CaptureLimits(
             max_changes=limits.max_changes,
@@ -192,6 +200,7 @@ def _capture(
         redefine=rereader(runtime, server_id_of(pipeline)),
         connection=source.connection,
         login=source.login,
+        stream=source.stream if start == cursor.position else None,
     )
     schema = None
     if result.schema is not None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sluice.binlog.connection import open_connection, rows_of, server_info
 from sluice.binlog.inventory import SourceTable
 from sluice.binlog.preflight import preflight
+from sluice.binlog.replica_ids import check_id
+from sluice.binlog.rereading import reread
 from sluice.binlog.selection import Selection
 from sluice.config.engine import RuleKind
 from sluice.config.loading import meant
-from sluice.errors import SluiceError
+from sluice.errors import LostPosition, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.inventory import PlannedCopy, planned_copies
 from sluice.flows.ruling import Ruling
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
+from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets import open_target
 
@@ -115,7 +119,9 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
         part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
         for remark in copy.remarks:
             place = f"{names}, column {remark.column}" if remark.column else names
-            lines.append(CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement))
+            lines.append(
+                CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement or remark.hint)
+            )
         if copy.key == "whole row":
             fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
             fix = fix if copy.unique else "add a primary key at the source"
@@ -129,6 +135,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
                 words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
             lines.append(CheckFinding("ok", part, "table", names, words))
     lines += _shadows(runtime)
+    lines += _unseen(runtime, [table.id for table in tables])
     if not found:
         lines.append(
             CheckFinding(
@@ -216,6 +223,30 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
     return lines
 
 
+def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
+    """A warning for each pattern that fits no table, where there may be tables that the source's login does not see."""
+    lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
+    if not lost:
+        return []
+    with open_connection(runtime.source) as connection:
+        grants = [str(row[0]).upper() for row in rows_of(connection, "SHOW GRANTS")]
+        user, _, host = str(rows_of(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+    everywhere = ",".join(grant.partition(" ON *.*")[0] for grant in grants if " ON *.*" in grant)
+    if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
+        return []
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.include",
+            pattern,
+            f"it fits no table that the login {user!r} sees, and it does not see tables on which it has no privilege",
+            f"GRANT SELECT ON *.* TO '{user}'@'{host}', or ON the schema of these tables",
+        )
+        for pattern in lost
+    ]
+
+
 def _shadows(runtime: Runtime) -> list[CheckFinding]:
     """A warning for the tables that are not captured because of their name alone."""
     selection = Selection.compile(runtime.pipeline.capture)
@@ -266,11 +297,24 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
             connection, info, runtime.pipeline, cursor.position if cursor else None, server_id_of(runtime.pipeline)
         )
     lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
+    if cursor and not any(line.severity == "error" for line in lines):
+        lines += _same_log(runtime, cursor.position, mariadb=info.is_mariadb)
     return lines or [
         CheckFinding(
             "ok", "source", "pre-flight", str(info.head), f"{info.flavour} {info.version}: nothing to complain of"
         )
     ]
+
+
+def _same_log(runtime: Runtime, position: Position, *, mariadb: bool) -> list[CheckFinding]:
+    """Is the log still the one that was drained?"""
+    try:
+        stream = reread(runtime.source, position, server_id=check_id(server_id_of(runtime.pipeline)), mariadb=mariadb)
+    except LostPosition as lost:
+        return [CheckFinding("error", "source", "position", str(position), lost.message, lost.hint or "")]
+    if stream is not None:
+        stream.close()
+    return []
 
 
 def _store(runtime: Runtime) -> list[CheckFinding]:

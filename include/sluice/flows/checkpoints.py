@@ -56,7 +56,7 @@ class Sides:
             identity=self.state.identity(),
             agrees=self.require,
         )
-        return watch.call(work) if watch else work()
+        return watch.call(work, interrupt=self.loader.interrupt) if watch else work()
 
     def require(self, checkpoint: Checkpoint | None) -> None:
         """Raises CheckpointError."""

@@ -12,7 +12,9 @@ import structlog
 
 from sluice.binlog.connection import ServerInfo
 from sluice.binlog.preflight import require_ready
+from sluice.binlog.rereading import reread
 from sluice.binlog.selection import Selection
+from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.config.pipeline import CaptureConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
@@ -84,15 +86,27 @@ def _record_due(
 
 
 def ready_or_moved(
-    runtime: Runtime, state: PipelineState, lease: Lease, connection: Any, info: ServerInfo, cursor: Cursor | None
-) -> Cursor | None:
-    """The pre-flight. With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    connection: Any,
+    info: ServerInfo,
+    cursor: Cursor | None,
+    login: EarlyLogin | None = None,
+) -> tuple[Cursor | None, LogStream | None]:
+    """The pre-flight, and the comparison of the log with what was drained from it; (cursor, the log from there on if it is open now).
 
-    Raises what the pre-flight raises.
+    With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
+
+    Raises what the pre-flight and :func:`sluice.binlog.rereading.reread` raise.
     """
     try:
         position = cursor.position if cursor else None
-        require_ready(connection, info, runtime.pipeline, position, server_id_of(runtime.pipeline))
+        server_id = server_id_of(runtime.pipeline)
+        require_ready(connection, info, runtime.pipeline, position, server_id)
+        if position is not None:
+            stream = reread(runtime.source, position, server_id=server_id, mariadb=info.is_mariadb, login=login)
+            return cursor, stream
     except LostPosition as lost:
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or not info.head.file:
             raise
@@ -106,5 +120,5 @@ def ready_or_moved(
             moved_to=str(info.head),
             why=lost.message,
         )
-        return state.advance(lease, cursor, info.head, schema="")  # the schema history begins anew there
-    return cursor
+        return state.advance(lease, cursor, info.head, schema=""), None  # the schema history begins anew there
+    return cursor, None

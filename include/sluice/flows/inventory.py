@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.binlog.connection import open_connection, server_info
@@ -12,6 +12,7 @@ from sluice.binlog.inventory import SourceTable, create_statement, source_tables
 from sluice.binlog.selection import Selection
 from sluice.config.pipeline import ColumnConversion
 from sluice.flows.runtime import Runtime
+from sluice.flows.uniquekeys import unique_at_target
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.tables import TableId, quoted_table
@@ -114,7 +115,14 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
                 *_conversion(column.sql_type, route.conversion(column.name)),
             )
         )
-    return PlannedTable(route.target, table.id, tuple(columns), flavour=flavour)
+    return PlannedTable(
+        route.target,
+        table.id,
+        tuple(columns),
+        flavour=flavour,
+        unique=unique_at_target(table.unique, route),
+        promised=route.unique,
+    )
 
 
 def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str, str]:
@@ -130,7 +138,7 @@ def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, rou
     if plan.target != plan.source:
         sql = _CONSTRAINT.sub("", sql)
     sql = _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(plan.target)}", sql, count=1)
-    return PlannedTable(plan.target, plan.source, plan.columns, sql, plan.flavour)
+    return replace(plan, create_sql=sql)
 
 
 def _copy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -19,6 +20,7 @@ from sluice.flows.loadunits import LoadResult, plan_load, run_load_unit
 from sluice.flows.replacing import ReplacePart, plan_replaces
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform import transform
+from sluice.flows.uniquekeys import SourceKeys
 from sluice.flows.watch import Watch
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
@@ -147,7 +149,7 @@ def _deliver(
     fence = Fence(lease.epoch, number - 1, number)
     progress = loader.ddl_progress(number) if ddl else DdlProgress()
     watch()
-    _follow(loader, fence, ddl.before, progress)
+    _follow(watch, loader, fence, ddl.before, progress)
     results = (
         []
         if progress.rows
@@ -156,16 +158,16 @@ def _deliver(
     if ddl and not progress.rows:
         loader.rows_loaded(fence)
     watch()
-    _follow(loader, fence, ddl.behind, progress)
+    _follow(watch, loader, fence, ddl.behind, progress)
     loader.finish_load(lease.epoch, number, record.last)
     return results
 
 
-def _follow(loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress) -> None:
+def _follow(watch: Watch, loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress) -> None:
     """The barrier: definitions change when no row is on its way, and rows of the next batch come behind it."""
     for step in steps:
         if step.number >= progress.steps:
-            loader.apply_ddl(fence, step)
+            watch.call(partial(loader.apply_ddl, fence, step), interrupt=loader.interrupt)
 
 
 def _load_rows(
@@ -195,6 +197,7 @@ def _load_rows(
         segments=record.manifest,
         copying=lambda: _copied_since(runtime, state, record, target),
         replaces=replaces,
+        check=SourceKeys(runtime, state, record).check,
     )
     results: list[LoadResult] = []
     for phase in phases:
@@ -205,6 +208,7 @@ def _load_rows(
             phase,
             parallelism=config.parallelism,
             description=f"{runtime.name}: load batch {number} into {target}",
+            interrupt=loader.interrupt,
         )
     return results
 

@@ -19,6 +19,7 @@ from sluice.flows.changeset import Changeset, ChangesetFile, ChangesetTable, key
 from sluice.flows.deadletters import RefusedRows
 from sluice.flows.endpoints import Endpoints
 from sluice.flows.replacing import ReplacePart
+from sluice.flows.uniquekeys import Check
 from sluice.flows.units import pack, unit_size
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
@@ -106,11 +107,12 @@ def plan_load(
     copying: Callable[[], frozenset[TableId]] = frozenset,
     acknowledge: bool = True,
     replaces: Mapping[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]] | None = None,
+    check: Check | None = None,
 ) -> list[list[LoadUnit]]:
     """Cut a changeset into phases of load units; the units of a phase may run in parallel, phases run one after the other.
 
-    Compares with the target's tables first: nothing is written if one does not fit (MappingError). ``copying``: target tables that a dump
-    of the time of the batch, or later, fills; asked only where foreign keys or partial rows make a difference of it.
+    Compares with the target's tables first, by ``check``: nothing is written if one does not fit (MappingError). ``copying``: target tables that
+    a dump of the time of the batch, or later, fills; asked only where foreign keys or partial rows make a difference of it.
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
       that leave a unique value), then upserts. Behind them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
@@ -125,7 +127,8 @@ def plan_load(
     stretches = dict(replaces or {})
     if not tables and not stretches:
         return []
-    known = dict(target.check([table.plan for table in tables]))
+    plans = [table.plan for table in tables]
+    known = dict(check(target, plans) if check else target.check(plans))
     partly = any(file.partial for table in tables for file in table.files)
     if partly or any(info.references or info.generation is not None for info in known.values()):
         filled = copying()

@@ -201,7 +201,9 @@ class _Replay:
         fresh = self._fresh(one, table, rows, at_target=True)
         if not fresh.num_rows or self.dry_run:
             return int(fresh.num_rows)
-        plan = replace_columns(table, fresh)
+        lines = self.runtime.pipeline.mapping
+        promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
+        plan = replace(replace_columns(table, fresh), promised=tuple(key for keys in promised for key in keys))
         known = self.loader.check([plan])[table]
         scope = f"dead letter {one.id} {table}"[:200]
         changes = TableChanges(known, fresh, scope=scope)

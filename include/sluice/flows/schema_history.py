@@ -10,6 +10,8 @@ import structlog
 from sluice.binlog.connection import ServerInfo, open_connection, server_info
 from sluice.binlog.lookahead import statements_between
 from sluice.binlog.positions import dump_start
+from sluice.binlog.replica_ids import lookahead_id
+from sluice.binlog.rereading import same_log
 from sluice.binlog.scanner import Statement
 from sluice.binlog.selection import Selection
 from sluice.binlog.snapshot import reread_table, snapshot_at
@@ -70,6 +72,8 @@ def schema_at(
         origin = schemas.position(earlier.path)
         if origin.file not in have:
             break
+        if not same_log(runtime.source, origin, server_id=lookahead_id(server_id), mariadb=info.is_mariadb):
+            continue  # definitions of a log that the server does not have any more
         state = schemas.load(earlier.path)
         fold_between(
             runtime, connection, state, dump_start(info, origin), start, server_id=server_id, progress=progress

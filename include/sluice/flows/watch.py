@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.coordination.state import Permit, PipelineState
@@ -44,13 +45,21 @@ class Watch:
             self._looked = time.monotonic()
             self._state.require_permit(since=self.permit)
 
-    def call(self, function: Callable[[], _T]) -> _T:
-        """``function()``, looked after: left to itself when the work must stop. What it still does then must be fenced."""
+    def call(self, function: Callable[[], _T], *, interrupt: Callable[[], None] | None = None) -> _T:
+        """``function()``, looked after: when the work must stop it is interrupted, and left to itself. What it still does then must be fenced.
+
+        ``interrupt``: ends what it waits for, if it can.
+        """
         pool = ThreadPoolExecutor(1, thread_name_prefix="verb")
         try:
             work = pool.submit(function)
             while not wait([work], timeout=LOOK_S / 2).done:
-                self()
+                try:
+                    self()
+                except SluiceError:
+                    _interrupted(interrupt)
+                    wait([work], timeout=_STOP_S)
+                    raise
             return work.result()
         finally:
             pool.shutdown(wait=False)
@@ -63,6 +72,7 @@ class Watch:
         *,
         parallelism: int = 4,
         description: str = "",
+        interrupt: Callable[[], None] | None = None,
     ) -> list[Any]:
         """``runner.run``, looked after: units are cancelled when the work must stop."""
         if not units:
@@ -77,8 +87,17 @@ class Watch:
                     end = time.monotonic() + _STOP_S
                     while not work.done() and time.monotonic() < end:
                         runner.cancel()  # again: a job that is just being sent is not there yet to be cancelled
+                        _interrupted(interrupt)
                         wait([work], timeout=LOOK_S / 2)
                     raise
             return work.result()
         finally:
             pool.shutdown(wait=False)
+
+
+def _interrupted(interrupt: Callable[[], None] | None) -> None:
+    if interrupt is not None:
+        with suppress(
+            SluiceError
+        ):  # the server does not answer: then nothing waits there any more, or it ends by its time-out
+            interrupt()

@@ -29,6 +29,7 @@ class TableRoute:
         weight: lighter tables are loaded first.
         changed_only: of an update only changed columns are sent; column_groups: source columns that are sent together then.
         key: source columns that tell rows apart where the table has no primary key.
+        unique: target columns in which no two rows are equal, each a tuple, whatever the source's keys are.
         shared: other source tables may go to the same target table.
     """
 
@@ -43,6 +44,7 @@ class TableRoute:
     shared: bool = False
     key: tuple[str, ...] = ()
     convert: tuple[tuple[str, ColumnConversion], ...] = ()
+    unique: tuple[tuple[str, ...], ...] = ()
 
     @property
     def keeps_columns(self) -> bool:
@@ -195,6 +197,7 @@ def _route(line: TableMapping, source: TableId, target: TableId) -> TableRoute:
         changed_only=line.send == "changed_columns",
         key=line.key,
         convert=tuple(columns.convert.items()),
+        unique=line.unique,
     )
 
 

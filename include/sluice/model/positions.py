@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NewType
 
 from sluice.errors import ConfigError
@@ -23,6 +23,34 @@ def split_file(file: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class LastEvent:
+    """An event of the log at the end of what was read: by it a log that was replaced by another one is told from the log that was read.
+
+    Attributes:
+        file, offset, size: where it stands, and its bytes with header and checksum.
+        checksum: CRC32 of the event without its own checksum, which is the same number where the log has checksums.
+        kind: the event's type number; time_s: its timestamp, seconds since 1970.
+        gtid: of the last transaction up to it, ``""`` where there is none.
+    """
+
+    file: str
+    offset: int
+    size: int
+    checksum: int
+    kind: int
+    time_s: int
+    gtid: str = ""
+
+    @property
+    def end(self) -> int:
+        """Offset of the next event."""
+        return self.offset + self.size
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """A place at the end of a transaction.
 
@@ -33,6 +61,7 @@ class Position:
         gtid_set: everything executed up to here as the server prints it, ``""`` where GTIDs are off.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
         prepared: XA transactions that are prepared here and wait for their outcome, see :mod:`sluice.binlog.xa`.
+        last_event: an event that was read just before this place; None where nothing was read yet. Two positions are equal whatever it is.
     """
 
     server_uuid: str
@@ -41,6 +70,7 @@ class Position:
     gtid_set: str = ""
     commit_time_us: int = 0
     prepared: str = ""
+    last_event: LastEvent | None = field(default=None, compare=False)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -54,15 +84,16 @@ class Position:
         return self.order > other.order
 
     def at(self, *, file: str | None = None, offset: int | None = None) -> Position:
-        """The same place with another file or offset."""
-        return replace(self, file=file or self.file, offset=self.offset if offset is None else offset)
+        """The same place with another file or offset; what was read before that one is not known."""
+        return replace(self, file=file or self.file, offset=self.offset if offset is None else offset, last_event=None)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Position:
-        return cls(**data)
+        last = data.get("last_event")
+        return cls(**{**data, "last_event": LastEvent(**last) if last else None})
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}"

@@ -26,6 +26,7 @@ class PositionRecord(_Stored):
     gtid_set: str = ""
     commit_time_us: int = 0
     prepared: str = Field("", description="XA transactions that wait for their outcome.")
+    last_event: dict[str, Any] | None = Field(None, description="The event read last, by which the log is known again.")
 
     @classmethod
     def of(cls, position: Position) -> PositionRecord:
@@ -35,7 +36,7 @@ class PositionRecord(_Stored):
     @property
     def position(self) -> Position:
         """The value object."""
-        return Position(self.server_uuid, self.file, self.offset, self.gtid_set, self.commit_time_us, self.prepared)
+        return Position.from_json(self.model_dump())
 
 
 class PlaceRecord(_Stored):

@@ -63,7 +63,8 @@ class PlannedColumn:
 class PlannedTable:
     """A table that will be written, and where it comes from; ``create_sql``: the statement that makes it as the source has it, if known.
 
-    ``flavour``: MySQL or MariaDB, whose words the types and the statement are.
+    ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys, each (name at the target,
+    prefix in characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal, by the mapping.
     """
 
     target: TableId
@@ -71,6 +72,8 @@ class PlannedTable:
     columns: tuple[PlannedColumn, ...]
     create_sql: str = ""
     flavour: str = ""
+    unique: tuple[tuple[tuple[str, int], ...], ...] | None = None
+    promised: tuple[tuple[str, ...], ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ class PlannedTable:
 class Remark:
     """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
 
-    ``statement``: what would mend it at the target, "" if nothing simple would.
+    ``statement``: what would mend it at the target, "" if nothing simple would; ``hint``: what there is to choose, where that is more than it.
     """
 
     severity: str
@@ -90,6 +93,7 @@ class Remark:
     column: str
     why: str
     statement: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class TargetTable:
         generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
         references: foreign keys from this table and to it that have to hold behind the batch. Those from it the target checks as rows are written,
             if the table has a generation.
+        padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
     """
 
     table: TableId
@@ -124,6 +129,7 @@ class TargetTable:
     being_copied: bool = False
     generation: int | None = None
     references: tuple[Reference, ...] = ()
+    padded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +294,9 @@ class Target(Protocol):
         ``identity``: of the state that delivers from now on. ``agrees``: asked first, while nobody else can take over; what it raises
         leaves everything as it was.
         """
+
+    def interrupt(self) -> None:
+        """End the statements that this process is at for this pipeline and target; they fail. Raises TargetUnavailable, ConfigError."""
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""

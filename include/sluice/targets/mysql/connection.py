@@ -55,6 +55,15 @@ class TargetConnection(MySQLConnection):
         return int(OKPacketWrapper(self._read_packet()).warning_count)  # type: ignore[no-untyped-call]
 
 
+LOCK_WAIT_S = 20
+"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+
+
+def set_lock_wait(seconds: int) -> str:
+    """The statement that sets it, for rows and for definitions (which the server would wait a year for)."""
+    return f"SET SESSION innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
+
+
 def connect(endpoint: Endpoint) -> TargetConnection:
     """A session with a replica's settings: no foreign-key checks (the source made them), UTC, utf8mb4, read committed.
 
@@ -83,7 +92,7 @@ def connect(endpoint: Endpoint) -> TargetConnection:
             cursor.execute(
                 f"SET SESSION foreign_key_checks = 0, unique_checks = 1, sql_mode = '{STRICT}', time_zone = '+00:00', "
                 "character_set_client = utf8mb4, character_set_connection = utf8mb4, collation_connection = utf8mb4_bin, "
-                f"innodb_lock_wait_timeout = 20, wait_timeout = {IDLE_S}, "
+                f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, lock_wait_timeout = {LOCK_WAIT_S}, wait_timeout = {IDLE_S}, "
                 "@sluice = 1"  # by which a trigger at the target can tell these rows from others
             )
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pymysql
+
 from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import PlannedColumn, PlannedTable, Remark
 from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table, rows_about
+
+_TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 
 
 def review(
@@ -19,11 +23,18 @@ def review(
     flavour: str,
     *,
     fire: bool = False,
+    hidden: Mapping[TableId, str] | None = None,
 ) -> list[Remark]:
-    """One remark for each thing to know, in the order of ``plans``. ``flavour``: MySQL or MariaDB, the target's; ``fire``: triggers are meant."""
+    """One remark for each thing to know, in the order of ``plans``.
+
+    ``flavour``: MySQL or MariaDB, the target's; ``fire``: triggers are meant; ``hidden``: tables that the login may not see, with its GRANT.
+    """
     remarks: list[Remark] = []
     for plan in plans:
         info = infos.get(plan.target)
+        if info is None and hidden and plan.target in hidden:
+            remarks.append(Remark("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again"))
+            continue
         if info is None:
             same = plan.create_sql and plan.flavour == flavour
             statement = plan.create_sql if same else create_table(plan)
@@ -33,7 +44,12 @@ def review(
         try:
             compare(plan, info, columns=False)
         except MappingError as error:
-            remarks.append(Remark("error", plan.target, "", error.message, _statement(error.hint)))
+            remarks.append(Remark("error", plan.target, "", error.message, _statement(error.hint), error.hint or ""))
+        if info.engine and info.engine.upper() not in _TRANSACTIONAL:
+            why = f"its engine {info.engine} has no transactions: a batch that is tried again may find half of its rows there"
+            remarks.append(
+                Remark("warning", plan.target, "", why, hint=f"ALTER TABLE {quoted_table(plan.target)} ENGINE = InnoDB")
+            )
         remarks += _losses(plan, info)
         names = triggers.get(plan.target, ())
         if names:
@@ -42,6 +58,31 @@ def review(
             )
             remarks.append(Remark("warning" if fire else "error", plan.target, "", why))
     return remarks
+
+
+HIDDEN = "the login of the target's connection may not see this table, whether it exists or not"
+
+
+def hidden_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, str]:
+    """Those of ``tables`` (that information_schema does not show) which the login has no privilege on, each with the GRANT that it lacks."""
+    found = {}
+    for table in tables:
+        try:
+            cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 0")  # noqa: S608 - quoted
+        except pymysql.err.MySQLError as error:
+            if error.args[:1] and error.args[0] in {1044, 1142, 1143, 1227}:
+                cursor.execute("SELECT CURRENT_USER()")
+                user, _, host = str(cursor.fetchone()[0]).rpartition("@")
+                found[table] = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {quoted_table(table)} TO '{user}'@'{host}'"
+            elif error.args[:1] and error.args[0] not in {1146, 1049, 1356}:
+                raise
+    return found
+
+
+def refuse_hidden(hidden: Mapping[TableId, str]) -> None:
+    """Raises MappingError if there is one."""
+    for table, grant in sorted(hidden.items()):
+        raise MappingError(HIDDEN, where=str(table), hint=f"{grant}; if it does not exist yet, also CREATE")
 
 
 def refuse_triggers(triggers: Mapping[TableId, Sequence[str]]) -> None:
@@ -93,8 +134,6 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
         why = loss(SqlType.parse(sent, column.charset), SqlType.parse(found.sql_type, found.charset)) or column.loses
         if not why and not found.nullable and column.nullable and not column.key:
             why = "NULL is refused"
-        if not why and column.key and column.collation and found.collation and found.collation != column.collation:
-            why = f"keys are compared by {found.collation}, at the source by {column.collation}: rows may fall together"
         if why:
             change = ""
             if column.sql_type and not column.key:

@@ -13,6 +13,7 @@ from typing import Any
 from sluice.errors import MappingError
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import PlannedColumn, PlannedTable, TargetTable
+from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 
 _BY_ARROW = {
     "string": "longtext", "binary": "longblob",
@@ -24,7 +25,10 @@ _BY_ARROW = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """A column as information_schema has it; ``required``: an insert has to give it a value; ``sql_type``: as declared."""
+    """A column as information_schema has it; ``required``: an insert has to give it a value; ``sql_type``: as declared.
+
+    ``distinct``: without a value in the insert no two rows are equal in it: it counts, or is NULL.
+    """
 
     name: str
     required: bool
@@ -33,14 +37,26 @@ class ColumnInfo:
     nullable: bool = True
     charset: str = ""
     collation: str = ""
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique key: (column, prefix in characters or 0 for all of it) in order; "" for an expression."""
+
+    name: str
+    parts: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """Columns in order, and unique keys (primary first) of a table at the target."""
+    """Columns in order, and unique keys (primary first) of a table at the target; ``keys``: the same with names and prefixes."""
 
     columns: tuple[ColumnInfo, ...]
     unique_keys: tuple[tuple[str, ...], ...]
+    keys: tuple[UniqueKey, ...] = ()
+    view: bool = False
+    engine: str = ""
 
 
 Name = tuple[str, str]
@@ -89,22 +105,29 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
     """The tables that exist, by the ids asked for; one round trip however many there are."""
     if not tables:
         return {}
-    name, (columns, indexes) = views_about(
+    name, (columns, indexes, kinds) = views_about(
         cursor, tables,
         ("columns",
-         "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name",
+         "table_schema, table_name, column_name, is_nullable, column_default IS NULL, extra, column_type, character_set_name, collation_name, "
+         "COALESCE(column_default, 'NULL') = 'NULL'",
          "ORDER BY table_schema, table_name, ordinal_position"),
-        ("statistics", "table_schema, table_name, index_name, column_name",
+        ("statistics", "table_schema, table_name, index_name, column_name, sub_part",
          "AND non_unique = 0 ORDER BY table_schema, table_name, index_name <> 'PRIMARY', index_name, seq_in_index"),
+        ("tables", "table_schema, table_name, table_type, engine", ""),
     )  # fmt: skip
     found = {}
     for table in tables:
         if name(table) in columns:
-            uniques: dict[str, list[str]] = defaultdict(list)
-            for index, column in indexes[name(table)]:
-                uniques[index].append(column or "")
+            uniques: dict[str, list[tuple[str, int]]] = defaultdict(list)
+            for index, column, prefix in indexes[name(table)]:
+                uniques[index].append((column or "", int(prefix or 0)))
+            kind, engine = next(iter(kinds[name(table)]), ("", ""))
             found[table] = TableInfo(
-                tuple(_column(*row) for row in columns[name(table)]), tuple(tuple(key) for key in uniques.values())
+                tuple(_column(*row) for row in columns[name(table)]),
+                tuple(tuple(column for column, _ in key) for key in uniques.values()),
+                tuple(UniqueKey(index, tuple(key)) for index, key in uniques.items()),
+                view="VIEW" in str(kind).upper(),
+                engine=str(engine or ""),
             )
     return found
 
@@ -117,11 +140,13 @@ def _column(
     declared: str,
     charset: str | None,
     collation: str | None,
+    null_by_default: int,
 ) -> ColumnInfo:
     extra = (extra or "").lower()
     generated = "generated" in extra.replace("default_generated", "") or extra in {"virtual", "persistent", "stored"}
     required = nullable == "NO" and bool(no_default) and not generated and "auto_increment" not in extra
-    return ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "")
+    counts = "auto_increment" in extra or (nullable == "YES" and bool(null_by_default) and not generated)
+    return ColumnInfo(name, required, generated, declared, nullable == "YES", charset or "", collation or "", counts)
 
 
 def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
@@ -148,8 +173,22 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             where=str(plan.target),
             hint=f"create it: {create_table(plan)};",
         )
+    if info.view:
+        raise MappingError(
+            f"{plan.target} at the target is a view: rows are told apart by a key, and it has none",
+            where=str(plan.target),
+            hint="write into its table (mapping: to), or make it a table",
+        )
     there = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
+        found = there.get(column.name.casefold())
+        if found is not None and found.generated and not column.generated:
+            raise MappingError(
+                f"column {column.name!r} of table {plan.target} at the target is a generated one: the values that {plan.source} has in it would "
+                "never be written",
+                where=f"{plan.target}.{column.name}",
+                hint="make it a plain column at the target (ALTER TABLE … DROP COLUMN, then ADD COLUMN), or leave it out: mapping.columns.exclude",
+            )
         if columns and column.name.casefold() not in there and not column.generated:
             raise MappingError(
                 f"table {plan.target} at the target has no column {column.name!r}, which {plan.source} has",
@@ -174,8 +213,14 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
             where=str(plan.target),
             hint=f"add it: ALTER TABLE {quoted_table(plan.target)} ADD PRIMARY KEY ({', '.join(map(quoted, key))});",
         )
-    others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != identity)
-    return TargetTable(plan.target, tuple(c.name for c in info.columns if not c.generated), key, others)
+    refuse_merging(plan, info)
+    others = tuple(
+        tuple(name for name, _ in unique.parts)
+        for unique in info.keys
+        if {name.casefold() for name, _ in unique.parts} != identity or any(prefix for _, prefix in unique.parts)
+    )
+    names = tuple(c.name for c in info.columns if not c.generated)
+    return TargetTable(plan.target, names, key, others, padded=padded_keys(plan, info))
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:

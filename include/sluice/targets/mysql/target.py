@@ -37,21 +37,24 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, ddl, families, incomplete, literals, refusals, replacing, statements
+from sluice.targets.mysql import bulk, ddl, families, incomplete, literals, lockwait, refusals, replacing, statements
 from sluice.targets.mysql.connection import (
     CONTENTION,
     LAX,
+    LOCK_WAIT_S,
     STRICT,
     Contention,
     TargetConnection,
     code_of,
     connect,
     errors,
+    set_lock_wait,
 )
 from sluice.targets.mysql.fence import NO_COLUMN, NOT_THERE, AckTable
 from sluice.targets.mysql.kept import Kept
-from sluice.targets.mysql.review import read_triggers, refuse_triggers, review
+from sluice.targets.mysql.review import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
+from sluice.targets.mysql.uniqueness import refuse_spaces
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -79,6 +82,11 @@ class MySQLOptions(BaseModel):
         description="A table with triggers is refused, as what the source's triggers wrote arrives as rows: its effect would be there twice. "
         "fire: they are meant for these rows, too.",
     )
+    lock_wait: Annotated[int, Field(ge=1, le=300)] = Field(
+        LOCK_WAIT_S,
+        description="Seconds that a statement waits for a lock that somebody else holds on rows or on a table's definition. Then the transaction is "
+        "given back and tried again, up to eight times; a change of definitions is tried again with its task.",
+    )
 
 
 class MySQLTarget:
@@ -102,6 +110,7 @@ class MySQLTarget:
             )
         self.config = config
         self.endpoint = endpoint
+        self._owner = (pipeline, config.name)
         self.acks = AckTable(self.options.ack_schema or endpoint.schema or "sluice", pipeline, config.name)
 
     @property
@@ -167,7 +176,9 @@ class MySQLTarget:
         """Compare with the target's information_schema. Raises MappingError."""
         places = [plan.target for plan in tables]
         with self._session("reading the target's tables") as session:
-            found = compare_all(tables, read_tables(session.cursor, places))
+            infos = read_tables(session.cursor, places)
+            refuse_hidden(hidden_tables(session.cursor, [place for place in places if place not in infos]))
+            found = compare_all(tables, infos)
             if self.options.triggers == "refuse":
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
@@ -191,7 +202,8 @@ class MySQLTarget:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
             flavour = "MariaDB" if session.mariadb else "MySQL"
-            found = review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire")
+            hidden = hidden_tables(session.cursor, [place for place in places if place not in infos])
+            found = review(tables, infos, triggers, flavour, fire=self.options.triggers == "fire", hidden=hidden)
             if self.options.foreign_keys == "ordered":
                 found += families.remarks(tables, families.read_references(session.cursor, places))
             return found
@@ -368,6 +380,7 @@ class MySQLTarget:
             return LoadCount(statements=families.verify(session.cursor, item))
 
     def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+        refuse_spaces(item.table, item.rows)
         try:
             with errors(self.endpoint, f"loading {item.table.table}", where=f"{self.config.name}: {item.table.table}"):
                 if not item.table.key:
@@ -457,11 +470,26 @@ class MySQLTarget:
         try:
             with errors(self.endpoint, doing):
                 session = session or _Session(connection)
-                yield session
+                if session.lock_wait_s != self.options.lock_wait:
+                    session.cursor.execute(set_lock_wait(self.options.lock_wait))
+                    session.lock_wait_s = self.options.lock_wait
+                lockwait.watch.enter(session, self.endpoint, self._owner, doing)
+                try:
+                    yield session
+                finally:
+                    lockwait.watch.leave(session)
+        except Contention as error:
+            connection.close()
+            error.message += f"; {session.blocker}" if session and session.blocker else ""
+            raise
         except BaseException:
             connection.close()
             raise
         _kept.give(self.endpoint, session)
+
+    def interrupt(self) -> None:
+        """End what this process is doing at the target for this pipeline: a person said so. Raises TargetUnavailable, ConfigError."""
+        lockwait.watch.interrupt(self.endpoint, self._owner)
 
     def _transaction(self, session: _Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
         """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
@@ -510,6 +538,8 @@ class _Session:
             else "utf8mb4_bin",
         )
         self._lax = False
+        self.lock_wait_s = LOCK_WAIT_S
+        self.blocker = ""
 
     def fileno(self) -> int:
         sock: Any = self.connection._sock  # type: ignore[attr-defined]

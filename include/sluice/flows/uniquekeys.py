@@ -1,0 +1,78 @@
+"""The source's unique keys as of a batch, under the target's names: by them a target is known whose own keys would merge rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
+
+from sluice.coordination.state import PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.model.batches import Batch
+from sluice.model.tables import TableId
+from sluice.schema.state import SchemaState
+from sluice.segments.schemas import SchemaStore
+from sluice.targets import PlannedTable, Target, TargetTable
+
+Key = tuple[tuple[str, int], ...]
+
+
+def unique_at_target(keys: Iterable[Key], route: TableRoute) -> tuple[Key, ...]:
+    """Keys of source columns under their names at the target. One with a column that does not go over tells no rows apart there."""
+    named = [[(route.target_name(column) if column else "", prefix) for column, prefix in key] for key in keys]
+    return tuple(
+        tuple((name, prefix) for name, prefix in key if name is not None)
+        for key in named
+        if all(name is not None for name, _ in key)
+    )
+
+
+class SourceKeys:
+    """What the source's definitions, as of the begin of a batch, say about unique keys."""
+
+    def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch) -> None:
+        self._runtime, self._state, self._batch = runtime, state, batch
+        self._routes = Routes.compile(runtime.pipeline.mapping)
+
+    def check(self, target: Target, plans: Iterable[PlannedTable]) -> dict[TableId, TargetTable]:
+        """As ``target.check``, with what is known of the source. Raises MappingError.
+
+        The stored definitions are read only if a table has unique keys besides the one by which rows are told apart.
+        """
+        promised = [replace(plan, promised=self._routes.route(plan.source).unique) for plan in plans]
+        known = dict(target.check(promised))
+        further = [self._with_keys(plan, known[plan.target]) for plan in promised if known[plan.target].unique_keys]
+        if further:
+            target.check(further)
+        return known
+
+    def _with_keys(self, plan: PlannedTable, table: TargetTable) -> PlannedTable:
+        definition = self._definitions.find(plan.source) if self._definitions is not None else None
+        if definition is None:
+            return plan
+        route = self._routes.route(plan.source)
+        keys = [index.columns for index in definition.indexes if index.unique]
+        # Whether a column that a rule made tells rows apart is the rule's business.
+        mapped = {(route.target_name(column.name) or "").casefold() for column in definition.columns}
+        made = {column.name.casefold() for column in plan.columns} - mapped
+        by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
+        return replace(plan, unique=unique_at_target(keys, route), promised=(*plan.promised, *by_rules))
+
+    @cached_property
+    def _definitions(self) -> SchemaState | None:
+        """The history at the begin of the batch: statements end a batch, so that they count for the next one's rows."""
+        schemas = SchemaStore(self._runtime.store)
+        cursor = self._state.cursor()
+        if cursor is None or not cursor.schema:
+            return None
+        first = self._batch.first
+        for path in (cursor.schema, *schemas.parents(cursor.schema)):
+            if schemas.position(path).order <= first.order:
+                return schemas.load(path)
+        earlier = schemas.before(first)
+        return schemas.load(earlier[0].path) if earlier else None
+
+
+Check = Callable[[Target, Iterable[PlannedTable]], dict[TableId, TargetTable]]

@@ -1,0 +1,175 @@
+"""Would the target take two rows of the source for one? Then the second would overwrite the first, and nobody would be told.
+
+That happens where a unique key of the target is not one of the source, and where a key's values are compared, or stored, less exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import MappingError
+from sluice.mapping.types import SqlType, loss
+from sluice.model.tables import quoted, quoted_table, stored_name
+from sluice.targets.base import PlannedColumn, PlannedTable, TargetTable
+
+if TYPE_CHECKING:
+    from sluice.targets.mysql.tables import ColumnInfo, TableInfo, UniqueKey
+
+_COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
+_SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
+_SILENT = ("rounded", "lose digits", "cut off", "becomes a float", "padded", "binary fractions")
+"""Words of losses that no server refuses."""
+
+
+def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
+    """Raises MappingError if rows that are different at the source may be one row at the target."""
+    for column, found in _key_columns(plan, info):
+        why = _merges(column, found)
+        if why and not _promised(plan, [column.name]):
+            raise MappingError(
+                f"different rows of {plan.source} may be one row of {plan.target} at the target: key column {column.name!r}: {why}",
+                where=f"{plan.target}.{column.name}",
+                hint=_alike(plan, column)
+                + f"; or, if no two rows are equal in that way, mapping: [{{from: {plan.source}, to: {plan.target}, unique: [{_list(plan.key)}]}}]",
+            )
+    foreign = [key for key in info.keys if not _is_harmless(key, plan, info)] if plan.unique is not None else []
+    if foreign:
+        key = foreign[0]
+        drop = "; ".join(_drop(plan, one) for one in foreign)
+        names = ", ".join(f"{one.name} ({_shown(one)})" for one in foreign)
+        raise MappingError(
+            f"table {plan.target} at the target has a unique key that {plan.source} does not have: {names}; rows that are equal in it would "
+            "overwrite each other",
+            where=str(plan.target),
+            hint=f"drop it at the target ({drop}); or add it at the source; or, if no two rows are equal in it, "
+            f"mapping: [{{from: {plan.source}, to: {plan.target}, unique: [{_list(name for name, _ in key.parts)}]}}]",
+        )
+
+
+def _key_columns(plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColumn, ColumnInfo]]:
+    there = {column.name.casefold(): column for column in info.columns}
+    return [(c, there[c.name.casefold()]) for c in plan.columns if c.key and c.name.casefold() in there]
+
+
+def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
+    """Why two values of the source may be one at the target, "" if they cannot."""
+    if column.collation and found.collation and not distinguishes(found.collation, column.collation):
+        return f"it is compared by {found.collation}, at the source by {column.collation}"
+    if not column.sql_type or column.generated:
+        return ""
+    why = loss(SqlType.parse(column.sql_type, column.charset), SqlType.parse(found.sql_type, found.charset))
+    return f"{column.sql_type} -> {found.sql_type}: {why}" if any(word in why for word in _SILENT) else ""
+
+
+def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
+    """True if rows that are different at the source differ in ``key``, too."""
+    columns = {column.name.casefold(): column for column in info.columns}
+    sent = {column.name.casefold(): column for column in plan.columns}
+    parts = {name.casefold(): prefix for name, prefix in key.parts}
+    own = [columns[name] for name in parts if name not in sent and name in columns]
+    if any(column.distinct for column in own) or _promised(plan, [name for name, prefix in key.parts if not prefix]):
+        return True
+
+    def covered(name: str, prefix: int) -> bool:
+        name = name.casefold()
+        if name not in parts or (parts[name] and not 0 < prefix <= parts[name]):
+            return False
+        return name not in sent or name not in columns or not _merges(sent[name], columns[name])
+
+    known = [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]
+    return any(all(covered(name, prefix) for name, prefix in own_key) for own_key in known)
+
+
+def _promised(plan: PlannedTable, names: Sequence[str]) -> bool:
+    """True if the mapping says that no two rows are equal in ``names`` as the target compares them."""
+    have = {name.casefold() for name in names}
+    return any({name.casefold() for name in promised} <= have | _names(plan, names) for promised in plan.promised)
+
+
+def _names(plan: PlannedTable, names: Sequence[str]) -> set[str]:
+    """All of the key's columns, if these are some of them."""
+    key = {name.casefold() for name in plan.key}
+    return key if {name.casefold() for name in names} <= key else set()
+
+
+def distinguishes(target: str, source: str) -> bool:
+    """True if ``target`` (a collation) holds no two values for equal that ``source`` tells apart, but for spaces at their end (see ``pads``)."""
+    if target == source or target == "binary" or target.endswith("_bin"):
+        return True
+    one, other = _COLLATION.fullmatch(_plain(source)), _COLLATION.fullmatch(_plain(target))
+    if one is None or other is None or one["base"] != other["base"] or bool(one["accent"]) != bool(other["accent"]):
+        return False
+    return (one["accent"] or "") <= (other["accent"] or "") and one["case"] <= other["case"]
+
+
+def pads(target: str, source: str, sql_type: str) -> bool:
+    """True if ``target`` (a collation) does not see the spaces at the end by which ``source`` tells values apart. CHAR does not keep them."""
+    return (
+        bool(source and target) and _no_pad(source) and not _no_pad(target) and not sql_type.lower().startswith("char")
+    )
+
+
+def padded_keys(plan: PlannedTable, info: TableInfo) -> tuple[str, ...]:
+    """Columns of unique keys whose values must not end with spaces, as the target would take two of them for one."""
+    there = {column.name.casefold(): column for column in info.columns}
+    keyed = {name.casefold() for key in info.keys for name, _ in key.parts}
+    return tuple(
+        column.name
+        for column in plan.columns
+        if (name := column.name.casefold()) in keyed
+        and name in there
+        and pads(there[name].collation, column.collation, column.sql_type)
+    )
+
+
+def refuse_spaces(table: TargetTable, rows: pa.Table) -> None:
+    """Raises MappingError for a value that ends with a space, in a column in which the target does not see it."""
+    for name in table.padded:
+        stored = stored_name(name)
+        if stored not in rows.schema.names or not pa.types.is_string(rows.schema.field(stored).type):
+            continue
+        if pc.any(pc.ends_with(rows[stored], " ")).as_py():
+            raise MappingError(
+                f"a value of {name!r} ends with a space, by which the source tells rows apart and {table.table} at the target does not: it could "
+                "overwrite another row",
+                where=f"{table.table}.{name}",
+                hint="give the column at the target a collation without padding (utf8mb4_0900_bin in MySQL, utf8mb4_nopad_bin in MariaDB)",
+            )
+
+
+def _no_pad(collation: str) -> bool:
+    return "_0900_" in collation or "nopad" in collation or collation == "binary"
+
+
+def _plain(collation: str) -> str:
+    """Without the charset, where charsets share collations: the same rules under several names."""
+    charset, _, rest = collation.partition("_")
+    if charset == "uca1400":  # MariaDB has it for every Unicode charset
+        charset, rest = "utf8mb4", collation
+    rest = rest.replace("uca1400_nopad", "0900")
+    return rest if charset in _SAME_CHARACTERS else collation
+
+
+def _alike(plan: PlannedTable, column: PlannedColumn) -> str:
+    from sluice.targets.mysql.tables import column_type
+
+    modify = f"MODIFY COLUMN {quoted(column.name)} {column_type(column)} NOT NULL"
+    return f"make the column as the source has it: ALTER TABLE {quoted_table(plan.target)} {modify}"
+
+
+def _drop(plan: PlannedTable, key: UniqueKey) -> str:
+    what = "PRIMARY KEY" if key.name == "PRIMARY" else f"INDEX {quoted(key.name)}"
+    return f"ALTER TABLE {quoted_table(plan.target)} DROP {what}"
+
+
+def _shown(key: UniqueKey) -> str:
+    return ", ".join((name or "an expression") + (f"({prefix})" if prefix else "") for name, prefix in key.parts)
+
+
+def _list(names: Iterable[str]) -> str:
+    return f"[{', '.join(names)}]"
