@@ -259,6 +259,11 @@ class SparkConfig(_Model):
         description="A batch of fewer changes is merged by its drain (connect, local), and not sent to Spark (connect): that saves a task and round "
         "trips; 0: never.",
     )
+    memory: Size = Field(
+        2**30,
+        description="What one process (a task, a Python worker of Spark) may take while it merges, applies rules or loads. Work is cut so that it "
+        "stays below; a single row that is larger than a sixth of it takes more.",
+    )
 
 
 class CoordinationConfig(_Model):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
+from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import PositionRecord
 from sluice.segments.store import SegmentStore, made_anew, quoted
@@ -21,6 +23,9 @@ from sluice.targets.base import PlannedColumn, PlannedTable
 
 ROW_GROUP_ROWS = 16_384
 """Small enough that a unit which loads a range of keys reads little else."""
+
+ROW_GROUP_BYTES = 2**20
+"""Of rows in memory: a unit that loads a range of keys holds a group of each file."""
 
 
 class _Stored(BaseModel):
@@ -40,6 +45,7 @@ class ChangesetFile(_Stored):
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
     bucket_min: int
     bucket_max: int
+    arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")
     revived: bool = Field(
         False,
         description="The source deleted these rows, and a rule keeps them. The server may hold a key of theirs equal to that of a row that came "
@@ -189,6 +195,8 @@ def write_changeset_file(
     store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
 ) -> ChangesetFile:
     """Write merged rows. ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`."""
+    sizes = row_bytes(rows)
+    groups = cuts(sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS)
     with store.open_output(path) as sink:
         with pq.ParquetWriter(
             sink,
@@ -199,12 +207,13 @@ def write_changeset_file(
             use_dictionary=False,
             write_statistics=False,
         ) as writer:
-            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+            for start, stop in groups or [(0, 0)]:
+                writer.write_table(rows.slice(start, stop - start), row_group_size=ROW_GROUP_ROWS)
         size, crc = sink.size_bytes, sink.crc32
     numbers = key_numbers(rows)
     starts: tuple[int, ...] = ()
     if numbers is not None and numbers.size and (numbers[1:] >= numbers[:-1]).all():
-        starts = (*map(int, numbers[::ROW_GROUP_ROWS]), int(numbers[-1]))
+        starts = (*(int(numbers[start]) for start, _ in groups), int(numbers[-1]))
     counted = {entry["values"]: entry["counts"] for entry in rows["_op"].value_counts().to_pylist()}
     return ChangesetFile(
         path=path,
@@ -217,6 +226,7 @@ def write_changeset_file(
         crc32=f"{crc:08x}",
         bucket_min=buckets[0],
         bucket_max=buckets[1],
+        arrow_bytes=int(sizes.sum()),
         revived=revived,
         key_starts=starts,
     )
@@ -255,7 +265,7 @@ def read_changeset_file(
     if keys is not None:
         return _read_keys(store, file, *keys, lean=lean)
     data = store.read_bytes(file.path)
-    damaged = SegmentError("the changeset file is damaged", where=file.path, hint=made_anew(store.pipeline))
+    damaged = _damaged(store, file)
     if len(data) != file.size_bytes or f"{zlib.crc32(data):08x}" != file.crc32:
         raise damaged
     try:
@@ -263,6 +273,43 @@ def read_changeset_file(
         return reader.read(columns=_lean(reader) if lean else None, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise damaged from error
+
+
+class ChangesetReader:
+    """Reads a file row group by row group, and opens it for each: a load reads hundreds side by side. Raises SegmentError if it is damaged."""
+
+    def __init__(self, store: SegmentStore, file: ChangesetFile, *, lean: bool = False) -> None:
+        self.file = file
+        self._store = store
+        with self._opened(None) as reader:
+            self._footer = reader.metadata
+            self._columns = _lean(reader) if lean else None
+            self.schema = self._read(reader, []).schema
+
+    @property
+    def groups(self) -> int:
+        """How many row groups it has."""
+        return int(self._footer.num_row_groups)
+
+    def read(self, group: int) -> pa.Table:
+        """The rows of a group."""
+        with self._opened(self._footer) as reader:
+            return self._read(reader, [group])
+
+    def _read(self, reader: pq.ParquetFile, groups: list[int]) -> pa.Table:
+        return reader.read_row_groups(groups, columns=self._columns, use_threads=False)
+
+    @contextmanager
+    def _opened(self, footer: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
+        try:
+            with self._store.open_input(self.file.path) as source:
+                yield pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(self._store, self.file) from error
+
+
+def _damaged(store: SegmentStore, file: ChangesetFile) -> SegmentError:
+    return SegmentError("the changeset file is damaged", where=file.path, hint=made_anew(store.pipeline))
 
 
 def _lean(reader: pq.ParquetFile) -> list[str]:
@@ -281,7 +328,7 @@ def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: 
                 file.groups(low, high), columns=_lean(reader) if lean else None, use_threads=False
             )
     except (pa.ArrowException, OSError) as error:
-        raise SegmentError("the changeset file is damaged", where=file.path, hint=made_anew(store.pipeline)) from error
+        raise _damaged(store, file) from error
     numbers = key_numbers(rows)
     assert numbers is not None
     start = int(np.searchsorted(numbers, low)) if low is not None else 0

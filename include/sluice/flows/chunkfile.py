@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.dumps import Chunk, schema_from_json, schema_to_json
+from sluice.model.sizes import row_bytes
 from sluice.model.tables import META_FIELDS, TableSchema, stored_name
 from sluice.segments.buckets import key_bucket
 from sluice.segments.store import SegmentStore
@@ -56,7 +57,7 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
             nonlocal rows, low, high
             table = _laid_out(pa.concat_tables(run), schema, layout, rows)
             buckets = table.column("_bucket").to_numpy()
-            for start, stop in row_groups(buckets, ROW_GROUP_ROWS):
+            for start, stop in row_groups(buckets, ROW_GROUP_ROWS, row_bytes(table)):
                 writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
             rows += table.num_rows
             low, high = min(low, int(buckets[0])), max(high, int(buckets[-1]))

@@ -27,6 +27,7 @@ from sluice.flows.changeset import (
 )
 from sluice.flows.deadletters import Written
 from sluice.flows.ruling import Ruling, rule_totals, tagged_as_made
+from sluice.flows.units import memory_of
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.compact import user_columns
@@ -87,6 +88,9 @@ class Part(Protocol):
     @property
     def cost(self) -> int: ...
 
+    @property
+    def size_bytes(self) -> int: ...
+
 
 _P = TypeVar("_P", bound=Part)
 
@@ -108,6 +112,11 @@ class RuledUnit(Generic[_P]):
     def cost(self) -> int:
         """In rows."""
         return sum(part.cost for part in self.parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process: its parts are worked on one after the other."""
+        return memory_of(max((part.size_bytes for part in self.parts), default=0))
 
     def stage(self) -> Stage:
         """What the parts share. Raises MappingError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -14,8 +14,15 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
-from sluice.flows import units
-from sluice.flows.changeset import Changeset, ChangesetFile, ChangesetTable, key_numbers, read_changeset_file
+from sluice.flows import loadread, units
+from sluice.flows.changeset import (
+    Changeset,
+    ChangesetFile,
+    ChangesetReader,
+    ChangesetTable,
+    key_numbers,
+    read_changeset_file,
+)
 from sluice.flows.deadletters import RefusedRows
 from sluice.flows.endpoints import Endpoints
 from sluice.flows.replacing import ReplacePart
@@ -23,15 +30,20 @@ from sluice.flows.uniquekeys import Check
 from sluice.flows.units import pack, unit_size
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
+from sluice.segments.footers import measured
 from sluice.segments.store import SegmentStore
 from sluice.targets import Fence, TableChanges, Target, TargetTable, open_target
+
+SMALL_BYTES = 48 * 2**20
+"""Rows of small parts that a unit reads at once; the others piece by piece, however small: a transaction may be of ten thousand tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPart:
     """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
 
-    ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about how many those are.
+    ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about what those cost, in
+    rows; ``bytes_here``: about their bytes.
     ``replaces``: stretches to clear first; ``in_order``: in the order of the log (see :attr:`ChangesetFile.revived`); ``verify``: nothing is
     written, foreign keys are looked at.
     """
@@ -42,6 +54,7 @@ class LoadPart:
     upserts: bool = True
     keys: tuple[int | None, int | None] | None = None
     rows: int = 0
+    bytes_here: int = 0
     replaces: tuple[ReplacePart, ...] = ()
     in_order: bool = False
     verify: bool = False
@@ -56,6 +69,11 @@ class LoadPart:
     def cost(self) -> int:
         """In rows."""
         return (self.rows or units.rows_of(self.files)) + units.TABLE_COST
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory."""
+        return self.bytes_here or sum(units.bytes_of(file) for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,15 @@ class LoadUnit:
     def cost(self) -> int:
         """In rows."""
         return sum(part.cost for part in self.parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process. Rows of small parts are all there at once; of large ones only of the one that is written."""
+        small = sum(part.size_bytes for part in self.parts if not loadread.is_large(part.size_bytes))
+        large = [part for part in self.parts if loadread.is_large(part.size_bytes)]
+        return units.memory_of(min(small, SMALL_BYTES)) + max(
+            (loadread.memory_of(part.size_bytes, len(part.files)) for part in large), default=0
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +150,7 @@ def plan_load(
     (``on_error: dead_letter``): a refused row must not have lost its old state in an earlier phase. ``segments``: path of the segments' manifest.
     ``replaces``: stretches of target tables to clear before their rows are written; a table that goes whole is one piece.
     """
-    tables = changeset.manifest.tables
+    tables = [table.model_copy(update={"files": measured(store, table.files)}) for table in changeset.manifest.tables]
     stretches = dict(replaces or {})
     if not tables and not stretches:
         return []
@@ -158,7 +185,7 @@ def plan_load(
         first: list[LoadPart] = []
         second: list[LoadPart] = []
         group = [table for table in tables if table.weight == weight]
-        total = sum(file.rows for table in group for file in table.files)
+        total = sum(units.rows_of(table.files) for table in group)
         size = unit_size(total, config.parallelism)
         for files, info in _per_target(group, known):
             those = stretches.pop(info.table, (info, ()))[1]
@@ -275,7 +302,9 @@ def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
     for low, high in pairwise(edges):
         files = tuple(file for file in part.files if file.groups(low, high))
         if files:
-            pieces.append(replace(part, files=files, keys=(low, high), rows=part.cost // (len(edges) - 1) + 1))
+            share = len(edges) - 1
+            rows, size_bytes = part.cost // share + 1, part.size_bytes // share + 1
+            pieces.append(replace(part, files=files, keys=(low, high), rows=rows, bytes_here=size_bytes))
     return pieces
 
 
@@ -300,9 +329,12 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     target = open_target(unit.target, unit.endpoints, unit.pipeline)
     identities: list[str] = []
     changes: list[TableChanges] = []
+    left = SMALL_BYTES
     for part in unit.parts:
-        groups = _groups(store, part, whole=unit.target.on_error == "dead_letter")
-        found = _changes(part, groups or [pa.table({})])
+        streamed = loadread.is_large(part.size_bytes) or part.size_bytes > left
+        left -= 0 if streamed else part.size_bytes
+        groups = _groups(store, part, whole=unit.target.on_error == "dead_letter", streamed=streamed)
+        found = _changes(part, groups or [(pa.table({}), None)])
         found[0] = replace(found[0], replaces=tuple(one.read(store) for one in part.replaces))
         changes += found
         identities += [f"{part.identity}-{number}" if number else part.identity for number in range(len(found))]
@@ -316,34 +348,44 @@ def run_load_unit(unit: LoadUnit) -> LoadResult:
     return LoadResult(count.upserted, count.deleted, count.statements, count.retries, seconds, count.refused)
 
 
-def _changes(part: LoadPart, groups: Sequence[pa.Table]) -> list[TableChanges]:
+_Rows = tuple[pa.Table, Callable[[], Iterator[pa.Table]] | None]
+"""All rows; or only their columns, and what reads the rows."""
+
+
+def _changes(part: LoadPart, groups: Sequence[_Rows]) -> list[TableChanges]:
     """What a part writes: rows of several sets of columns leave together before any arrives, as unique values move among them."""
     every = [
         TableChanges(
             part.table,
             rows,
-            part.deletes,
+            part.deletes and (read is None or not part.table.key or _leaves(part)),
             part.upserts,
             scope=f"{part.table.table}#{number}" if number else "",
             in_order=part.in_order,
             verify=part.verify,
+            read=read,
         )
-        for number, rows in enumerate(groups)
+        for number, (rows, read) in enumerate(groups)
     ]
     halves = part.deletes and part.upserts and part.table.key
-    if len(every) == 1 or not halves or any("_present" in rows.schema.names for rows in groups):
+    if len(every) == 1 or not halves or any("_present" in rows.schema.names for rows, _ in groups):
         return every
     return [replace(one, upserts=False) for one in every] + [replace(one, deletes=False) for one in every]
 
 
-def _groups(store: SegmentStore, part: LoadPart, *, whole: bool) -> list[pa.Table]:
-    """The part's rows, one table for each set of columns: what a row never had is not written. ``whole``: with all that is known of a row."""
+def _groups(store: SegmentStore, part: LoadPart, *, whole: bool, streamed: bool) -> list[_Rows]:
+    """The part's rows, once for each set of columns: what a row never had is not written. ``whole``: with all that is known of a row."""
+    lean = not (whole or part.table.unique_keys or part.in_order)
+    if streamed:
+        same: dict[frozenset[str], list[ChangesetFile]] = {}
+        for file in part.files:
+            same.setdefault(frozenset(ChangesetReader(store, file).schema.names), []).append(file)
+        return [loadread.reading(store, files, part.keys, lean=lean, in_order=part.in_order) for files in same.values()]
     alike: dict[frozenset[str], list[pa.Table]] = {}
     for file in sorted(part.files, key=lambda file: not file.revived) if part.in_order else part.files:
-        lean = not (whole or part.table.unique_keys or part.in_order)
         table = read_changeset_file(store, file, part.keys, lean=lean)
         alike.setdefault(frozenset(table.schema.names), []).append(table)
-    return [_rows(tables, part) for tables in alike.values()]
+    return [(_rows(tables, part), None) for tables in alike.values()]
 
 
 def _rows(tables: list[pa.Table], part: LoadPart) -> pa.Table:

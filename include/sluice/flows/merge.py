@@ -13,15 +13,21 @@ from sluice.errors import SegmentError
 from sluice.flows.changeset import changeset_damage, changeset_folder, damage, read_changeset
 from sluice.flows.deadletters import forget_attempts
 from sluice.flows.finishing import MergeResult, write_changeset_manifest
-from sluice.flows.mergeunits import plan_merge, run_merge_unit
+from sluice.flows.mergeread import MergePart
+from sluice.flows.mergeunits import cut, plan_merge, plan_pieces, run_merge_unit
 from sluice.flows.ruling import rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.spread import LEVELS, can_spread, forget_spread, plan_spread, run_spread_unit
 from sluice.flows.stagefiles import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
 from sluice.flows.stages import log_totals
+from sluice.flows.units import ROW_BYTES, most_bytes
 from sluice.flows.watch import Watch
 from sluice.model.batches import Batch
+from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
+from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.spark.base import UnitRunner
 
 _log = structlog.get_logger()
 
@@ -82,6 +88,8 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         rules.validate()
         stages = stages_of(rules)
         last = len(stages) == 1
+        runner = runtime.runner_for(manifest.changes)
+        pieces, spread = _small_enough(runtime, watch, runner, manifest, attempt)
         units = plan_merge(
             store,
             manifest,
@@ -91,13 +99,15 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             resolver=runtime.resolver,
             rules=stages[0],
             last=last,
+            pieces=pieces,
         )
         results: list[MergeResult] = watch.run(
-            runtime.runner_for(manifest.changes),
+            runner,
             run_merge_unit,
             units,
             description=f"{runtime.name}: merge batch {batch}",
         )
+        forget_spread(store, spread)
         if last:
             changeset = write_changeset_manifest(store, manifest, attempt, results)
             kept = state.merged(batch, changeset.path, under=watch.permit)
@@ -133,6 +143,31 @@ def _damage(store: SegmentStore, record: Batch) -> str:
     except SegmentError:
         return record.stages[-1]
     return damage(store, (file for table in stage.tables for file in table.files))
+
+
+def _small_enough(
+    runtime: Runtime, watch: Watch, runner: UnitRunner, manifest: SegmentManifest, attempt: str
+) -> tuple[list[MergePart], list[SegmentFile]]:
+    """What the batch is cut into, and the files that were made of pieces that no process could take."""
+    store, pipeline = runtime.store, runtime.pipeline
+    most = most_bytes(pipeline.spark.memory)
+    pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
+    for level in range(LEVELS):
+        large = [piece for piece in pieces if piece.size_bytes > most and can_spread(piece)]
+        if not large:
+            break
+        planned = plan_spread(store, manifest.batch, attempt, large, level)
+        _log.info("spreading", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
+        description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
+        written = watch.run(runner, run_spread_unit, [one for mine in planned for one in mine], description=description)
+        made += [file for files in written for file in files]
+        pieces = [piece for piece in pieces if piece not in large]
+        for piece, mine in zip(large, planned, strict=True):
+            files = tuple(file for files in written[: len(mine)] for file in files)
+            del written[: len(mine)]
+            anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
+            pieces += cut(anew, most // ROW_BYTES // 2)
+    return pieces, made
 
 
 def _passed_on(

@@ -25,18 +25,37 @@ _READ = ("_op", "_seq", "_commit_ts", "_before")
 
 @dataclass(frozen=True, slots=True)
 class MergePart:
-    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key."""
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key.
+
+    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see :mod:`sluice.flows.spread`).
+    """
 
     source: TableId
     files: tuple[SegmentFile, ...]
     buckets: tuple[int, int]
     key: tuple[str, ...] = ()
+    segments: tuple[SegmentFile, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no bucket cuts it: a table without a key, whose rows are counted as a whole, and one whose rows are followed from key to key."""
+        if self.segments:
+            return False
+        return any(file.moved_partially or not file.primary_key for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory."""
+        return sum(file.share(units.bytes_of(file), bucket) for file in self.files for bucket in range(*self.buckets))
 
     @property
     def cost(self) -> int:
         """In rows."""
-        share = (self.buckets[1] - self.buckets[0]) / KEY_BUCKETS
-        return int(units.rows_of(self.files) * share) + units.TABLE_COST
+        rows = sum(file.share(file.rows, bucket) for file in self.files for bucket in range(*self.buckets))
+        return units.cost_of(rows, self.size_bytes) + units.TABLE_COST
+
+
+Added = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +67,7 @@ class PartRead:
 
     changes: pa.Table
     key: list[str]
-    added: tuple[tuple[int, str], ...] = ()
+    added: Added = ()
 
 
 def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
@@ -61,24 +80,16 @@ def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
 
 def read_part(store: SegmentStore, part: MergePart) -> PartRead:
     """Raises SegmentError."""
-    tables = []
+    tables: list[pa.Table] = []
+    thin = Thinning()
     for file in part.files:
-        with store.open_input(file.path) as source:
-            try:
-                schema = pq.read_schema(source)
-            except (pa.ArrowException, OSError) as error:
-                raise SegmentError(
-                    "the segment file is damaged", where=file.path, hint=ways_on(store.pipeline)
-                ) from error
-        wanted = [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
+        wanted = wanted_columns(store, file)
         table = read_file(store, file, part.buckets, wanted)
         if not is_partial(table) and "_present" in table.schema.names:
             table = table.drop_columns(["_present"])
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
-        if (
-            sum(table.num_rows for table in tables) > units.MAX_UNIT_ROWS and not part.key
-        ):  # few keys have most of the changes
-            tables = _thinned(tables)
+        if not part.key:
+            tables = thin(tables)
     newest = max(tables, key=_last_seq).schema
     added = []
     for name in user_columns(newest):
@@ -88,7 +99,7 @@ def read_part(store: SegmentStore, part: MergePart) -> PartRead:
     if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
         newest = newest.append(pa.field("_present", pa.binary()))
     changes = pa.concat_tables([_as(table, newest) for table in tables])
-    key = _key_of(newest)
+    key = key_columns(newest)
     if part.key and not key:
         changes = rekeyed(changes, part.source, part.key)
         return PartRead(changes, [stored_name(name) for name in part.key], tuple(added))
@@ -105,15 +116,43 @@ def merged_tables(
         yield source, compact(read.changes, read.key)
 
 
+def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:
+    """Columns of a segment file that a merge reads. Raises SegmentError."""
+    with store.open_input(file.path) as source:
+        try:
+            schema = pq.read_schema(source)
+        except (pa.ArrowException, OSError) as error:
+            raise SegmentError("the segment file is damaged", where=file.path, hint=ways_on(store.pipeline)) from error
+    return [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
+
+
+class Thinning:
+    """Few keys may have most of the changes: what a merge does not need goes while the files are read. Looks again when there is twice as much."""
+
+    def __init__(self) -> None:
+        self._rows, self._bytes = units.MAX_UNIT_ROWS, units.THIN_BYTES
+
+    def __call__(self, tables: list[pa.Table]) -> list[pa.Table]:
+        """The same rows, or fewer with the same merge."""
+        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+        if len(tables) < 2 or (rows <= self._rows and size <= self._bytes):
+            return tables
+        tables = _thinned(tables)
+        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+        self._rows, self._bytes = max(units.MAX_UNIT_ROWS, 2 * rows), max(units.THIN_BYTES, 2 * size)
+        return tables
+
+
 def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
     """One table of the rows that a merge needs, if all have one definition."""
     schema = tables[0].schema
     if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
         return tables
-    return [thinned(pa.concat_tables(tables), _key_of(schema))]
+    return [thinned(pa.concat_tables(tables), key_columns(schema))]
 
 
-def _key_of(schema: pa.Schema) -> list[str]:
+def key_columns(schema: pa.Schema) -> list[str]:
+    """Stored names of the key columns of a segment, in key order."""
     key = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
     return [name for _, name in sorted(key)]
 

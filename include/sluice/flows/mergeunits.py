@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+
+import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.finishing import MergeResult, RuledUnit, StageRows, finish_part
-from sluice.flows.mergeread import MergePart, by_table, read_part
+from sluice.flows.mergeread import Added, MergePart, by_table, read_part
 from sluice.flows.ruling import Ruling
-from sluice.flows.units import pack, unit_size
+from sluice.flows.units import bytes_of, cost_of, pack, unit_size
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
+from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 
@@ -39,11 +41,12 @@ def plan_merge(
     resolver: ConnectionResolver | None = None,
     rules: RuleSet | None = None,
     last: bool = True,
+    pieces: Sequence[MergePart] | None = None,
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
 
     ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows.
+    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
@@ -52,15 +55,9 @@ def plan_merge(
         rules = RuleSet.load(rules_path) if rules_path else RuleSet()
     rules.validate()
     ruling = Ruling.of(rules, pipeline, rules_path, resolver)
-    routes = Routes.compile(pipeline.mapping)
-    parts = [
-        MergePart(source, tuple(files), (0, KEY_BUCKETS), routes.route(source).key)
-        for source, files in by_table(manifest).items()
-    ]
-    workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
-    total = sum(part.cost for part in parts)
-    size = unit_size(total, workers * 2)
-    pieces = [piece for part in parts for piece in _cut(part, size)]
+    if pieces is None:
+        pieces = plan_pieces(store, manifest, pipeline, parallelism=parallelism)
+    size = _size(pieces, pipeline, parallelism)
     return [
         MergeUnit(
             store.uri,
@@ -76,18 +73,48 @@ def plan_merge(
     ]
 
 
-def _cut(part: MergePart, size: int) -> Iterator[MergePart]:
-    """By key bucket. One piece: a table without a key, whose rows are counted as a whole, and one whose rows are followed from key to key."""
-    pieces = min(-(-part.cost // size), KEY_BUCKETS)
-    whole = any(file.moved_partially or not file.primary_key for file in part.files)
-    if pieces <= 1 or whole:
+def plan_pieces(
+    store: SegmentStore, manifest: SegmentManifest, pipeline: PipelineConfig, *, parallelism: int | None = None
+) -> list[MergePart]:
+    """The tables of a batch, large ones cut by key bucket. Raises MappingError."""
+    routes = Routes.compile(pipeline.mapping)
+    parts = [
+        MergePart(source, measured(store, files), (0, KEY_BUCKETS), routes.route(source).key)
+        for source, files in by_table(manifest).items()
+    ]
+    size = _size(parts, pipeline, parallelism)
+    return [piece for part in parts for piece in cut(part, size)]
+
+
+def _size(parts: Sequence[MergePart], pipeline: PipelineConfig, parallelism: int | None) -> int:
+    workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
+    return unit_size(sum(part.cost for part in parts), workers * 2, pipeline.spark.memory)
+
+
+def cut(part: MergePart, size: int) -> Iterator[MergePart]:
+    """By key bucket, into pieces of about ``size`` (cost) each."""
+    if part.cost <= size or part.is_whole:
         yield part
         return
-    borders = [round(i * KEY_BUCKETS / pieces) for i in range(pieces + 1)]
-    for lo, hi in pairwise(borders):
-        files = tuple(f for f in part.files if f.bucket_min < hi and f.bucket_max >= lo)
-        if files:
-            yield MergePart(part.source, files, (lo, hi), part.key)
+    low, cost = 0, 0
+    for bucket in range(KEY_BUCKETS):
+        more = _cost(part, bucket)
+        if cost and cost + more > size:
+            yield from _range(part, low, bucket)
+            low, cost = bucket, 0
+        cost += more
+    yield from _range(part, low, KEY_BUCKETS)
+
+
+def _cost(part: MergePart, bucket: int) -> int:
+    rows = sum(file.share(file.rows, bucket) for file in part.files)
+    return cost_of(rows, sum(file.share(bytes_of(file), bucket) for file in part.files))
+
+
+def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
+    files = tuple(f for f in part.files if f.bucket_min < high and f.bucket_max >= low)
+    if files:
+        yield replace(part, files=files, buckets=(low, high))
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
@@ -96,8 +123,15 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     stage = unit.stage()
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
-        read = read_part(stage.store, part)
         buckets = (part.buckets[0], part.buckets[1] - 1)
-        rows = compact(read.changes, read.key)
-        result += finish_part(stage, StageRows(unit.name(number), part.source, rows, buckets, part.files, read.added))
+        rows, added = _merged(stage.store, part)
+        result += finish_part(
+            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments or part.files, added)
+        )
     return replace(result, seconds=time.perf_counter() - started)
+
+
+def _merged(store: SegmentStore, part: MergePart) -> tuple[pa.Table, Added]:
+    """The rows of a part; what they were made of is free again."""
+    read = read_part(store, part)
+    return compact(read.changes, read.key), read.added

@@ -18,6 +18,7 @@ from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.state import PipelineState
 from sluice.coordination.turns import BEAT_S
 from sluice.errors import ConfigError, SluiceError
+from sluice.flows.units import work_bytes
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore
@@ -115,7 +116,7 @@ class Runtime:
             else:
                 from sluice.spark.local import LocalRunner
 
-                self._runner = LocalRunner()
+                self._runner = LocalRunner(work_bytes(self.pipeline.spark.memory))
         return self._runner
 
     def runner_for(self, changes: int) -> UnitRunner:
@@ -123,7 +124,7 @@ class Runtime:
         if self._runner is None and self.mode == "connect" and changes < self.pipeline.spark.from_changes:
             from sluice.spark.local import LocalRunner
 
-            return LocalRunner()
+            return LocalRunner(work_bytes(self.pipeline.spark.memory))
         return self.runner
 
     @contextmanager

@@ -20,6 +20,7 @@ from sluice.flows.units import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount
 from sluice.rules.script import Rule
+from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.store import SegmentStore
 
@@ -44,7 +45,13 @@ class StagePart:
 
     @property
     def cost(self) -> int:
-        return sum(file.rows for file in self.files) // self.share[1] + 300
+        return units.rows_of(self.files) // self.share[1] + units.TABLE_COST
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory; of a share: of the file that is read at a time, and of the share."""
+        every = [units.bytes_of(file) for file in (*self.files, *self.inputs)]
+        return sum(every) // self.share[1] + (max(every) if self.share[1] > 1 else 0)
 
 
 class StageUnit(RuledUnit[StagePart]):
@@ -63,6 +70,8 @@ def plan_stage(
     segments: Sequence[SegmentFile],
     parallelism: int,
     framed: tuple[Rule, Framed] | None = None,
+    *,
+    memory: int = 2**30,
 ) -> list[StageUnit]:
     """Units of about equal cost. A file is never cut: it is as large as the unit that wrote it. ``framed``: what a rule of type spark left."""
     by_table: dict[TableId, list[SegmentFile]] = {}
@@ -71,17 +80,18 @@ def plan_stage(
     parts = [
         StagePart(table.table_id, (file,), tuple(by_table.get(table.table_id, segments)))
         for table in tables
-        for file in table.files
+        for file in measured(store, table.files)
     ]
     if framed is not None:
         rule, made = framed
         for table in sorted({*made.images, *made.inputs}):
             files, inputs = made.images.get(table, ()), made.inputs.get(table, ())
-            of = min(max(1, -(-sum(f.rows for f in (*files, *inputs)) // units.MAX_UNIT_ROWS)), KEY_BUCKETS)
+            most = unit_size(1 << 62, 1, memory)
+            of = min(max(1, -(-units.rows_of((*files, *inputs)) // most)), KEY_BUCKETS)
             found = tuple(by_table.get(table, segments))
             parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
     total = sum(part.cost for part in parts)
-    size = unit_size(total, parallelism * 2)
+    size = unit_size(total, parallelism * 2, memory)
     return [
         StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping)
         for number, group in enumerate(pack([(part, part.cost) for part in parts], size))

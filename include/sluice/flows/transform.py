@@ -109,7 +109,18 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             made = run_frames(runtime, before, attempt, rule, ruling.masking, ruling.reader(rule))
             ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
             first, tables, framed = [made.count], made.untouched, (rule, made)
-        units = plan_stage(store, batch, tables, attempt, ruling, mapping, manifest.files, workers, framed)
+        units = plan_stage(
+            store,
+            batch,
+            tables,
+            attempt,
+            ruling,
+            mapping,
+            manifest.files,
+            workers,
+            framed,
+            memory=runtime.pipeline.spark.memory,
+        )
         results: list[MergeResult] = watch.run(
             runtime.runner_for(manifest.changes), run_stage_unit, units, description=description
         )

@@ -2,6 +2,9 @@
 
 A unit holds paths, bucket ranges, rule contents and routes, never rows. The number of units follows the rows, not the tables: small tables
 share a unit, large ones are cut by key bucket, so a batch of 1,000 tables is as many Spark tasks as one of five.
+
+Memory is counted in bytes of rows as Arrow holds them, never in bytes of a file: wide rows that compress 20:1 are small on disk only. A unit is
+cut so that four of them fit the memory that ``spark.memory`` gives a process. One that cannot be cut further runs alone (see ``spark.local``).
 """
 
 from __future__ import annotations
@@ -14,13 +17,28 @@ UNIT_ROWS = 25_000
 """Rows below which cutting a table costs more than it gains."""
 
 MAX_UNIT_ROWS = 250_000
-"""Bounds the memory of a unit."""
+"""Rows of a unit, however narrow: numbers a row are held beside the rows."""
 
 TABLE_COST = 300
 """What one more table costs a unit, in rows."""
 
-ROW_BYTES = 200
-"""Parquet bytes that count as one row."""
+ROW_BYTES = 256
+"""Bytes of rows in memory that count as one row."""
+
+PROCESS_BYTES = 280 * 2**20
+"""What a process takes before it holds a row: the interpreter, libraries, compiled kernels, buffers of a connection."""
+
+EXPANSION = 4
+"""Bytes that a unit takes for each byte of its rows: as read, as one piece, the result, what is being written. Measured: 3.1 to 3.8."""
+
+AT_ONCE = 4
+"""Units that a process may work on at a time, if they are not larger than they should be."""
+
+THIN_BYTES = 64 * 2**20
+"""Rows of a part that are read so far are looked through for those that a merge does not need."""
+
+PACKED = 5
+"""Bytes of rows that a byte of a small file of an older version stands for, which has no figure; of a large one the footer is read."""
 
 _Part = TypeVar("_Part")
 
@@ -34,15 +52,47 @@ class Sized(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def arrow_bytes(self) -> int: ...
+
+
+def bytes_of(file: Sized) -> int:
+    """Bytes of a file's rows in memory; see :func:`sluice.segments.footers.measured` for those of older versions."""
+    return file.arrow_bytes or file.size_bytes * PACKED
+
+
+def cost_of(rows: int, size_bytes: int) -> int:
+    """What rows cost, in rows: wide rows count more than once."""
+    return max(rows, size_bytes // ROW_BYTES)
+
 
 def rows_of(files: Iterable[Sized]) -> int:
-    """What files cost, in rows: wide rows count more than once."""
-    return sum(max(file.rows, file.size_bytes // ROW_BYTES) for file in files)
+    """What files cost, in rows."""
+    return sum(cost_of(file.rows, bytes_of(file)) for file in files)
 
 
-def unit_size(total: int, units: int) -> int:
-    """Rows a unit, so that ``total`` rows become about ``units`` units, none of them too small or too large."""
-    return min(max(UNIT_ROWS, total // units + 1), MAX_UNIT_ROWS)
+def work_bytes(memory: int) -> int:
+    """What rows may take of a process that may take ``memory`` bytes."""
+    return max(memory - PROCESS_BYTES, 32 * 2**20)
+
+
+def most_bytes(memory: int) -> int:
+    """Bytes of rows that one unit can take if it is alone."""
+    return work_bytes(memory) // EXPANSION
+
+
+def unit_size(total: int, units: int, memory: int | None = None) -> int:
+    """Rows a unit, so that ``total`` rows become about ``units`` units, none of them too small or too large.
+
+    ``memory``: of the process, for units that have all of their rows in memory at once.
+    """
+    most = MAX_UNIT_ROWS if memory is None else min(MAX_UNIT_ROWS, most_bytes(memory) // AT_ONCE // ROW_BYTES)
+    return min(max(UNIT_ROWS, total // units + 1), most)
+
+
+def memory_of(size_bytes: int) -> int:
+    """Bytes that a unit takes for rows of so many bytes."""
+    return size_bytes * EXPANSION
 
 
 def pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:

@@ -228,15 +228,18 @@ def _compact_keyless(
     changes: pa.Table, ops: npt.NDArray[np.int64], users: list[str], identity: Identity | None
 ) -> pa.Table:
     """Full-row identity with counts: an update takes one copy of the old image and adds one of the new."""
-    gained = changes.filter(pa.array(np.isin(ops, (INSERT, UPDATE, READ))))
-    taken = changes.filter(pa.array(np.isin(ops, (DELETE, MOVED))))
-    updates = changes.filter(pa.array(ops == UPDATE))
-    old = updates["_before"].combine_chunks()
-    left = updates
-    for name in users:
-        left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
-    every = pa.concat_tables([gained, taken, left]).combine_chunks()
-    sign = np.concatenate([np.ones(gained.num_rows, np.int64), -np.ones(taken.num_rows + left.num_rows, np.int64)])
+    sign = np.where(np.isin(ops, (DELETE, MOVED)), -1, 1)
+    every = changes
+    if (ops == UPDATE).any():
+        updates = changes.filter(pa.array(ops == UPDATE))
+        old = updates["_before"].combine_chunks()
+        left = updates
+        for name in users:
+            left = left.set_column(
+                left.schema.get_field_index(name), left.schema.field(name), member(old, name)
+            )
+        every = pa.concat_tables([changes, left]).combine_chunks()
+        sign = np.concatenate([sign, np.full(left.num_rows, -1)])
     codes, count = dense(group_codes(every, users, identity))
     net = np.bincount(codes, weights=sign, minlength=count).astype(np.int64)
     last = np.empty(count, np.int64)

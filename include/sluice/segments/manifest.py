@@ -76,6 +76,11 @@ class SegmentFile(_Stored):
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
     bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)
     bucket_max: int = Field(ge=0, lt=KEY_BUCKETS)
+    arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")
+    bucket_bytes: tuple[int, ...] = Field(
+        (),
+        description="The same by bucket from bucket_min to bucket_max, where one has much more than its share; else empty.",
+    )
     place: PlaceRecord | None = Field(None, description="For a file of rows that a dump read: its place in the log.")
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -84,6 +89,14 @@ class SegmentFile(_Stored):
     def table_id(self) -> TableId:
         """Schema and table."""
         return TableId(self.schema_, self.table)
+
+    def share(self, values: int, bucket: int) -> int:
+        """What one bucket has of a figure of the whole file."""
+        if not self.bucket_min <= bucket <= self.bucket_max:
+            return 0
+        if self.bucket_bytes:
+            return values * self.bucket_bytes[bucket - self.bucket_min] // max(sum(self.bucket_bytes), 1)
+        return values // (self.bucket_max - self.bucket_min + 1)
 
 
 class DdlRecord(_Stored):

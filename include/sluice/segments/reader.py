@@ -20,6 +20,9 @@ from sluice.model.temporal import to_python
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore, ways_on
 
+PIECE_BYTES = 32 * 2**20
+"""Rows of so many bytes are read from a file at a time, however many of them are wanted."""
+
 
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
     """Compare size and CRC32 of the whole file with the manifest. Raises SegmentError."""
@@ -49,8 +52,25 @@ def read_file(
     Returns:
         A table in (``_bucket``, ``_seq``) order. Raises SegmentError on damage, StorageUnavailable.
     """
+    tables = list(read_pieces(store, file, bucket_range, columns, verify=verify))
+    table = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+    left_out = len(file.place.left_out) if file.place else 0
+    if columns is None and _is_whole(file, bucket_range) and table.num_rows != file.rows - left_out:
+        raise _damaged(store, file, f"it holds {table.num_rows} rows, and the manifest says {file.rows - left_out}")
+    return table
+
+
+def read_pieces(
+    store: SegmentStore,
+    file: SegmentFile,
+    bucket_range: tuple[int, int] = (0, KEY_BUCKETS),
+    columns: Sequence[str] | None = None,
+    *,
+    verify: bool = True,
+) -> Iterator[pa.Table]:
+    """As :func:`read_file`, in pieces of about :data:`PIECE_BYTES` before rows of other buckets go; one piece at least."""
     lo, hi = bucket_range
-    whole = lo <= file.bucket_min and hi > file.bucket_max
+    whole = _is_whole(file, bucket_range)
     try:
         with store.open_input(file.path) as source:
             if verify and whole:
@@ -64,18 +84,35 @@ def read_file(
             if wanted is not None and file.place and file.place.left_out and "_row" not in wanted:
                 wanted.append("_row")
             groups = range(reader.num_row_groups) if whole else _groups(reader, lo, hi)
-            table = reader.read_row_groups(list(groups), columns=wanted, use_threads=False)
-            if not whole:
-                bucket = table.column("_bucket")
-                keep = pc.and_(
-                    pc.greater_equal(bucket, pa.scalar(lo, pa.uint8())), pc.less(bucket, pa.scalar(hi, pa.uint8()))
-                )
-                table = table.filter(keep)
-            elif columns is None and table.num_rows != file.rows:
-                raise _damaged(store, file, f"it holds {table.num_rows} rows, and the manifest says {file.rows}")
-            return table if file.place is None else _placed(table, file.place, columns)
+            for run in _runs(reader.metadata, groups):
+                table = reader.read_row_groups(run, columns=wanted, use_threads=False)
+                if not whole:
+                    bucket = table.column("_bucket")
+                    keep = pc.and_(
+                        pc.greater_equal(bucket, pa.scalar(lo, pa.uint8())), pc.less(bucket, pa.scalar(hi, pa.uint8()))
+                    )
+                    table = table.filter(keep)
+                yield table if file.place is None else _placed(table, file.place, columns)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise _damaged(store, file, str(error).splitlines()[0]) from error
+
+
+def _is_whole(file: SegmentFile, bucket_range: tuple[int, int]) -> bool:
+    return bucket_range[0] <= file.bucket_min and bucket_range[1] > file.bucket_max
+
+
+def _runs(footer: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
+    """Row groups to be read together."""
+    run: list[int] = []
+    size = 0
+    for group in groups:
+        more = footer.row_group(group).total_byte_size
+        if run and size + more > PIECE_BYTES:
+            yield run
+            run, size = [], 0
+        run.append(group)
+        size += more
+    yield run
 
 
 def _placed(table: pa.Table, place: PlaceRecord, columns: Sequence[str] | None) -> pa.Table:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
 from sluice.model.positions import Position
+from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
 from sluice.segments.buckets import key_bucket
@@ -25,6 +26,10 @@ from sluice.segments.store import SegmentStore
 
 ROW_GROUP_ROWS = 8_192
 """Small enough that a work unit which reads an eighth of the buckets reads little else: 70,000 changes to a part, 0.2 s instead of 0.5 s."""
+ROW_GROUP_BYTES = 2 * 2**20
+"""Of rows in memory: wide rows make small groups, so that what a reader takes at once is bounded."""
+_UNEVEN = 2
+"""A bucket with so many times its share of a file has its size noted."""
 _FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_origin"]
@@ -248,10 +253,11 @@ class SegmentWriter:
         folder = self.store.table_path(self.batch, schema.table.schema, schema.table.table)
         path = f"{folder}/{schema.version}-e{self.epoch:06d}-{part:04d}.parquet"
         self.store.check_space(item.bytes)
+        sizes = row_bytes(table)
         with self.store.open_output(path) as sink:
             options = parquet_options(schema, self._level)
             with pq.ParquetWriter(pa.PythonFile(sink, mode="w"), table.schema, **options) as writer:
-                for start, stop in row_groups(buckets, ROW_GROUP_ROWS):
+                for start, stop in row_groups(buckets, ROW_GROUP_ROWS, sizes):
                     writer.write_table(table.slice(start, stop - start), row_group_size=stop - start)
         ops = {row["values"]: row["counts"] for row in pc.value_counts(table.column("_op")).to_pylist()}
         partial = table["_present"].null_count < table.num_rows
@@ -271,6 +277,8 @@ class SegmentWriter:
             crc32=f"{sink.crc32:08x}",
             bucket_min=int(buckets[0]),
             bucket_max=int(buckets[-1]),
+            arrow_bytes=int(sizes.sum()),
+            bucket_bytes=uneven(buckets, sizes),
         )
         with self._lock:
             self._files.append(record)
@@ -292,16 +300,36 @@ def parquet_options(schema: TableSchema, level: int = 1) -> dict[str, Any]:
     }
 
 
-def row_groups(buckets: np.ndarray[Any, Any], target: int) -> list[tuple[int, int]]:
-    """(start, stop) of each row group: cut at bucket borders, about ``target`` rows each; one group for a small part."""
+def row_groups(
+    buckets: np.ndarray[Any, Any], target: int, sizes: Sizes | None = None, max_bytes: int = ROW_GROUP_BYTES
+) -> list[tuple[int, int]]:
+    """(start, stop) of each row group: cut at bucket borders, about ``target`` rows each; one group for a small part.
+
+    ``sizes``: bytes of each row. A group ends as well at the border where it holds ``max_bytes``, and inside of a bucket that alone is larger.
+    """
     total = len(buckets)
-    if total <= target:
+    ends = np.concatenate([[0], np.cumsum(sizes)]) if sizes is not None else np.zeros(total + 1, np.int64)
+    if total <= target and ends[-1] <= max_bytes:
         return [(0, total)]
     borders = np.flatnonzero(np.diff(buckets)) + 1
     groups: list[tuple[int, int]] = []
     start = 0
     for border in [*borders.tolist(), total]:
-        if border - start >= target or border == total:
+        while ends[border] - ends[start] > 2 * max_bytes:
+            stop = int(np.searchsorted(ends, ends[start] + max_bytes, side="right")) - 1
+            groups.append((start, max(stop, start + 1)))
+            start = groups[-1][1]
+        if start < border and (border - start >= target or ends[border] - ends[start] >= max_bytes or border == total):
             groups.append((start, border))
             start = border
     return groups
+
+
+def uneven(buckets: np.ndarray[Any, Any], sizes: Sizes) -> tuple[int, ...]:
+    """Bytes by bucket from the first to the last, if one has much more than its share of a file that is worth cutting; else nothing."""
+    first, last = int(buckets[0]), int(buckets[-1])
+    total = int(sizes.sum())
+    if first == last or total < ROW_GROUP_BYTES:
+        return ()
+    found = np.bincount(buckets - first, weights=sizes, minlength=last - first + 1).astype(np.int64)
+    return tuple(found.tolist()) if found.max() * len(found) > _UNEVEN * total else ()

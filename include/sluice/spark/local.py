@@ -6,18 +6,46 @@ Only a rule of type spark needs Spark here, too: a session of this process, star
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from sluice.errors import SparkUnavailable
 
 
-class LocalRunner:
-    """See :class:`sluice.spark.base.UnitRunner`. A cancelled run ends when the units that have begun are done."""
+class _Room:
+    """Memory of this process that units at work share. One that is larger than all of it runs alone."""
 
     def __init__(self) -> None:
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, wanted: int, most: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + wanted <= most)
+            self._taken += wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= wanted
+                self._changed.notify_all()
+
+
+_ROOM = _Room()
+
+
+class LocalRunner:
+    """See :class:`sluice.spark.base.UnitRunner`. A cancelled run ends when the units that have begun are done.
+
+    ``room``: bytes that units at work may take together, by what they say of themselves (``memory_bytes``).
+    """
+
+    def __init__(self, room: int = 640 * 2**20) -> None:
         self._cancelled = threading.Event()
+        self._room = room
 
     def cancel(self) -> None:
         """No further unit begins."""
@@ -36,7 +64,8 @@ class LocalRunner:
         def one(unit: Any) -> Any:
             if self._cancelled.is_set():
                 raise SparkUnavailable(f"{description or 'the work'} was cancelled")
-            return function(unit)
+            with _ROOM.of(getattr(unit, "memory_bytes", 0), self._room):
+                return function(unit)
 
         if len(units) <= 1 or parallelism <= 1:
             return [one(unit) for unit in units]

@@ -9,8 +9,8 @@ A process that was paused and comes back finds a higher epoch and stops (Fenced)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -226,6 +226,7 @@ class TableChanges:
     are not a batch's. ``replaces``: stretches to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
     ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
     ``verify``: nothing is written; the table's ``references`` are looked at, as the rows are there.
+    ``read``: gives the rows piece by piece, again each time, where they are too many for the memory; ``rows`` has only their columns then.
     """
 
     table: TargetTable
@@ -236,6 +237,23 @@ class TableChanges:
     replaces: tuple[Replacement, ...] = ()
     in_order: bool = False
     verify: bool = False
+    read: Callable[[], Iterator[pa.Table]] | None = None
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """All rows, never more at a time than the memory takes."""
+        yield from self.read() if self.read is not None else (self.rows,)
+
+    def each(self) -> Iterator[TableChanges]:
+        """The same for the rows of each piece."""
+        if self.read is None:
+            yield self
+            return
+        for rows in self.read():
+            yield replace(self, rows=rows, read=None)
+
+    def whole(self) -> TableChanges:
+        """The same with all rows in memory."""
+        return self if self.read is None else replace(self, rows=pa.concat_tables([self.rows, *self.read()]), read=None)
 
 
 @dataclass(frozen=True, slots=True)

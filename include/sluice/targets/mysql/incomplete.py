@@ -12,7 +12,7 @@ Reading before writing makes a repeat differ, so the caller does all of a table 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,11 @@ def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
     known = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, size), axis=1, bitorder="little").astype(bool)
     place = {field.name: i for i, field in enumerate(users)}
     return ~known[:, [place[field.name] for field, _ in sent]]
+
+
+def may_lack(rows: pa.Table) -> bool:
+    """True if columns of some rows may be missing, by what the rows' columns are."""
+    return "_present" in rows.schema.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +119,6 @@ class PartialRows:
         fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
         return fresh
 
-    def insert(self, values: Sequence[str], dialect: Dialect) -> Iterator[Statement]:
-        """Put rows that were made whole where they belong."""
-        names = [quoted(name) for _, name in sent_fields(self.rows.schema, self.table)]
-        head = f"INSERT INTO {quoted_table(self.table.table)} ({', '.join(names)}) VALUES "
-        if dialect.row_alias:
-            tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
-        else:
-            tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
-        for value in values:
-            yield Statement(f"{head}{value}{tail}".encode(), 1)
-
     def update(self, cursor: Any) -> int:
         """Write what is known of the rows that stay. Returns the number of statements. Raises LoadError if the target lacks a row."""
         fields = sent_fields(self.rows.schema, self.table)
@@ -147,6 +141,18 @@ class PartialRows:
                 if cursor.fetchone() is None and not self.table.being_copied:
                     raise _absent(self.table, conditions[row])
         return count
+
+
+def insert(table: TargetTable, schema: pa.Schema, values: Iterable[str], dialect: Dialect) -> Iterator[Statement]:
+    """Put rows that :meth:`PartialRows.whole` made whole where they belong."""
+    names = [quoted(name) for _, name in sent_fields(schema, table)]
+    head = f"INSERT INTO {quoted_table(table.table)} ({', '.join(names)}) VALUES "
+    if dialect.row_alias:
+        tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
+    else:
+        tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
+    for value in values:
+        yield Statement(f"{head}{value}{tail}".encode(), 1)
 
 
 def _texts(fields: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[list[str]]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
 from sluice.targets.base import TargetTable
 from sluice.targets.mysql import literals
@@ -18,6 +19,7 @@ from sluice.targets.mysql import literals
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
+SLICE_BYTES = 8 * 2**20
 MAX_KEYS = 1_000
 """Keys a DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes a key part) is used up."""
 
@@ -169,9 +171,9 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Text of so many rows is made at a time: the memory of a unit does not grow with the batch."""
-    for start in range(0, rows.num_rows, SLICE_ROWS):
-        yield rows.slice(start, SLICE_ROWS)
+    """Text of so many rows, and of so many bytes of them, is made at a time: the memory of a unit does not grow with the batch."""
+    for start, stop in cuts(row_bytes(rows), SLICE_BYTES, SLICE_ROWS):
+        yield rows.slice(start, stop - start)
 
 
 def _cuts(texts: pa.Array, max_bytes: int, max_rows: int) -> Sequence[tuple[int, int]]:

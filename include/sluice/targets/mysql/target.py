@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import IO, Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +35,7 @@ from sluice.targets.base import (
     LoadCount,
     OnRefused,
     PlannedTable,
+    Refusal,
     Remark,
     TableChanges,
     TargetTable,
@@ -345,24 +348,38 @@ class MySQLTarget:
             if item.verify:
                 total += self._verify(session, item)
                 continue
-            write = partial(self._write_table, session, fence)
             if on_refused is None:
-                total += write(item)
+                total += self._write_table(session, fence, item)
                 continue
-            count, refused = refusals.write_around(item, write, session.cursor)
+            count, refused = self._write_around(session, fence, item)
             on_refused(item, refused)
             total += count + LoadCount(refused=len(refused))
         if acknowledge is not None:
             self.acks.acknowledge(session.cursor, fence.epoch, fence.batch, acknowledge)
         return total
 
+    def _write_around(self, session: _Session, fence: Fence, item: TableChanges) -> tuple[LoadCount, list[Refusal]]:
+        """All rows but those that the target refuses. Piece by piece where nothing ties the pieces together; else with all rows in memory.
+
+        A refused row of a table with another unique key must not have lost its old state with an earlier piece.
+        """
+        write = partial(self._write_table, session, fence)
+        if item.read is None or not item.table.key or item.table.unique_keys or incomplete.may_lack(item.rows):
+            return refusals.write_around(item.whole(), write, session.cursor)
+        total, refused = LoadCount(), list[Refusal]()
+        halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
+        for piece in (piece for half in halves for piece in half.each()):
+            count, more = refusals.write_around(piece, write, session.cursor)
+            total += count
+            refused += more
+        return total, refused
+
     def _clear(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         """What the source does not have goes first. A table that remembers the batch (without a key, or with partial rows) has been through it."""
         if not item.replaces:
             return LoadCount()
         scope = item.scope or str(item.table.table)
-        remembers = not item.table.key or (item.rows.num_columns and incomplete.missing(item.rows, item.table).any())
-        if remembers and self.acks.table_done(session.cursor, scope, fence.batch):
+        if (not item.table.key or self._is_partial(item)) and self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
         count = LoadCount()
         with errors(
@@ -374,10 +391,17 @@ class MySQLTarget:
             _log.info("target_replaced", consumer=self.config.name, table=str(item.table.table), deleted=count.deleted)
         return count
 
+    @staticmethod
+    def _is_partial(item: TableChanges) -> bool:
+        """Of rows that are read piece by piece, nobody knows before they are read whether one lacks a column."""
+        if item.read is not None:
+            return incomplete.may_lack(item.rows)
+        return bool(item.rows.num_columns) and bool(incomplete.missing(item.rows, item.table).any())
+
     def _verify(self, session: _Session, item: TableChanges) -> LoadCount:
         doing = f"looking whether foreign keys of {item.table.table} hold"
         with errors(self.endpoint, doing, where=f"{self.config.name}: {item.table.table}"):
-            return LoadCount(statements=families.verify(session.cursor, item))
+            return LoadCount(statements=sum(families.verify(session.cursor, piece) for piece in item.each()))
 
     def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         refuse_spaces(item.table, item.rows)
@@ -385,12 +409,9 @@ class MySQLTarget:
             with errors(self.endpoint, f"loading {item.table.table}", where=f"{self.config.name}: {item.table.table}"):
                 if not item.table.key:
                     return self._write_keyless(session, fence, item)
-                lacks = incomplete.missing(item.rows, item.table)
-                return (
-                    self._write_partial(session, fence, item, lacks)
-                    if lacks.any()
-                    else self._write_keyed(session, item)
-                )
+                if self._is_partial(item):
+                    return self._write_partial(session, fence, item)
+                return self._write_keyed(session, item)
         except LoadError as error:
             shown = refusals.discreet(error, item.rows)
             if shown is error:
@@ -398,24 +419,30 @@ class MySQLTarget:
             raise shown from None
 
     def _write_keyed(self, session: _Session, item: TableChanges) -> LoadCount:
-        gone = pc.equal(item.rows["_op"], "d")
-        live = item.rows.filter(pc.invert(gone))
-        deleted = upserted = sent = 0
-        if item.deletes:
-            leaving = statements.leaving_unique_values(item.table, live)
-            removed = item.rows.filter(gone)
-            for rows in (removed, leaving):
-                sent += session.run(statements.deletes(item.table, rows, session.dialect))
-            deleted = removed.num_rows
-        if item.upserts:
-            checked = item.table.generation is not None
-            with session.foreign_keys(checked=checked):
-                if item.in_order or checked:  # REPLACE would take a parent away from its children
-                    sent += session.run(statements.upserts(item.table, live, session.dialect))
-                else:
-                    sent += self._upsert(session, item.table, live)
-            upserted = live.num_rows
-        return LoadCount(upserted, deleted, sent)
+        """Of all pieces what goes goes before anything comes: unique values move among them."""
+        halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
+        total = LoadCount()
+        for half in halves:
+            for rows in half.pieces():
+                total += self._remove(session, half, rows) if half.deletes else self._put(session, half, rows)
+        return total
+
+    def _remove(self, session: _Session, item: TableChanges, rows: pa.Table) -> LoadCount:
+        gone = pc.equal(rows["_op"], "d")
+        removed = rows.filter(gone)
+        leaving = statements.leaving_unique_values(item.table, rows.filter(pc.invert(gone)))
+        sent = sum(session.run(statements.deletes(item.table, some, session.dialect)) for some in (removed, leaving))
+        return LoadCount(0, removed.num_rows, sent)
+
+    def _put(self, session: _Session, item: TableChanges, rows: pa.Table) -> LoadCount:
+        live = rows.filter(pc.not_equal(rows["_op"], "d"))
+        checked = item.table.generation is not None
+        with session.foreign_keys(checked=checked):
+            if item.in_order or checked:  # REPLACE would take a parent away from its children
+                sent = session.run(statements.upserts(item.table, live, session.dialect))
+            else:
+                sent = self._upsert(session, item.table, live)
+        return LoadCount(live.num_rows, 0, sent)
 
     def _upsert(self, session: _Session, table: TargetTable, live: pa.Table) -> int:
         """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
@@ -433,35 +460,58 @@ class MySQLTarget:
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
-        gone = pc.equal(item.rows["_op"], "d")
-        live, removed = item.rows.filter(pc.invert(gone)), item.rows.filter(gone)
-        sent = session.run(statements.keyless_deletes(item.table, removed, session.dialect)) if removed.num_rows else 0
-        if item.table.generation is None:
-            sent += self._upsert(session, item.table, live)
+        total = LoadCount()
+        for rows in item.pieces():  # of equal rows any will do, so that the order of the pieces does not matter
+            total += self._write_counted(session, item.table, rows)
+        self.acks.table_holds(session.cursor, scope, fence)
+        return total
+
+    def _write_counted(self, session: _Session, table: TargetTable, rows: pa.Table) -> LoadCount:
+        gone = pc.equal(rows["_op"], "d")
+        live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+        sent = session.run(statements.keyless_deletes(table, removed, session.dialect)) if removed.num_rows else 0
+        if table.generation is None:
+            sent += self._upsert(session, table, live)
         else:
             with session.foreign_keys(checked=True):
-                sent += session.run(statements.upserts(item.table, live, session.dialect))
-        self.acks.table_holds(session.cursor, scope, fence)
+                sent += session.run(statements.upserts(table, live, session.dialect))
         return LoadCount(live.num_rows, removed.num_rows, sent)
 
-    def _write_partial(
-        self, session: _Session, fence: Fence, item: TableChanges, lacks: np.ndarray[Any, Any]
-    ) -> LoadCount:
-        """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction."""
+    def _write_partial(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+        """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction.
+
+        What the target has of rows that leave their place is read before any piece is written: another row may come to that place.
+        """
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return LoadCount()
-        gone = pc.equal(item.rows["_op"], "d").to_numpy(zero_copy_only=False)
-        some = ~gone & lacks.any(axis=1)
-        rows = incomplete.PartialRows.of(item.table, item.rows.filter(pa.array(some)), lacks[some])
-        values = rows.whole(session.cursor)
-        sent = session.run(statements.deletes(item.table, rows.origins, session.dialect))
-        done = self._write_keyed(session, replace(item, rows=item.rows.filter(pa.array(~some)), replaces=()))
-        with session.foreign_keys(checked=item.table.generation is not None):
-            sent += session.run(rows.insert(values, session.dialect))
-            sent += rows.update(session.cursor)
+        with tempfile.TemporaryFile(prefix="sluice-rows-") as spool:
+            for rows in item.pieces():
+                for value in self._lacking(item.table, rows).whole(session.cursor):
+                    pickle.dump(value, spool)
+            total = LoadCount()
+            for rows in item.pieces():
+                leaving = self._lacking(item.table, rows).origins
+                total += LoadCount(statements=session.run(statements.deletes(item.table, leaving, session.dialect)))
+            total += self._write_keyed(session, replace(_known(item), replaces=()))
+            spool.seek(0)
+            with session.foreign_keys(checked=item.table.generation is not None):
+                total += LoadCount(
+                    statements=session.run(
+                        incomplete.insert(item.table, item.rows.schema, _spooled(spool), session.dialect)
+                    )
+                )
+                for rows in item.pieces():
+                    some = self._lacking(item.table, rows)
+                    total += LoadCount(some.rows.num_rows, 0, some.update(session.cursor))
         self.acks.table_holds(session.cursor, scope, fence)
-        return done + LoadCount(rows.rows.num_rows, 0, sent)
+        return total
+
+    @staticmethod
+    def _lacking(table: TargetTable, rows: pa.Table) -> incomplete.PartialRows:
+        lacks = incomplete.missing(rows, table)
+        some = _some_lack(rows, lacks)
+        return incomplete.PartialRows.of(table, rows.filter(pa.array(some)), lacks[some])
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[_Session]:
@@ -598,6 +648,29 @@ class _Session:
                 self._refuse_warnings()
             count += 1
         return count
+
+
+def _some_lack(rows: pa.Table, lacks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows that are there at the end, and of which some column is not known."""
+    live: np.ndarray[Any, Any] = ~pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
+    return live & lacks.any(axis=1)
+
+
+def _known(item: TableChanges) -> TableChanges:
+    """Only the rows of which all that is sent is known."""
+
+    def of(rows: pa.Table) -> pa.Table:
+        return rows.filter(pa.array(~_some_lack(rows, incomplete.missing(rows, item.table))))
+
+    if item.read is None:
+        return replace(item, rows=of(item.rows))
+    return replace(item, read=lambda: map(of, item.pieces()))
+
+
+def _spooled(spool: IO[bytes]) -> Iterator[str]:
+    with suppress(EOFError):
+        while True:
+            yield pickle.load(spool)  # noqa: S301 - a file without a name, written above
 
 
 def _has_enum_errors(rows: pa.Table) -> bool:
