@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-control faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory bench-control faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ format: venv ## rewrite the code in the house's format
 lock: venv ## compile requirements.in and requirements-dev.in into requirements.txt
 	@uv="$$(command -v $(BIN)/uv || command -v uv)" && "$$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes requirements-dev.in -o requirements.txt
 
-bench: bench-capture bench-apply bench-freshness bench-distance bench-dump ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
+bench: bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory ## measure; prints ratios against a baseline measured in the same run, writes tests/bench/results
 
 bench-capture: venv kernels servers ## capture alone, against mysql-replication on the same log
 	@$(BIN)/python tests/bench/bench_capture.py
@@ -73,6 +73,9 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py
+
+bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB
+	@$(BIN)/python tests/bench/bench_memory.py
 
 faults: venv kernels servers ## a random walk over 60 faults (SLUICE_FAULTS=1000: the long one), kills on the whole stack, every point of a pause, all dumps that replace
 	@SLUICE_FAULTS=$${SLUICE_FAULTS:-60} SLUICE_DUMP_KILLS=$${SLUICE_DUMP_KILLS:-8} $(BIN)/python -m pytest tests/faults tests/integration/test_dump_replace.py tests/integration/test_airflow_backfill.py -q -s

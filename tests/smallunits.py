@@ -15,3 +15,15 @@ def small_units(
         monkeypatch.setattr("sluice.flows.units.MAX_UNIT_ROWS", most)
     if bulk is not None:
         monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", bulk)
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a few hundred bytes are as large as no process could take: they are spread over finer buckets, and loaded piece by piece."""
+    small_units(monkeypatch, 5, 3, most=8)
+    monkeypatch.setattr("sluice.flows.merge.most_bytes", lambda memory: 1_000)
+    monkeypatch.setattr("sluice.flows.units.THIN_BYTES", 500)
+    monkeypatch.setattr("sluice.flows.loadunits.SMALL_BYTES", 600)
+    monkeypatch.setattr("sluice.flows.loadread.PIECE_BYTES", 300)
+    monkeypatch.setattr("sluice.flows.changeset.ROW_GROUP_BYTES", 200)
+    for reader in ("sluice.segments.reader", "sluice.flows.spread"):
+        monkeypatch.setattr(f"{reader}.PIECE_BYTES", 400)

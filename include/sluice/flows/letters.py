@@ -23,6 +23,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules.values import to_python, true_name
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import verify_file
 from sluice.segments.store import SegmentStore
 
 _WORDS = {"i": "insert", "u": "update", "d": "delete"}
@@ -161,10 +162,15 @@ def skipped_manifest(store: SegmentStore, one: Letter) -> SegmentManifest:
 
 
 def skipped_tables(store: SegmentStore, one: Letter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
-    """Merged rows of a skipped batch, by table; ``routes`` know the keys of tables without a primary key."""
+    """Merged rows of a skipped batch, by table, large ones in pieces; ``routes`` know the keys of tables without a primary key.
+
+    Raises SegmentError, if a file is damaged, before the first of them.
+    """
     folder = one.path.rsplit("/", 1)[0]
     manifest = skipped_manifest(store, one)
     moved = [f.model_copy(update={"path": f"{folder}/{f.path.split('/', 1)[1]}"}) for f in manifest.files]
+    for file in moved:
+        verify_file(store, file)
     yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}), routes)
 
 

@@ -13,8 +13,8 @@ from sluice.errors import SegmentError
 from sluice.flows.changeset import changeset_damage, changeset_folder, damage, read_changeset
 from sluice.flows.deadletters import forget_attempts
 from sluice.flows.finishing import MergeResult, write_changeset_manifest
-from sluice.flows.mergeread import MergePart
-from sluice.flows.mergeunits import cut, plan_merge, plan_pieces, run_merge_unit
+from sluice.flows.mergeread import MergePart, cut
+from sluice.flows.mergeunits import plan_merge, plan_pieces, run_merge_unit
 from sluice.flows.ruling import rule_totals
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.spread import LEVELS, can_spread, forget_spread, plan_spread, run_spread_unit
@@ -165,6 +165,8 @@ def _small_enough(
         for piece, mine in zip(large, planned, strict=True):
             files = tuple(file for files in written[: len(mine)] for file in files)
             del written[: len(mine)]
+            if not files:  # all that happened was undone
+                continue
             anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
             pieces += cut(anew, most // ROW_BYTES // 2)
     return pieces, made

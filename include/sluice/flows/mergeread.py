@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.presence import is_partial, renewed
 from sluice.merge.rekey import rekeyed
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
+from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, ways_on
@@ -78,6 +79,32 @@ def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
     return tables
 
 
+def cut(part: MergePart, size: int) -> Iterator[MergePart]:
+    """By key bucket, into pieces of about ``size`` (cost) each."""
+    if part.cost <= size or part.is_whole:
+        yield part
+        return
+    low, cost = 0, 0
+    for bucket in range(KEY_BUCKETS):
+        more = _cost(part, bucket)
+        if cost and cost + more > size:
+            yield from _range(part, low, bucket)
+            low, cost = bucket, 0
+        cost += more
+    yield from _range(part, low, KEY_BUCKETS)
+
+
+def _cost(part: MergePart, bucket: int) -> int:
+    rows = sum(file.share(file.rows, bucket) for file in part.files)
+    return units.cost_of(rows, sum(file.share(units.bytes_of(file), bucket) for file in part.files))
+
+
+def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
+    files = tuple(f for f in part.files if f.bucket_min < high and f.bucket_max >= low)
+    if files:
+        yield replace(part, files=files, buckets=(low, high))
+
+
 def read_part(store: SegmentStore, part: MergePart) -> PartRead:
     """Raises SegmentError."""
     tables: list[pa.Table] = []
@@ -109,11 +136,14 @@ def read_part(store: SegmentStore, part: MergePart) -> PartRead:
 def merged_tables(
     store: SegmentStore, manifest: SegmentManifest, routes: Routes | None = None
 ) -> Iterator[tuple[TableId, pa.Table]]:
-    """All tables of a batch, each merged whole: for looking at, and for a batch that was skipped. ``routes``: as for :class:`MergePart`'s key."""
+    """All tables of a batch, merged: for looking at, and for a batch that was skipped. Large tables come in pieces, by key bucket; one without a key
+    whole. ``routes``: as for :class:`MergePart`'s key.
+    """
     for source, files in sorted(by_table(manifest).items()):
         key = routes.route(source).key if routes is not None else ()
-        read = read_part(store, MergePart(source, tuple(files), (0, KEY_BUCKETS), key))
-        yield source, compact(read.changes, read.key)
+        for part in cut(MergePart(source, measured(store, files), (0, KEY_BUCKETS), key), units.MAX_UNIT_ROWS):
+            read = read_part(store, part)
+            yield source, compact(read.changes, read.key)
 
 
 def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.finishing import MergeResult, RuledUnit, StageRows, finish_part
-from sluice.flows.mergeread import Added, MergePart, by_table, read_part
+from sluice.flows.mergeread import Added, MergePart, by_table, cut, read_part
 from sluice.flows.ruling import Ruling
-from sluice.flows.units import bytes_of, cost_of, pack, unit_size
+from sluice.flows.units import pack, unit_size
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
 from sluice.model.tables import KEY_BUCKETS
@@ -89,32 +89,6 @@ def plan_pieces(
 def _size(parts: Sequence[MergePart], pipeline: PipelineConfig, parallelism: int | None) -> int:
     workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
     return unit_size(sum(part.cost for part in parts), workers * 2, pipeline.spark.memory)
-
-
-def cut(part: MergePart, size: int) -> Iterator[MergePart]:
-    """By key bucket, into pieces of about ``size`` (cost) each."""
-    if part.cost <= size or part.is_whole:
-        yield part
-        return
-    low, cost = 0, 0
-    for bucket in range(KEY_BUCKETS):
-        more = _cost(part, bucket)
-        if cost and cost + more > size:
-            yield from _range(part, low, bucket)
-            low, cost = bucket, 0
-        cost += more
-    yield from _range(part, low, KEY_BUCKETS)
-
-
-def _cost(part: MergePart, bucket: int) -> int:
-    rows = sum(file.share(file.rows, bucket) for file in part.files)
-    return cost_of(rows, sum(file.share(bytes_of(file), bucket) for file in part.files))
-
-
-def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
-    files = tuple(f for f in part.files if f.bucket_min < high and f.bucket_max >= low)
-    if files:
-        yield replace(part, files=files, buckets=(low, high))
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:

@@ -136,15 +136,11 @@ class _Replay:
         try:
             if one.stage == "skip":
                 self.own = skipped_manifest(self.runtime.store, one)
-                parts = list(skipped_tables(self.runtime.store, one, Routes.compile(self.runtime.pipeline.mapping)))
+                parts = skipped_tables(self.runtime.store, one, Routes.compile(self.runtime.pipeline.mapping))
             else:
                 row = read_row(self.runtime.store, one)
-                parts = [
-                    (
-                        TableId(*one.table.split(".", 1)),
-                        row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")]),
-                    )
-                ]
+                own = row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")])
+                parts = iter([(TableId(*one.table.split(".", 1)), own)])
             written = sum(self._rows(one, table, rows) for table, rows in parts)
         except Unproven as error:
             return Replayed(one.id, self.target, "unproven", str(error))

@@ -235,9 +235,7 @@ def _compact_keyless(
         old = updates["_before"].combine_chunks()
         left = updates
         for name in users:
-            left = left.set_column(
-                left.schema.get_field_index(name), left.schema.field(name), member(old, name)
-            )
+            left = left.set_column(left.schema.get_field_index(name), left.schema.field(name), member(old, name))
         every = pa.concat_tables([changes, left]).combine_chunks()
         sign = np.concatenate([sign, np.full(left.num_rows, -1)])
     codes, count = dense(group_codes(every, users, identity))

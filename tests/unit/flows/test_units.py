@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sluice.config.connections import Endpoint
-from sluice.config.pipeline import PipelineConfig
+from sluice.config.pipeline import PipelineConfig, SparkConfig
 from sluice.errors import ConfigError, RuleError, SegmentError
 from sluice.flows.changeset import (
     Changeset,
@@ -23,9 +24,10 @@ from sluice.flows.changeset import (
 )
 from sluice.flows.endpoints import Endpoints
 from sluice.flows.loadunits import plan_load
-from sluice.flows.mergeunits import plan_merge
-from sluice.flows.units import MAX_UNIT_ROWS, UNIT_ROWS
+from sluice.flows.mergeunits import plan_merge, plan_pieces
+from sluice.flows.units import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.model.tables import TableId
+from sluice.segments.footers import measured
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets import TargetTable
@@ -75,6 +77,42 @@ def test_many_small_tables_are_few_units_and_each_table_is_there_once(store: Seg
     costs = [unit.cost for unit in units]
     assert max(costs) < 2 * min(costs)
     assert pickle.loads(pickle.dumps(units)) == units
+
+
+def wide(rows: int, row_bytes: int, **more: Any) -> SegmentFile:
+    """Rows that compress 20:1."""
+    size = rows * row_bytes
+    return segment("t", rows).model_copy(update={"size_bytes": size // 20, "arrow_bytes": size, **more})
+
+
+@pytest.mark.parametrize(("rows", "row_bytes"), [(5_000_000, 2_000), (40_000_000, 50), (100_000, 100_000)])
+@pytest.mark.parametrize("memory", [2**29, 2**30, 2**32])
+def test_units_fit_the_memory_four_at_a_time(store: SegmentStore, rows: int, row_bytes: int, memory: int) -> None:
+    pipe = pipeline().model_copy(update={"spark": SparkConfig(memory=memory)})
+    units = plan_merge(store, manifest(wide(rows, row_bytes)), pipe, None, "a")
+    bucket = rows * row_bytes // 64  # the smallest that there is
+    for unit in units:
+        assert sum(part.size_bytes for part in unit.parts) <= max(work_bytes(memory) // EXPANSION // 4, bucket) + 256
+        assert unit.memory_bytes <= max(work_bytes(memory) // 4, bucket * EXPANSION) + 1024
+    ranges = sorted(part.buckets for unit in units for part in unit.parts)
+    assert [low for low, _ in ranges] == [0, *(high for _, high in ranges[:-1])]
+
+
+def test_a_key_that_has_most_of_the_rows_is_cut_off(store: SegmentStore) -> None:
+    sizes = [1_000_000] * 64
+    sizes[17] = 400_000_000
+    file = wide(500_000, sum(sizes) // 500_000, bucket_bytes=tuple(sizes))
+    pieces = plan_pieces(store, manifest(file), pipeline())
+    assert [piece.buckets for piece in pieces if piece.size_bytes > 64_000_000] == [(17, 18)]
+
+
+def test_a_segment_of_an_older_version_is_measured_by_its_footer(store: SegmentStore) -> None:
+    path = store.full_path("old.parquet")
+    store.write_bytes("old.parquet", b"")
+    pq.write_table(pa.table({"v": ["x" * 2_000] * 300_000}), path, use_dictionary=False, compression="zstd")
+    old = segment("t", 300_000).model_copy(update={"path": "old.parquet", "size_bytes": 2**20})
+    [measured_] = measured(store, [old])
+    assert 600_000_000 < measured_.arrow_bytes < 640_000_000
 
 
 def test_a_large_table_is_cut_by_bucket_without_gap_or_overlap(store: SegmentStore) -> None:

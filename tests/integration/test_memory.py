@@ -1,0 +1,133 @@
+"""Batches that are larger than the memory: what is spread over finer buckets and loaded piece by piece ends as the source has it, and a
+process stays within what it may take."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from sluice.flows.spread import run_spread_unit
+from tests.bench.bench_memory import STEP, Peak
+from tests.pipelines import case
+from tests.smallunits import small_memory
+
+TABLES = {
+    "plain": "id INT PRIMARY KEY, n INT, v VARCHAR(200)",
+    "words": "id VARCHAR(40) PRIMARY KEY, n INT, v VARCHAR(200)",
+    "pairs": "id INT, n INT, v VARCHAR(200), PRIMARY KEY (n, id)",
+    "uniques": "id INT PRIMARY KEY, n INT, v VARCHAR(200), UNIQUE KEY (n)",
+    "keyless": "id INT, n INT, v VARCHAR(200)",
+    "named": "id INT NOT NULL, n INT, v VARCHAR(200), UNIQUE KEY (id)",
+    "kept": "id INT PRIMARY KEY, n INT, v VARCHAR(200), gone INT NOT NULL DEFAULT 0",
+}
+"""``named``: the mapping says that id is its key; ``kept``: a rule keeps deleted rows."""
+
+_WRITES = (
+    "INSERT IGNORE INTO {t} (id, n, v) VALUES ({id}, {n}, '{v}')",
+    "INSERT IGNORE INTO {t} (id, n, v) VALUES ({id}, {n}, '{v}')",
+    "UPDATE IGNORE {t} SET v = '{v}' WHERE id = {id}",
+    "UPDATE IGNORE {t} SET n = {n} WHERE id = {id}",
+    "UPDATE IGNORE {t} SET id = {id} WHERE id = {other}",
+    "DELETE FROM {t} WHERE id = {id}",
+)
+
+
+def _writes(rng: random.Random, table: str, count: int) -> list[str]:
+    found = []
+    for _ in range(count):
+        one, other = (rng.choice([3, rng.randrange(40)]) for _ in range(2))
+        write = rng.choice(_WRITES)
+        if table == "named" and write.startswith("INSERT"):
+            found.append(f"DELETE FROM named WHERE id = {one}")
+        if table == "named" and "SET id" in write:
+            found.append(f"DELETE FROM named WHERE id = {one}")
+        n = rng.randrange(-5, 60)
+        found.append(write.format(t=table, id=one, other=other, n=n, v=rng.choice("xyz") * rng.randrange(1, 120)))
+    return found
+
+
+@pytest.mark.parametrize("setting", ["row", "table", "batch", "row MINIMAL"])
+def test_batches_larger_than_the_memory(
+    tmp_path: Path,
+    mysql_source: Any,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: Any,
+    setting: str,
+) -> None:
+    small_memory(monkeypatch)
+    spread: list[Any] = []
+    monkeypatch.setattr("sluice.flows.merge.run_spread_unit", lambda unit: spread.append(unit) or run_spread_unit(unit))
+    consistency, _, image = setting.partition(" ")
+    names = [name for name in TABLES if not image or name in {"plain", "words", "pairs", "uniques"}]
+    schema, rng = fresh_schema(mysql_source, mysql_target), random.Random(setting)
+    rules = "" if image else "rules: engine.yaml"
+    settings = {
+        "target_extra": f"    parallelism: 3\n    consistency: {consistency}",
+        "extra": f"mapping: [{{from: {schema}.named, to: {schema}.named, key: [id]}}]\n{rules}",
+    }
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, **settings) as made:
+        (tmp_path / "rules" / "engine.yaml").write_text(
+            "rules: [{name: keep, builtin: soft_delete, match: {table: kept}, params: {column: gone}}]\n",
+            encoding="utf-8",
+        )
+        for server in (mysql_source, mysql_target):
+            server.execute(*(f"CREATE TABLE {schema}.{name} ({TABLES[name]})" for name in names))
+        if "kept" in names:
+            mysql_source.execute(f"ALTER TABLE {schema}.kept DROP COLUMN gone")
+        made.run_until_head()
+        for _ in range(3):
+            with mysql_source.connect(schema, autocommit=False) as connection, connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION binlog_row_image = '{image or 'FULL'}'")
+                for name in names:
+                    for write in _writes(rng, name, 120):
+                        if not (
+                            image and name == "words" and "SET id" in write
+                        ):  # such rows are followed from key to key
+                            cursor.execute(write)
+                connection.commit()
+            made.run_until_head()
+            made.assert_equal(*(name for name in names if name != "kept"))
+            if "kept" in names:
+                there = f"SELECT id, n, v FROM {schema}.kept {{}} ORDER BY id"
+                assert mysql_target.execute(there.format("WHERE gone = 0")) == mysql_source.execute(there.format(""))
+    assert spread
+    left = [path for path in made.runtime().store.list_files("") if "/spread-" in path]
+    assert not left
+
+
+def test_a_process_stays_within_its_memory(
+    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """A transaction of 300 MB that packs 20:1. What a process may take is its goal and what it takes without a row."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        text = made.yaml.replace("session_timeout: 2s", "session_timeout: 40s")
+        made.path.write_text(text.replace("{mode: local}", "{mode: local, memory: 420MiB}"), encoding="utf-8")
+        for server in (mysql_source, mysql_target):
+            server.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v TEXT) ROW_FORMAT=COMPRESSED")
+        made.run_until_head()
+        mysql_source.execute(
+            "SET SESSION cte_max_recursion_depth = 1000000",
+            f"INSERT INTO {schema}.t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 160000) "
+            "SELECT n, REPEAT(SHA2(n, 256), 29) FROM s",
+        )
+        batch, peaks = "0", {}
+        for step in ("drain", "merge", "load"):
+            arguments = [sys.executable, "-c", STEP, step, str(made.path), "local", batch]
+            child = subprocess.Popen(arguments, env=made.environment, stdout=subprocess.PIPE, text=True)
+            peak = Peak(lambda pid=child.pid: [pid])
+            out, _ = child.communicate()
+            peaks[step] = peak.stop()
+            assert not child.returncode, step
+            batch = out.split()[-2] if step == "drain" else batch
+        made.assert_equal("t")
+    structlog.get_logger().info("peaks", **peaks)
+    assert max(peaks["merge"], peaks["load"]) < 520, peaks
