@@ -1,19 +1,14 @@
-"""Batches that are larger than the memory: what is spread over finer buckets and loaded piece by piece ends as the source has it, and a
-process stays within what it may take."""
+"""Batches that are larger than the memory: what is spread over finer buckets and loaded piece by piece ends as the source has it."""
 
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from sluice.flows.spread import run_spread_unit
-from tests.bench.bench_memory import STEP, Peak
 from tests.pipelines import case
 from tests.smallunits import small_memory
 
@@ -101,33 +96,3 @@ def test_batches_larger_than_the_memory(
     assert spread
     left = [path for path in made.runtime().store.list_files("") if "/spread-" in path]
     assert not left
-
-
-def test_a_process_stays_within_its_memory(
-    tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
-) -> None:
-    """A transaction of 300 MB that packs 20:1. What a process may take is its goal and what it takes without a row."""
-    schema = fresh_schema(mysql_source, mysql_target)
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
-        text = made.yaml.replace("session_timeout: 2s", "session_timeout: 40s")
-        made.path.write_text(text.replace("{mode: local}", "{mode: local, memory: 420MiB}"), encoding="utf-8")
-        for server in (mysql_source, mysql_target):
-            server.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v TEXT) ROW_FORMAT=COMPRESSED")
-        made.run_until_head()
-        mysql_source.execute(
-            "SET SESSION cte_max_recursion_depth = 1000000",
-            f"INSERT INTO {schema}.t WITH RECURSIVE s AS (SELECT 1 n UNION ALL SELECT n + 1 FROM s WHERE n < 160000) "
-            "SELECT n, REPEAT(SHA2(n, 256), 29) FROM s",
-        )
-        batch, peaks = "0", {}
-        for step in ("drain", "merge", "load"):
-            arguments = [sys.executable, "-c", STEP, step, str(made.path), "local", batch]
-            child = subprocess.Popen(arguments, env=made.environment, stdout=subprocess.PIPE, text=True)
-            peak = Peak(lambda pid=child.pid: [pid])
-            out, _ = child.communicate()
-            peaks[step] = peak.stop()
-            assert not child.returncode, step
-            batch = out.split()[-2] if step == "drain" else batch
-        made.assert_equal("t")
-    structlog.get_logger().info("peaks", **peaks)
-    assert max(peaks["merge"], peaks["load"]) < 520, peaks
