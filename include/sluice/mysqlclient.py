@@ -26,21 +26,25 @@ Rows = list[tuple[Any, ...]]
 class MySQLConnection(_Base):
     """A connection to a source or a target. Not for several threads."""
 
-    _owed = 0
-    """Statements that were sent ahead and not answered yet."""
+    _next_seq_id: int
+
+    _owed: tuple[int, ...] = ()
+    """Of each statement that was sent ahead and not answered yet: the number of its answer's first packet."""
 
     def ask_all(self, questions: Sequence[str]) -> list[Rows]:
         """The rows of each of ``questions`` (SELECT or SHOW, a few kilobytes in all), in one round trip.
 
         Raises what the first that fails raises, after all are answered.
         """
+        firsts = []
         for question in questions:
             self._execute_command(COMMAND.COM_QUERY, question)
+            firsts.append(self._next_seq_id)
         found: list[Rows] = []
         failed: list[pymysql.err.MySQLError] = []
-        for _ in questions:
+        for first in firsts:
             try:
-                found.append(self._answer())
+                found.append(self._answer(first))
             except pymysql.err.MySQLError as error:
                 if not self.open:
                     raise
@@ -52,24 +56,25 @@ class MySQLConnection(_Base):
     def ahead(self, statement: str) -> None:
         """Send a statement that cannot fail on a connection that is alive (BEGIN); its answer is read with the next one's."""
         self._execute_command(COMMAND.COM_QUERY, statement)
-        self._owed += 1
+        self._owed = (*self._owed, self._next_seq_id)
 
     # -- inside --------------------------------------------------------------------------------------------------------
     def _execute_command(self, command: int, sql: str | bytes) -> None:
+        """A command of 16 MiB or more leaves in several packets, and its answer's first number follows the last of them."""
         super()._execute_command(command, sql)  # type: ignore[misc]
-        owed, self._owed = self._owed, 0
+        first, owed, self._owed = self._next_seq_id, self._owed, ()
         try:
-            for _ in range(owed):
-                self._answer()
+            for other in owed:
+                self._answer(other)
         except BaseException:
             self._force_close()  # type: ignore[attr-defined]  # nobody could tell the answers apart any more
             raise
-        self._next_seq_id = 1
+        self._next_seq_id = first
 
-    def _read_query_result(self, unbuffered: bool = False) -> None:
+    def _read_query_result(self, unbuffered: bool = False) -> int:
         """A server that answers with a request for a file of this machine gets none."""
         try:
-            super()._read_query_result(unbuffered)  # type: ignore[misc]
+            return int(super()._read_query_result(unbuffered) or 0)  # type: ignore[misc]
         except RuntimeError as error:
             self._force_close()  # type: ignore[attr-defined]
             raise pymysql.err.InternalError(
@@ -77,8 +82,8 @@ class MySQLConnection(_Base):
                 "the server asked for a file of this machine in answer to a statement; it got none, and the connection is closed",
             ) from error
 
-    def _answer(self) -> Rows:
-        self._next_seq_id = 1
+    def _answer(self, first: int) -> Rows:
+        self._next_seq_id = first
         self._read_query_result()
         result: Any = self._result  # type: ignore[has-type]
         self._result = None

@@ -297,3 +297,56 @@ def test_a_crash_at_any_statement_and_a_repeat(shop: Case, monkeypatch: pytest.M
     shop.run_until_head()
     assert_same(shop, "t2", "h2")
     assert number > 10
+
+
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_a_new_column_is_filled_as_at_the_source(
+    tmp_path: Path, request: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, server: str
+) -> None:
+    """Time with microseconds, time zone, steps of numbers and the language of dates are those of the statement."""
+    source = request.getfixturevalue(server)
+    schema = fresh_schema(source, mysql_target, options="CHARACTER SET utf8mb4")
+    with case(tmp_path, source, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        run(
+            made,
+            "CREATE TABLE t (id INT PRIMARY KEY) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+            "INSERT INTO t VALUES (1), (2), (3)",
+            "SET time_zone = '+05:30', auto_increment_increment = 10, auto_increment_offset = 3, lc_time_names = 'de_DE'",
+            "ALTER TABLE t ADD a TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)",
+            "ALTER TABLE t ADD b DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3), ADD n INT NOT NULL AUTO_INCREMENT UNIQUE",
+            "ALTER TABLE t ADD c VARCHAR(40) DEFAULT (CONCAT(NOW(6), ' ', DATE_FORMAT('2024-03-01', '%M')))",
+            "ALTER TABLE t ADD d TIMESTAMP DEFAULT '2024-03-01 00:00:00'",
+            "SET NAMES latin1",
+        )
+        with source.connect(schema) as connection, connection.cursor() as cursor:
+            cursor.execute("SET NAMES latin1")
+            connection.encoding = "latin1"
+            cursor.execute("ALTER TABLE t ADD e VARCHAR(9) DEFAULT 'é'")
+        made.run_until_head()
+        rows = [
+            s.execute("SET time_zone = '+00:00'", f"SELECT * FROM {schema}.t ORDER BY id")
+            for s in (source, mysql_target)
+        ]
+        assert rows[0] == rows[1]
+
+
+def test_what_no_second_server_can_compute_is_not_guessed(
+    tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mariadb, mysql_target, options="CHARACTER SET utf8mb4")
+    with case(tmp_path, mariadb, mysql_target, zookeeper, schema) as made:
+        made.run_until_head()
+        run(made, "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE bare (id INT)")
+        run(made, "INSERT INTO t VALUES (1), (2)", "ALTER TABLE t ADD u VARCHAR(40) DEFAULT (UUID())")
+        with pytest.raises(LoadError, match="other values in the new column u"):
+            made.run_until_head()
+        assert [row[0] for row in mysql_target.execute(f"SHOW COLUMNS FROM {schema}.t")] == ["id"]
+        mysql_target.execute(f"ALTER TABLE {schema}.t ADD u VARCHAR(40)")  # as the hint says
+        made.run_until_head()
+        run(made, "INSERT INTO t (id) VALUES (3)", "INSERT INTO bare VALUES (1), (2)")
+        run(made, "ALTER TABLE bare ADD n INT AUTO_INCREMENT UNIQUE")
+        with pytest.raises(LoadError, match="no order that two servers share"):
+            made.run_until_head()
+        query = f"SELECT u FROM {schema}.t WHERE id = 3"
+        assert mariadb.execute(query) == mysql_target.execute(query)

@@ -33,7 +33,7 @@ from sluice.binlog.readers import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, r
 from sluice.binlog.replica_ids import reader_id
 from sluice.binlog.scanner import ARENA_BYTES, Scanner, Statement
 from sluice.binlog.selection import Selection
-from sluice.binlog.sessions import parse_status
+from sluice.binlog.sessions import parse_status, session_of
 from sluice.binlog.statements import Effect, look_at
 from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.binlog.tablemap import TableMap
@@ -43,6 +43,7 @@ from sluice.binlog.ways import AROUND
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
 from sluice.schema.lexer import Dialect
@@ -78,6 +79,7 @@ class BatchSink(Protocol[M_co]):
         gtid: str | None,
         commit_time_us: int,
         sql_mode: int = 0,
+        session: StatementSession | None = None,
         changes: Sequence[TableChange] = (),
     ) -> None:
         """Note a statement; ``changes``: what it did to definitions."""
@@ -410,6 +412,7 @@ class _Session(Generic[M]):
                     gtid=statement.gtid,
                     commit_time_us=statement.commit_us,
                     sql_mode=sql_mode,
+                    session=session_of(query),
                     changes=known,
                 )
                 self.statements += 1

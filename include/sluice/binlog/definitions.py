@@ -17,6 +17,7 @@ from sluice.binlog import tablemap as t
 from sluice.binlog.connection import rows_of
 from sluice.binlog.plan import BINARY_COLLATION, TablePlan, plan_table
 from sluice.errors import ConfigError, UnsupportedType
+from sluice.model.labels import labels_of
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.schema.charsets import UTF8, tables_of
 
@@ -176,7 +177,7 @@ def _mapped(
         made.collation = _collation(collation, numbers, where)
     elif kind in {"enum", "set"}:
         number = _collation(collation, numbers, where)
-        labels = _labels(full)
+        labels = labels_of(full)
         made.type, made.collation = (t.ENUM if kind == "enum" else t.SET), number
         made.meta = _pack_bytes(kind, len(labels))
         made.labels = tuple(_encoded(label, known[number][1]) for label in labels)
@@ -207,28 +208,6 @@ def _pack_bytes(kind: str, labels: int) -> int:
         return 1 if labels < 256 else 2
     size = (labels + 7) // 8
     return 8 if size > 4 else size
-
-
-def _labels(column_type: str) -> list[str]:
-    """The labels of ``enum('a','it''s')``."""
-    text = column_type[column_type.index("(") + 1 :]
-    labels: list[str] = []
-    at = 0
-    while at < len(text) and text[at] == "'":
-        label = ""
-        at += 1
-        while True:
-            if text[at] == "'" and text[at + 1 : at + 2] == "'":
-                label += "'"
-                at += 2
-            elif text[at] == "'":
-                break
-            else:
-                label += text[at]
-                at += 1
-        labels.append(label)
-        at += 2
-    return labels
 
 
 def _encoded(label: str, charset: str) -> bytes:

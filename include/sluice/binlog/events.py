@@ -37,7 +37,8 @@ class Rotate:
 class Query:
     """A statement. ``sql`` is text (undecodable bytes escaped), ``schema`` the session's default schema.
 
-    ``status``: the session's variables (:mod:`sluice.binlog.sessions`); ``raw``: the statement's bytes in the session's charset.
+    ``status``: the session's variables (:mod:`sluice.binlog.sessions`); ``raw``: the statement's bytes in the session's charset;
+    ``began_s``: when the statement began, in seconds since 1970.
     """
 
     schema: str
@@ -45,6 +46,7 @@ class Query:
     error_code: int
     status: bytes = b""
     raw: bytes = b""
+    began_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,14 @@ def parse_query(event: bytes) -> Query:
     raw = event[at + schema_size + 1 :]
     if at + schema_size + 1 > len(event):
         raise DecodeError("a query event ends too early")
-    return Query(schema, raw.decode("utf-8", "backslashreplace"), error_code, event[HEADER + 13 : at], raw)
+    return Query(
+        schema,
+        raw.decode("utf-8", "backslashreplace"),
+        error_code,
+        event[HEADER + 13 : at],
+        raw,
+        int.from_bytes(event[:4], "little"),
+    )
 
 
 def parse_query_compressed(event: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from sluice.binlog.connection import rows_of
 from sluice.errors import UnsupportedType
+from sluice.model.labels import labels_of
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted_table
 
 _COLUMNS = (
@@ -37,7 +37,6 @@ _OTHER_KINDS = {
         ColumnKind.GEOMETRY,
     ),
 }  # fmt: skip
-_LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def _column(row: tuple[Any, ...]) -> Column:
         raise UnsupportedType(f"the type {text} is not understood") from None
     labels: tuple[str, ...] = ()
     if kind in {ColumnKind.ENUM, ColumnKind.SET}:
-        labels = tuple(label.replace("''", "'") for label in _LABEL.findall(text))
+        labels = labels_of(text)
     return Column(
         str(name),
         kind,

@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 from sluice.errors import DecodeError
+from sluice.model.jsontext import double_text
 from sluice.model.temporal import time_text
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
@@ -26,10 +27,6 @@ _ESCAPES = {i: f"\\u{i:04x}" for i in range(0x20)} | {
     92: "\\\\",
 }
 _MAX_DEPTH = 110
-_PLAIN_FROM, _PLAIN_TO = -14, 15
-"""my_gcvt writes a double plainly if its decimal point lies here (counted from the first digit), else with an exponent."""
-
-
 Node = dict[bytes, Any] | list[Any] | str
 """An object by its keys (UTF-8), an array, or the text of a scalar."""
 
@@ -146,30 +143,6 @@ def _varlen(d: bytes, at: int) -> tuple[int, int]:
 def quote(text: str) -> str:
     """A JSON string as the server prints it."""
     return f'"{text.translate(_ESCAPES)}"'
-
-
-def double_text(value: float) -> str:
-    """A double as the server prints it in JSON: shortest digits, ``.0`` kept, exponents without plus sign or zeros."""
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    sign = "-" if mantissa.startswith("-") else ""
-    whole, _, fraction = mantissa.lstrip("-").partition(".")
-    fraction = "" if fraction == "0" else fraction
-    digits = (whole + fraction).lstrip("0")
-    point = int(exponent or 0) + len(whole)
-    if whole == "0":
-        point -= len(whole + fraction) - len(digits) if digits else 0
-    digits = digits.rstrip("0") or "0"
-    if digits == "0":
-        return f"{sign}0.0"
-    if _PLAIN_FROM <= point <= _PLAIN_TO or len(digits) > point > 0:
-        if point <= 0:
-            return f"{sign}0.{'0' * -point}{digits}"
-        if point >= len(digits):
-            return f"{sign}{digits}{'0' * (point - len(digits))}.0"
-        return f"{sign}{digits[:point]}.{digits[point:]}"
-    rest = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{rest}e{point - 1}"
 
 
 def _opaque(field_type: int, value: bytes) -> str:

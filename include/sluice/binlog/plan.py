@@ -11,6 +11,7 @@ import pyarrow as pa
 from sluice.binlog import tablemap as t
 from sluice.binlog.ways import AROUND
 from sluice.errors import UnsupportedType
+from sluice.model.labels import declared
 from sluice.model.tables import Column, ColumnKind, TableSchema
 from sluice.schema.charsets import MAX_BYTES, decode_bytes, is_known
 from sluice.schema.definitions import TableDefinition
@@ -185,11 +186,10 @@ def _text_column(mapped: t.MappedColumn, collations: CollationLookup, where: str
             raise UnsupportedType("the log does not carry the labels", where=where, hint=_METADATA)
         labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset) for x in mapped.labels)
         family = K.ENUM if kind == t.ENUM else K.SET
-        quoted = ",".join("'" + label.replace("'", "''") + "'" for label in labels)
         return Column(
             name,
             family,
-            f"{family.value}({quoted})",
+            declared(family.value, labels),
             mapped.nullable,
             charset=charset,
             collation=collation,

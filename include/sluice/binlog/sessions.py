@@ -8,6 +8,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from sluice.binlog.events import Query
+from sluice.model.sessions import StatementSession
+
 _FIXED = {
     0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8, 130: 2,
 }  # fmt: skip
@@ -26,6 +29,12 @@ class SessionStatus:
     server_collation: int | None = None
     timestamps_explicit: bool | None = None
     utf8mb4_collation: int | None = None
+    connection_collation: int | None = None
+    time_zone: str | None = None
+    microseconds: int = 0
+    """Of the statement's begin, if it used them."""
+    lc_time_names: int | None = None
+    auto_increment: tuple[int, int] = (1, 1)
     default_collations: tuple[tuple[int, int], ...] = ()
     """MariaDB 11 (``character_set_collations``): (a collation of a charset, the collation that the charset had by default)."""
 
@@ -66,7 +75,26 @@ def parse_status(data: bytes) -> SessionStatus:
         server_collation=charsets[2] if charsets else None,
         timestamps_explicit=bool(found[16][0]) if found.get(16) else None,
         utf8mb4_collation=int.from_bytes(found[18], "little") if found.get(18) else None,
+        connection_collation=charsets[1] if charsets else None,
+        time_zone=found[5][1:].decode("utf-8", "replace") if found.get(5) else None,
+        microseconds=int.from_bytes(found.get(13, b"") or found.get(128, b""), "little"),
+        lc_time_names=int.from_bytes(found[7], "little") if found.get(7) else None,
+        auto_increment=struct.unpack("<HH", found[3]) if len(found.get(3, b"")) == 4 else (1, 1),
         default_collations=_pairs(found.get(_COLLATIONS, b"")),
+    )
+
+
+def session_of(query: Query) -> StatementSession:
+    """The session of a statement, to run it again."""
+    status = parse_status(query.status)
+    return StatementSession(
+        timestamp_us=query.began_s * 1_000_000 + status.microseconds,
+        time_zone=status.time_zone,
+        collation=status.connection_collation,
+        utf8mb4_collation=status.utf8mb4_collation,
+        lc_time_names=status.lc_time_names,
+        auto_increment=status.auto_increment,
+        timestamps_explicit=status.timestamps_explicit,
     )
 
 

@@ -91,6 +91,7 @@ def _step(
         sql=record.sql,
         schema=record.schema_,
         sql_mode=record.sql_mode,
+        session=record.session,
         changes=changes,
         mapping=routes,
         foreign=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),

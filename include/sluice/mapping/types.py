@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluice.model.labels import labels_of
+
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
 _TEXT_BYTES = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
 _BLOB_BYTES = {"tinyblob": 2**8 - 1, "blob": 2**16 - 1, "mediumblob": 2**24 - 1, "longblob": 2**32 - 1}
@@ -17,7 +19,6 @@ _TEMPORAL = {"date", "datetime", "timestamp", "time", "year"}
 _UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "utf8mb3": 2, "utf8": 2, "ucs2": 2}
 """How much of Unicode a charset holds: 3 all of it, 2 the basic plane."""
 _DIGITS = {"tinyint": 3, "smallint": 5, "mediumint": 8, "int": 10, "bigint": 20}
-_LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class SqlType:
             "geomcollection": "geometrycollection",
         }.get(word, word)
         if word in {"enum", "set"}:
-            return cls(word, labels=tuple(x.replace("''", "'") for x in _LABEL.findall(inside)), charset=charset)
+            return cls(word, labels=labels_of(declared), charset=charset)
         numbers = tuple(int(n) for n in re.findall(r"\d+", inside))
         if word == "decimal":
             numbers = (*numbers, *((10, 0)[len(numbers) :]))

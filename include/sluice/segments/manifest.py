@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
 from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import KEY_BUCKETS, TableId
 
 FORMAT_VERSION: Literal[1] = 1
@@ -111,6 +112,9 @@ class DdlRecord(_Stored):
     sql: str
     seq: int
     sql_mode: int = Field(0, description="Bits of the session's sql_mode.")
+    session: StatementSession | None = Field(
+        None, description="What else its effect may depend on; null in segments of older versions."
+    )
     changes: tuple[dict[str, Any], ...] = Field(
         (), description="What it did to captured tables: sluice.schema.changes.TableChange as JSON."
     )

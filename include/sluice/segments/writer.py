@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
 from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.schema.changes import TableChange
@@ -132,6 +133,7 @@ class SegmentWriter:
         gtid: str | None,
         commit_time_us: int,
         sql_mode: int = 0,
+        session: StatementSession | None = None,
         changes: Sequence[TableChange] = (),
     ) -> None:
         """As :meth:`ddl`, from values."""
@@ -146,6 +148,7 @@ class SegmentWriter:
                 sql=sql,
                 seq=seq,
                 sql_mode=sql_mode,
+                session=session,
                 changes=tuple(change.to_json() for change in changes),
             )
         )

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 from sluice.schema.changes import ChangeKind, TableChange
 
@@ -117,6 +118,7 @@ class TargetTable:
         key: the planned key, in the target's spelling; empty for a table without a key.
         being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
         generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
+        types: what each of ``columns`` is declared as at the target; empty: not known.
         references: foreign keys from this table and to it that have to hold behind the batch. Those from it the target checks as rows are written,
             if the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
@@ -130,6 +132,7 @@ class TargetTable:
     generation: int | None = None
     references: tuple[Reference, ...] = ()
     padded: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ class DdlStep:
         sql: as recorded, run with the default schema ``schema`` and the bits ``sql_mode``.
         changes: what it did to captured tables, at the source. mapping: where tables go. foreign: tables in it that are not captured.
         columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that do not go.
+        session: of the statement at the source; None: recorded by a version that did not look at it.
         check_only: the policy is stop: done already, or an error. kinds: only these kinds of change are wanted; None: the statement as it is.
     """
 
@@ -183,6 +187,7 @@ class DdlStep:
     check_only: bool = False
     kinds: frozenset[ChangeKind] | None = None
     mariadb: bool = False
+    session: StatementSession | None = None
 
     def target(self, table: TableId) -> TableId:
         """The target's name of a source table."""

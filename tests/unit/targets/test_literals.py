@@ -52,7 +52,7 @@ def test_dates_that_no_calendar_has() -> None:
 
 def test_comparing_a_float_needs_its_precision() -> None:
     assert literals(field(pa.float32(), "float"), pa.array([0.1], pa.float32()), comparing=True).to_pylist() == [
-        "CAST('0.1' AS FLOAT)"
+        "CAST('0.10000000149011612' AS DOUBLE)"
     ]
 
 

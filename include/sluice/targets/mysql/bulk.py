@@ -20,15 +20,24 @@ import pyarrow.compute as pc
 
 from sluice.model.tables import quoted, quoted_table
 from sluice.targets.base import TargetTable
-from sluice.targets.mysql import literals
+from sluice.targets.mysql import labelled, literals
 from sluice.targets.mysql.statements import Statement, sent_fields, slices
 
 BULK_ROWS = 2_000
 """From so many rows on a LOAD DATA is worth its set-up."""
 
 
+def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:
+    """bool[rows]: LOAD DATA stores the row exactly."""
+    mask = np.ones(rows.num_rows, bool)
+    for field, _ in sent_fields(rows.schema, table):
+        if pa.types.is_string(field.type):
+            mask &= ~literals.in_statements_only(field, rows[field.name].combine_chunks())
+    return pa.array(mask)
+
+
 def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
-    """LOAD DATA statements with their data. ``rows`` hold no ENUM error value."""
+    """LOAD DATA statements with their data. ``rows`` hold nothing that :func:`wanted` leaves out."""
     fields = sent_fields(rows.schema, table)
     targets, settings = [], []
     for index, (field, name) in enumerate(fields):
@@ -51,7 +60,7 @@ def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
 
 def _conversion(field: pa.Field) -> str:
     declared = literals.sql_type(field)
-    if declared.startswith("bit"):
+    if declared.startswith("bit") or labelled.is_labelled(literals.target_type(field)):
         return "CAST({} AS UNSIGNED)"
     return "UNHEX({})" if pa.types.is_binary(field.type) else ""
 
@@ -61,7 +70,7 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_binary(kind):
         return literals.hexadecimal(values)
-    if pa.types.is_string(kind):
+    if pa.types.is_string(kind) and not labelled.is_labelled(literals.target_type(field)):
         stored = bytes(_bytes_of(values))
         for raw, safe in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\x00", "\\0")):
             if stored.find(raw.encode()) >= 0:

@@ -39,6 +39,22 @@ IDLE_S = 60
 class TargetConnection(MySQLConnection):
     """A session on the target that can load data."""
 
+    packet_limit = 0
+    """The server's max_allowed_packet, 0: not known yet. It cuts the connection of a client that sends more."""
+
+    def _execute_command(self, command: int, sql: str | bytes) -> None:
+        if self.packet_limit and len(sql) >= self.packet_limit:
+            size = len(sql) + 1024
+            refused = LoadError(
+                f"a row takes a statement of {len(sql):,} bytes, and max_allowed_packet of the target is {self.packet_limit:,} "
+                f"(error {ER.NET_PACKET_TOO_LARGE})",
+                hint=f"SET GLOBAL max_allowed_packet = {-(-size >> 20) << 20} at the target (1 GiB is the most), and keep it in the server's "
+                "configuration; binary values take twice their size",
+            )
+            refused.code = ER.NET_PACKET_TOO_LARGE
+            raise refused
+        super()._execute_command(command, sql)
+
     def load(self, sql: bytes, data: bytes | memoryview) -> int:
         """Run a LOAD DATA LOCAL and send ``data``, whatever file the server asks for. Returns the number of warnings.
 

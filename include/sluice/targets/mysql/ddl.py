@@ -7,6 +7,7 @@ want a part of a statement.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 
 from sluice.errors import DecodeError, LoadError
@@ -23,14 +24,101 @@ Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
 
 _MODES = {
-    1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 1 << 20: "NO_BACKSLASH_ESCAPES", 1 << 25: "ALLOW_INVALID_DATES",
-    1 << 29: "HIGH_NOT_PRECEDENCE",
+    1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 64: "NO_UNSIGNED_SUBTRACTION", 1 << 19: "NO_AUTO_VALUE_ON_ZERO",
+    1 << 20: "NO_BACKSLASH_ESCAPES", 1 << 25: "ALLOW_INVALID_DATES",
+    1 << 29: "HIGH_NOT_PRECEDENCE", 1 << 31: "PAD_CHAR_TO_FULL_LENGTH",
 }  # fmt: skip
 
 
 def sql_mode_names(bits: int) -> str:
     """The modes that change what a statement means, without those that only refuse values: the source accepted it."""
     return ",".join(dict.fromkeys([*(name for bit, name in _MODES.items() if bits & bit), "ALLOW_INVALID_DATES"]))
+
+
+_MODES_OF_ONE = {
+    False: {1 << 32: "TIME_TRUNCATE_FRACTIONAL"},
+    True: {1 << 32: "EMPTY_STRING_IS_NULL", 1 << 34: "TIME_ROUND_FRACTIONAL"},
+}
+"""By whether the source is MariaDB."""
+
+_UTF8MB4 = {45: "utf8mb4_general_ci", 255: "utf8mb4_0900_ai_ci"}
+
+_TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"")
+_DIFFERS = re.compile(
+    r"\b(?:uuid|uuid_v4|uuid_v7|uuid_short|sys_guid|rand|random_bytes|sysdate|user|session_user|system_user|connection_id|load_file|version"
+    r"|found_rows|row_count|last_insert_id|nextval|lastval|setval)\s*\(|\bcurrent_(?:user|role)\b|\bnext\s+value\b|@",
+    re.I,
+)
+"""In a default: what another server, or the next row, evaluates to another value. The time is not among it: it is the statement's."""
+_TIME = re.compile(
+    r"\b(?:now|current_timestamp|localtime|localtimestamp|curdate|curtime|current_date|current_time|utc_\w+|unix_timestamp)\b",
+    re.I,
+)
+
+
+def session_settings(step: DdlStep, *, mariadb: bool) -> list[str]:
+    """SET statements that give a session what the statement's own had, as a replica's applier does. ``mariadb``: the target is."""
+    modes = ",".join([sql_mode_names(step.sql_mode), *_own_modes(step, mariadb=mariadb)])
+    settings = [f"sql_mode = '{modes}'"]
+    session = step.session
+    if session is None:
+        return [f"SET SESSION {settings[0]}"]
+    seconds, micros = divmod(session.timestamp_us, 1_000_000)
+    settings += [
+        f"timestamp = {seconds}.{micros:06d}2",  # MariaDB cuts the double that it reads to microseconds
+        f"auto_increment_increment = {session.auto_increment[0]}",
+        f"auto_increment_offset = {session.auto_increment[1]}",
+    ]
+    if session.lc_time_names is not None:
+        settings.append(f"lc_time_names = {session.lc_time_names}")
+    if step.mariadb == mariadb:  # the numbers of collations are each one's own
+        if session.collation is not None:
+            settings.append(f"collation_connection = {session.collation}")
+        if session.timestamps_explicit is not None:
+            settings.append(f"explicit_defaults_for_timestamp = {int(session.timestamps_explicit)}")
+        if session.utf8mb4_collation in _UTF8MB4 and not mariadb:
+            settings.append(f"default_collation_for_utf8mb4 = {_UTF8MB4[session.utf8mb4_collation]}")
+    made = [f"SET SESSION {', '.join(settings)}"]
+    if session.time_zone is not None:
+        escaped = session.time_zone.replace("\\", "\\\\").replace("'", "''")
+        made.append(f"SET SESSION time_zone = '{escaped}'")
+    return made
+
+
+def _own_modes(step: DdlStep, *, mariadb: bool) -> list[str]:
+    return [n for bit, n in _MODES_OF_ONE[mariadb].items() if step.sql_mode & bit] if step.mariadb == mariadb else []
+
+
+def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
+    """(target table, column, why) of columns that are new, and whose values in rows that exist nobody can tell from the statement."""
+    cut_over = _cut_over(step)
+    found = []
+    for change in [cut_over] if cut_over is not None else step.changes:
+        if change.before is None or change.after is None:
+            continue
+        target, naming = step.target(change.table), _naming(step, change.table)
+        there = columns(target)
+        old = {column.name.lower() for column in change.before.columns}
+        for column in change.after.columns:
+            name = naming(column.name)
+            if there is None or name is None or name.lower() in there or column.name.lower() in old:
+                continue
+            default = _TEXT.sub("''", column.default or "")
+            if _DIFFERS.search(default):
+                found.append((
+                    target,
+                    name,
+                    f"its default {column.default} has another value on every server or for every row",
+                ))
+            elif cut_over is not None and _TIME.search(default):
+                found.append((target, name, f"its default {column.default} was evaluated whenever a row was copied"))
+            elif column.auto_increment and not change.before.primary_key:
+                found.append((
+                    target,
+                    name,
+                    "rows of a table without a primary key are numbered in no order that two servers share",
+                ))
+    return found
 
 
 class _Names(Reader):

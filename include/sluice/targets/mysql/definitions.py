@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from sluice.errors import LoadError
+from sluice.model.labels import declared
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.schema.changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
@@ -20,7 +21,8 @@ _CHANGES = {
 
 def column_sql(column: ColumnDefinition, name: str, table: TableDefinition) -> str:
     """``name`` and everything behind it in a column definition; the charset only if it is not the default of ``table``."""
-    parts = [quoted(name), column.type]
+    kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
+    parts = [quoted(name), kind]
     if column.charset and column.collation and column.collation != table.collation:
         parts.append(f"CHARACTER SET {column.charset} COLLATE {column.collation}")
     if column.generated is not None:

@@ -12,6 +12,7 @@ Reading before writing makes a repeat differ, so the caller does all of a table 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,13 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.tables import member, quoted, quoted_table
 from sluice.targets.base import TargetTable
-from sluice.targets.mysql import literals
-from sluice.targets.mysql.statements import Dialect, Statement, sent_fields, user_fields
+from sluice.targets.mysql import documents, labelled, literals
+from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate, sent_fields, user_fields
 
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year")
 _TEMPORAL = ("date", "time", "datetime", "timestamp")
+_BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector")
+_WORD = re.compile(r"[a-z0-9]+")
 
 
 def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
@@ -46,6 +49,14 @@ def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
 def may_lack(rows: pa.Table) -> bool:
     """True if columns of some rows may be missing, by what the rows' columns are."""
     return "_present" in rows.schema.names
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRow:
+    """A row's ``values`` as SQL, ``(a, b, …)``; ``lax``: see :class:`Statement`."""
+
+    values: str
+    lax: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +90,39 @@ class PartialRows:
             columns[field.name] = pc.coalesce(old, leaving[field.name].combine_chunks())
         return pa.table(columns, schema=pa.schema(user_fields(leaving.schema)))
 
-    def whole(self, cursor: Any) -> list[str]:
-        """``(a, b, …)`` of each row that leaves, with what the target has of the columns that are missing. Locks the rows. Raises LoadError."""
+    def whole(self, cursor: Any) -> list[WholeRow]:
+        """Each row that leaves, with what the target has of the columns that are missing. Locks the rows. Raises LoadError."""
         fields = sent_fields(self.rows.schema, self.table)
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
-        texts = _texts(fields, leaving)
+        texts, zeros = _texts(fields, leaving), _zeros(fields, leaving)
         conditions = _conditions(self.table, self.origins)
         fresh = self._fresh(leaving)
-        values = []
+        made = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
-            found: Sequence[str] | None = ()
+            found: Sequence[str] = ()
             if absent and fresh[row]:  # inserted before its table had these columns
                 found = ["DEFAULT"] * len(absent)
             elif absent:
-                wanted = ", ".join(_as_literal(fields[index][0], quoted(fields[index][1])) for index in absent)
+                wanted = ", ".join(_read(fields[index][0], quoted(fields[index][1])) for index in absent)
                 cursor.execute(
                     f"SELECT {wanted} FROM {quoted_table(self.table.table)} WHERE {conditions[row]} FOR UPDATE"
                 )
-                found = cursor.fetchone()
-                if found is None:
+                read = cursor.fetchone()
+                if read is None:
                     if not self.table.being_copied:
                         raise _absent(self.table, conditions[row])
                     continue
-            rest = dict(zip(absent, found or (), strict=True))
-            values.append(
-                "(" + ",".join(str(rest[i]) if i in rest else texts[i][row] for i in range(len(fields))) + ")"
-            )
-        return values
+                found = [_as_literal(fields[index][0], value) for index, value in zip(absent, read, strict=True)]
+            rest = dict(zip(absent, found, strict=True))
+            values = [rest[index] if index in rest else texts[index][row] for index in range(len(fields))]
+            lax = [
+                name
+                for index, (field, name) in enumerate(fields)
+                if (_is_zero(field, rest[index]) if index in rest else zeros[index][row])
+            ]
+            made.append(WholeRow(f"({','.join(values)})", tuple(lax)))
+        return made
 
     def _fresh(self, leaving: pa.Table) -> list[bool]:
         """Which of them are new rows: nothing was there before, or another row under the same key."""
@@ -119,44 +135,44 @@ class PartialRows:
         fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
         return fresh
 
-    def update(self, cursor: Any) -> int:
-        """Write what is known of the rows that stay. Returns the number of statements. Raises LoadError if the target lacks a row."""
+    def update(self) -> Iterator[Statement]:
+        """Write what is known of the rows that stay. Each has to be there."""
         fields = sent_fields(self.rows.schema, self.table)
         stay, lacks = self.rows.filter(pa.array(~self.away)), self.lacks[~self.away]
-        texts, conditions = _texts(fields, stay), _conditions(self.table, stay)
+        texts, conditions, zeros = _texts(fields, stay), _conditions(self.table, stay), _zeros(fields, stay)
         key = {name.casefold() for name in self.table.key}
-        count = 0
+        table = quoted_table(self.table.table)
         for row in range(stay.num_rows):
-            settings = [
-                f"{quoted(name)} = {texts[i][row]}"
-                for i, (_, name) in enumerate(fields)
-                if not lacks[row, i] and name.casefold() not in key
-            ]
-            if not settings:
+            known = [i for i, (_, name) in enumerate(fields) if not lacks[row, i] and name.casefold() not in key]
+            if not known:
                 continue
-            count += 1
-            where = f"{quoted_table(self.table.table)} SET {', '.join(settings)} WHERE {conditions[row]}"
-            if not cursor.execute(f"UPDATE {where}"):
-                cursor.execute(f"SELECT 1 FROM {quoted_table(self.table.table)} WHERE {conditions[row]}")
-                if cursor.fetchone() is None and not self.table.being_copied:
-                    raise _absent(self.table, conditions[row])
-        return count
+            settings = ", ".join(f"{quoted(fields[i][1])} = {texts[i][row]}" for i in known)
+            query = f"SELECT 1 FROM {table} WHERE {conditions[row]}"
+            yield Statement(
+                f"UPDATE {table} SET {settings} WHERE {conditions[row]}".encode(),
+                1,
+                tuple(fields[i][1] for i in known if zeros[i][row]),
+                where=str(self.table.table),
+                absent=None if self.table.being_copied else Absent(query, _absent(self.table, conditions[row])),
+            )
 
 
-def insert(table: TargetTable, schema: pa.Schema, values: Iterable[str], dialect: Dialect) -> Iterator[Statement]:
+def insert(table: TargetTable, schema: pa.Schema, values: Iterable[WholeRow], dialect: Dialect) -> Iterator[Statement]:
     """Put rows that :meth:`PartialRows.whole` made whole where they belong."""
-    names = [quoted(name) for _, name in sent_fields(schema, table)]
-    head = f"INSERT INTO {quoted_table(table.table)} ({', '.join(names)}) VALUES "
-    if dialect.row_alias:
-        tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
-    else:
-        tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
+    fields = sent_fields(schema, table)
+    names = ", ".join(quoted(name) for _, name in fields)
+    head = f"INSERT INTO {quoted_table(table.table)} ({names}) VALUES "
+    tail = on_duplicate(fields, dialect)
     for value in values:
-        yield Statement(f"{head}{value}{tail}".encode(), 1)
+        yield Statement(f"{head}{value.values}{tail}".encode(), 1, value.lax)
 
 
 def _texts(fields: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[list[str]]:
     return [pc.fill_null(literals.literals(f, rows[f.name].combine_chunks()), "NULL").to_pylist() for f, _ in fields]
+
+
+def _zeros(fields: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[np.ndarray[Any, Any]]:
+    return [literals.enum_errors(f, rows[f.name].combine_chunks()) for f, _ in fields]
 
 
 def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
@@ -178,15 +194,37 @@ def _absent(table: TargetTable, condition: str) -> LoadError:
     )
 
 
-def _as_literal(field: pa.Field, column: str) -> str:
-    """SQL that gives the value of a column as an SQL literal."""
-    declared = literals.sql_type(field).split("(")[0].split(" ")[0]
-    if pa.types.is_binary(field.type):
-        return f"IFNULL(CONCAT('x''', HEX({column}), ''''), 'NULL')"
-    if declared in {"float", "double", "bit"}:
-        return f"IFNULL(CAST({column} + 0{'e0' if declared != 'bit' else ''} AS CHAR), 'NULL')"
-    if declared in _NUMBERS:
-        return f"IFNULL(CAST({column} AS CHAR), 'NULL')"
-    if declared in _TEMPORAL:
-        return f"QUOTE(CAST({column} AS CHAR))"
-    return f"IFNULL(CONCAT('_utf8mb4 x''', HEX(CONVERT({column} USING utf8mb4)), ''''), 'NULL')"
+def _read(field: pa.Field, column: str) -> str:
+    """SQL that gives the value of a column as text, of which :func:`_as_literal` makes an SQL literal."""
+    target = literals.target_type(field).lower()
+    declared = _WORD.match(target or literals.sql_type(field))
+    word = declared[0] if declared else ""
+    if labelled.is_labelled(target) or word == "bit":
+        return f"CAST({column} + 0 AS CHAR)"
+    if word in _NUMBERS or documents.is_json(target):
+        return f"CAST({column} AS CHAR)"
+    if word in {"float", "double"}:
+        return f"IF({column} = 0, {column}, {column} + 0e0)"  # a FLOAT is printed with 6 digits; an addition loses the sign of -0
+    if word in _TEMPORAL:
+        return f"CONCAT('''', CAST({column} AS CHAR), '''')"
+    if pa.types.is_binary(field.type) or word in _BYTES:
+        return f"CONCAT('x''', HEX({column}), '''')"
+    return f"CONCAT('_utf8mb4 x''', HEX(CONVERT({column} USING utf8mb4)), '''')"
+
+
+def _as_literal(field: pa.Field, read: Any) -> str:
+    if read is None:
+        return "NULL"
+    text = read.decode() if isinstance(read, bytes) else str(read)
+    target = (literals.target_type(field) or literals.sql_type(field)).lower()
+    if documents.is_json(target):
+        return documents.literal(text)
+    if target.startswith(("float", "double")):
+        kind = pa.float32() if target.startswith("float") else pa.float64()
+        return str(literals.literals(field, pa.array([float(text)], kind))[0].as_py())
+    return text
+
+
+def _is_zero(field: pa.Field, literal: str) -> bool:
+    """The target holds an ENUM's error value."""
+    return literal == "0" and literals.target_type(field)[:5].lower() == "enum("

@@ -1,8 +1,9 @@
 """Arrow columns to SQL text, column by column, exactly: what is written reads back as the same bytes.
 
-No Python object a value, except for TIME and for dates that no calendar has. Strings are escaped for a session without
-NO_BACKSLASH_ESCAPES in utf8mb4. Binary goes as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by strtod, so
-0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000).
+No Python object a value, except for TIME, for dates that no calendar has, and for JSON that holds DECIMAL. Strings are escaped for a session
+without NO_BACKSLASH_ESCAPES in utf8mb4. Binary goes as ``X'..'``, floats as quoted shortest round-trip text (a quoted number is read by strtod, so
+0.1 in FLOAT stays 0.1), decimals as plain digits, YEAR with four digits (a bare '0' would be 2000), ENUM and SET as numbers where the target's
+labels are known.
 """
 
 from __future__ import annotations
@@ -16,14 +17,27 @@ import pyarrow.compute as pc
 
 from sluice.model import temporal
 from sluice.model.tables import ENUM_ERROR_VALUE
+from sluice.targets.mysql import documents, labelled
 
 _HEX = np.frombuffer(b"".join(f"{byte:02X}".encode() for byte in range(256)), np.uint16)
+_FLT_MAX = float(np.finfo(np.float32).max)
+_DIGITS = re.compile(r"\((\d+),(\d+)\)")
 _FSP = re.compile(r"\((\d)\)")
 
 
 def sql_type(field: pa.Field) -> str:
     """The column's SQL type at the source in lower case, ``""`` if a rule made the column."""
     return str((field.metadata or {}).get(b"sluice.type", b"").decode()).lower()
+
+
+def target_type(field: pa.Field) -> str:
+    """The column's type at the target as its information_schema has it, ``""`` if nobody looked."""
+    return str((field.metadata or {}).get(b"sluice.target", b"").decode())
+
+
+def at_target(field: pa.Field, target: str) -> pa.Field:
+    """The field with what :func:`target_type` gives."""
+    return field.with_metadata({**(field.metadata or {}), b"sluice.target": target.encode()})
 
 
 def column_name(field: pa.Field) -> str:
@@ -34,7 +48,10 @@ def column_name(field: pa.Field) -> str:
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:
     """SQL literals (string array, null where the value is NULL).
 
-    ``comparing``: for ``column = literal`` in a WHERE clause, where FLOAT needs the column's own precision.
+    ``comparing``: for ``column = literal`` in a WHERE clause.
+
+    Raises:
+        LoadError: the target's ENUM or SET lacks a label of the source's.
     """
     kind, declared = values.type, sql_type(field)
     if pa.types.is_integer(kind):
@@ -46,10 +63,9 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_decimal(kind):
         return _plain_decimals(values)
     if pa.types.is_floating(kind):
-        text = _quoted(pc.cast(values, pa.string()))
-        if comparing and pa.types.is_float32(kind):
-            return _wrapped("CAST(", text, " AS FLOAT)")
-        return _wrapped("CAST(", text, " AS DOUBLE)") if comparing else text
+        if comparing:  # as a double, which every FLOAT is exactly
+            return _wrapped("CAST('", pc.cast(pc.cast(values, pa.float64()), pa.string()), "' AS DOUBLE)")
+        return _quoted(_float_text(values, target_type(field).lower() or declared))
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         digits = _FSP.search(declared)
         fsp = int(digits[1]) if digits else (0 if declared else 6)
@@ -61,9 +77,51 @@ def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> p
     if pa.types.is_null(kind):
         return pc.cast(values, pa.string())
     text = pc.cast(values, pa.string())
+    target = target_type(field)
+    if labelled.is_labelled(target):
+        return _labels(field, text, target, comparing=comparing)
     if declared.startswith("enum"):
         text = pc.if_else(pc.equal(text, ENUM_ERROR_VALUE), "", text)
+    if documents.is_json(target):
+        return _documents(text)
     return _quoted(escaped(text))
+
+
+def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any]:
+    """bool[rows]: LOAD DATA would not store the value exactly: an ENUM's error value or a label by its text, and DECIMAL in JSON."""
+    target = target_type(field)
+    if documents.is_json(target) and pa.types.is_string(values.type):
+        return documents.inexact(values)
+    found = enum_errors(field, values)
+    if labelled.is_labelled(target) and pa.types.is_string(values.type):
+        digits, which = labelled.numbers(values, _raw_type(field), target, column_name(field))
+        unknown = pa.array([number is None for number in digits], pa.bool_())
+        found = found | pc.fill_null(unknown.take(which), False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _raw_type(field: pa.Field) -> str:
+    """The declared type with its labels as they are spelled."""
+    return str((field.metadata or {}).get(b"sluice.type", b"").decode())
+
+
+def _labels(field: pa.Field, text: pa.Array, target: str, *, comparing: bool) -> pa.Array:
+    digits, which = labelled.numbers(text, _raw_type(field), target, column_name(field))
+    if comparing:  # both servers compare a SET of 64 labels as a signed number
+        digits = [str(int(n) - (1 << 64)) if n is not None and int(n) >> 63 else n for n in digits]
+    if None not in digits:
+        return pa.array(digits, pa.string()).take(which)
+    by_number = pa.array(digits, pa.string()).take(which)
+    return pc.coalesce(by_number, _quoted(escaped(text)))
+
+
+def _documents(text: pa.Array) -> pa.Array:
+    plain = _quoted(escaped(text))
+    special = documents.inexact(text)
+    if not special.any():
+        return plain
+    made = [documents.literal(text[int(row)].as_py()) for row in np.flatnonzero(special)]
+    return pc.replace_with_mask(plain, pa.array(special), pa.array(made, pa.string()))
 
 
 def escaped(text: pa.Array) -> pa.Array:
@@ -74,11 +132,12 @@ def escaped(text: pa.Array) -> pa.Array:
     return text
 
 
-def has_enum_errors(field: pa.Field, values: pa.Array) -> bool:
-    """True if an ENUM column may hold the error value (index 0), which a strict session refuses."""
-    if not sql_type(field).startswith("enum"):
-        return False
-    return bool(pc.any(pc.is_in(values, pa.array(["", ENUM_ERROR_VALUE]))).as_py())
+def enum_errors(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any]:
+    """bool[rows]: the value is an ENUM's error value (index 0), which a strict session refuses."""
+    target = target_type(field)
+    if not sql_type(field).startswith("enum") or (target and not labelled.is_labelled(target)):
+        return np.zeros(len(values), bool)
+    return labelled.errors(values, _raw_type(field))
 
 
 def hexadecimal(values: pa.Array) -> pa.Array:
@@ -111,6 +170,33 @@ def _plain_decimals(values: pa.Array) -> pa.Array:
     if not pc.any(scientific).as_py():
         return text
     return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+
+
+def _float_text(values: pa.Array, declared: str) -> pa.Array:
+    """Shortest text that the server reads as the same number; -0 keeps its sign.
+
+    The server reads a double first. The shortest text of a FLOAT is that of the next double where it would become another FLOAT, or is out of
+    range as FLT_MAX is. FLOAT(M,D) compares with the largest number of M digits, which as a FLOAT may be larger than that.
+    """
+    text = pc.cast(values, pa.string())
+    if not pa.types.is_float32(values.type):
+        return text
+    held = values.to_numpy(zero_copy_only=False)
+    known = np.asarray(pc.is_valid(values).to_numpy(zero_copy_only=False))
+    read = pc.fill_null(pc.cast(text, pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wrong = known & ((np.abs(read) > _FLT_MAX) | (read.astype(np.float32) != held))
+    digits = _DIGITS.search(declared)
+    exact = held.astype(np.float64)
+    double = pa.array(exact, mask=~known)
+    if digits and declared.startswith("float"):
+        whole, fraction = int(digits[1]), int(digits[2])
+        limit = min(_FLT_MAX, 10.0 ** (whole - fraction) - 1.0 / 10.0**fraction)
+        beyond = known & (np.abs(exact) > limit)
+        if beyond.any():
+            clamped = np.where(beyond, np.copysign(limit, exact), exact)
+            double, wrong = pa.array(clamped, mask=~known), wrong | beyond
+    return pc.if_else(pa.array(wrong), pc.cast(double, pa.string()), text) if wrong.any() else text
 
 
 def _quoted(text: pa.Array) -> pa.Array:

@@ -18,7 +18,7 @@ from sluice.mapping.types import SqlType, loss
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.targets.base import LoadCount, PlannedColumn, PlannedTable, Replacement, TargetTable
 from sluice.targets.mysql import statements
-from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables
+from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables, target_table
 
 KEPT = "_sluice_kept"
 LISTED_KEYS = 1_000
@@ -88,7 +88,9 @@ def _keep(session: Session, table: TargetTable, item: Replacement) -> int:
             hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(there.schema)}.* TO the target's user, or cancel the dump",
         ) from error
     assert item.kept is not None
-    return session.run(statements.upserts(TargetTable(there, item.names, item.names), item.kept, session.dialect))
+    types = tuple(columns[name].sql_type for name in item.names)
+    kept = TargetTable(there, item.names, item.names, types=types)
+    return session.run(statements.upserts(kept, item.kept, session.dialect))
 
 
 def _declared(column: ColumnInfo) -> str:
@@ -115,7 +117,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
     if key and not any({c.casefold() for c in unique} == known for unique in info.unique_keys):
         return None, f"{plan.target} at the target has no key ({', '.join(key)})"
     others = tuple(unique for unique in info.unique_keys if {c.casefold() for c in unique} != known)
-    return TargetTable(plan.target, tuple(c.name for c in info.columns if not c.generated), key, others), ""
+    return target_table(plan.target, info, key, others), ""
 
 
 def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:

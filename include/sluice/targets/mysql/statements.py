@@ -6,20 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.errors import LoadError
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
 from sluice.targets.base import TargetTable
-from sluice.targets.mysql import literals
+from sluice.targets.mysql import documents, labelled, literals
 
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
 SLICE_BYTES = 8 * 2**20
+LAX_ROWS = 200
+"""Rows a statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is looked at."""
 MAX_KEYS = 1_000
 """Keys a DELETE: the range optimizer falls back to a full scan when its memory (8 MiB, some 230 bytes a key part) is used up."""
 
@@ -42,19 +47,36 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """``query`` looks for a row; ``error`` is raised if it is not there."""
+
+    query: str
+    error: LoadError
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """One statement.
 
     Attributes:
         rows: rows it writes or deletes.
-        lax: it needs a session that is not strict.
+        lax: columns whose values a strict session refuses; about others the server must not warn.
         data: what the server will ask for (LOAD DATA LOCAL).
+        removes: a DELETE; it must not remove more rows than that.
+        exactly: it has to change so many rows.
+        wanted: what it looks for, for an error; "" if values of the table are masked. where: the table, for an error.
+        absent: an UPDATE, whose row has to be there.
     """
 
     sql: bytes
     rows: int
-    lax: bool = False
+    lax: tuple[str, ...] = ()
     data: bytes | memoryview | None = None
+    removes: bool = False
+    exactly: bool = False
+    wanted: str = ""
+    where: str = ""
+    absent: Absent | None = None
 
 
 def user_fields(schema: pa.Schema) -> list[pa.Field]:
@@ -63,10 +85,11 @@ def user_fields(schema: pa.Schema) -> list[pa.Field]:
 
 
 def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Fields that are written with the column's spelling at the target; generated columns are left out."""
+    """Fields that are written with the column's spelling at the target; generated columns are left out. The fields know the target's types."""
     spelling = {name.casefold(): name for name in table.columns}
+    types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
     found = [(field, spelling.get(literals.column_name(field).casefold())) for field in user_fields(schema)]
-    return [(field, name) for field, name in found if name is not None]
+    return [(literals.at_target(field, types.get(name, "")), name) for field, name in found if name is not None]
 
 
 def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
@@ -76,19 +99,49 @@ def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     fields = sent_fields(rows.schema, table)
     names = [quoted(name) for _, name in fields]
     head = f"INSERT INTO {quoted_table(table.table)} ({', '.join(names)}) VALUES "
-    if not table.key:
-        tail = ""
-    elif dialect.row_alias:
-        tail = " AS _n ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = _n.{name}" for name in names)
-    else:
-        tail = " ON DUPLICATE KEY UPDATE " + ", ".join(f"{name} = VALUES({name})" for name in names)
+    tail = on_duplicate(fields, dialect) if table.key else ""
     for piece in slices(rows):
         arrays = [(field, piece[field.name].combine_chunks()) for field, _ in fields]
-        lax = any(literals.has_enum_errors(field, array) for field, array in arrays)
+        lax, names_of_lax = lax_rows(arrays, [name for _, name in fields])
         texts = literals.rows([literals.literals(field, array) for field, array in arrays])
-        for start, stop in _cuts(texts, dialect.max_bytes - len(head) - len(tail) - 64, MAX_ROWS):
-            body = "),(".join(texts[start:stop].to_pylist())
-            yield Statement(f"{head}({body}){tail}".encode(), stop - start, lax)
+        for first, last in _runs(lax):
+            most = LAX_ROWS if lax[first] else MAX_ROWS
+            for start, stop in _cuts(
+                texts.slice(first, last - first), dialect.max_bytes - len(head) - len(tail) - 64, most
+            ):
+                body = "),(".join(texts[first + start : first + stop].to_pylist())
+                sql = f"{head}({body}){tail}".encode()
+                yield Statement(sql, stop - start, names_of_lax if lax[first] else ())
+
+
+def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> str:
+    """The end of an INSERT that changes rows that are there. From column to column the server copies ENUM and SET by their text."""
+    settings = []
+    for field, name in fields:
+        new = f"_n.{quoted(name)}" if dialect.row_alias else f"VALUES({quoted(name)})"
+        by_number = labelled.is_labelled(literals.target_type(field))
+        settings.append(f"{quoted(name)} = {f'CAST({new} AS UNSIGNED)' if by_number else new}")
+    return f"{' AS _n' if dialect.row_alias else ''} ON DUPLICATE KEY UPDATE {', '.join(settings)}"
+
+
+def lax_rows(
+    arrays: Sequence[tuple[pa.Field, pa.Array]], names: Sequence[str]
+) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    """bool[rows]: a strict session refuses the row; and the names of the columns because of which."""
+    lax = np.zeros(len(arrays[0][1]), bool)
+    found = []
+    for (field, array), name in zip(arrays, names, strict=True):
+        mask = literals.enum_errors(field, array)
+        if mask.any():
+            lax |= mask
+            found.append(name)
+    return lax, tuple(found)
+
+
+def _runs(flags: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+    """(start, stop) of runs of equal flags."""
+    edges = [0, *(np.flatnonzero(np.diff(flags)) + 1).tolist(), len(flags)]
+    return list(pairwise(edges))
 
 
 def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
@@ -100,9 +153,10 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     values = [literals.literals(f, rows[f.name].combine_chunks(), comparing=True) for f, _ in parts]
     names = [quoted(name) for _, name in parts]
     head = f"DELETE FROM {quoted_table(table.table)} WHERE "
-    if len(parts) == 1:
+    by_number = any(labelled.is_labelled(literals.target_type(field)) for field, _ in parts)
+    if len(parts) == 1 and not by_number:
         texts, open_, between, close = values[0], f"{names[0]} IN (", ",", ")"
-    elif dialect.row_constructors:
+    elif dialect.row_constructors and not by_number:  # a list of rows compares ENUM and SET by their text
         texts = literals.rows(values)
         open_, between, close = f"({', '.join(names)}) IN ((", "),(", "))"
     else:
@@ -113,41 +167,67 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
         open_, between, close = "(", ") OR (", ")"
     for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
         body = between.join(texts[start:stop].to_pylist())
-        yield Statement(f"{head}{open_}{body}{close}".encode(), stop - start)
+        yield Statement(f"{head}{open_}{body}{close}".encode(), stop - start, removes=True, where=str(table.table))
 
 
 def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
-    """For a table without a key: as many rows of exactly this image go as ``rows`` has of it. A scan of the table each."""
+    """For a table without a key: as many rows of exactly this image go as ``rows`` has of it. A scan of the table each.
+
+    As the table itself remembers the batch, each of them has to be there, unless a dump is to bring them.
+    """
     fields = sent_fields(rows.schema, table)
-    conditions = []
-    for field, name in fields:
-        column = quoted(name)
-        array = rows[field.name].combine_chunks()
-        conditions.append(_exactly(field, column, array, dialect))
-    texts = pc.binary_join_element_wise(*conditions, " AND ").to_pylist()
-    counts: dict[str, int] = {}
-    for text in texts:
-        counts[text] = counts.get(text, 0) + 1
-    for text, count in counts.items():
-        yield Statement(f"DELETE FROM {quoted_table(table.table)} WHERE {text} LIMIT {count}".encode(), count)
+    masked = any(b"sluice.masked" in (field.metadata or {}) for field, _ in fields)
+    for piece in slices(rows):
+        conditions = [
+            _exactly(field, quoted(name), piece[field.name].combine_chunks(), dialect) for field, name in fields
+        ]
+        texts = pc.binary_join_element_wise(*conditions, " AND ").to_pylist()
+        counts: dict[str, int] = {}
+        for text in texts:
+            counts[text] = counts.get(text, 0) + 1
+        for text, count in counts.items():
+            sql = f"DELETE FROM {quoted_table(table.table)} WHERE {text} LIMIT {count}".encode()
+            yield Statement(
+                sql,
+                count,
+                removes=True,
+                exactly=not table.being_copied,
+                wanted="" if masked else f" WHERE {text[:1000]}",
+                where=str(table.table),
+            )
 
 
 def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) -> pa.Array:
-    declared = literals.sql_type(field)
+    """``column`` holds this value, NULL too, and no other that the server holds for equal."""
+    target = literals.target_type(field)
     values = literals.literals(field, array, comparing=True)
-    if declared.startswith("json"):
-        pieces: list[pa.Array | pa.Scalar] = [
-            pa.scalar(f"CAST({column} AS CHAR) <=> CAST("),
-            values,
-            pa.scalar(" AS CHAR)"),
-        ]
+    pieces: list[pa.Array | pa.Scalar]
+    if documents.is_json(target):  # by its text: two JSON values of other types may be equal
+        pieces = [pa.scalar(f"CAST({column} AS CHAR) <=> CAST(CAST("), values, pa.scalar(" AS JSON) AS CHAR)")]
+    elif labelled.is_labelled(target):
+        pieces = [pa.scalar(f"{column} <=> "), values]
     elif pa.types.is_string(field.type):
         exact = f"CONVERT({column} USING utf8mb4) COLLATE {dialect.exact_collation}"
         pieces = [pa.scalar(f"{column} <=> "), values, pa.scalar(f" AND {exact} <=> "), values]
+    elif literals.sql_type(field).startswith("vector") or target.lower().startswith("vector"):
+        pieces = [pa.scalar(f"HEX({column}) <=> '"), literals.hexadecimal(array), pa.scalar("'")]
+    elif pa.types.is_floating(
+        field.type
+    ):  # 0 and -0 are equal; a number beyond FLOAT(M,D) is not looked for in the column itself
+        pieces = [pa.scalar(f"{column} + 0e0 <=> "), values, _sign_of_zero(column, array)]
     else:
         pieces = [pa.scalar(f"{column} <=> "), values]
     known = pc.binary_join_element_wise(*pieces, "")
     return pc.fill_null(known, f"{column} IS NULL")
+
+
+def _sign_of_zero(column: str, array: pa.Array) -> pa.Array:
+    zero = pc.fill_null(pc.equal(array, 0.0), False).to_numpy(zero_copy_only=False)
+    if not zero.any():
+        return pa.array([""] * len(array), pa.string())
+    negative = np.signbit(pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False))
+    signs = np.where(negative, f" AND CAST({column} AS CHAR) LIKE '-%'", f" AND CAST({column} AS CHAR) NOT LIKE '-%'")
+    return pa.array(np.where(zero, signs, "").tolist(), pa.string())
 
 
 def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.errors import MappingError
@@ -219,8 +219,15 @@ def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True)
         for unique in info.keys
         if {name.casefold() for name, _ in unique.parts} != identity or any(prefix for _, prefix in unique.parts)
     )
-    names = tuple(c.name for c in info.columns if not c.generated)
-    return TargetTable(plan.target, names, key, others, padded=padded_keys(plan, info))
+    return replace(target_table(plan.target, info, key, others), padded=padded_keys(plan, info))
+
+
+def target_table(
+    table: TableId, info: TableInfo, key: tuple[str, ...], others: tuple[tuple[str, ...], ...]
+) -> TargetTable:
+    """The table with the columns that take a value."""
+    taking = [c for c in info.columns if not c.generated]
+    return TargetTable(table, tuple(c.name for c in taking), key, others, types=tuple(c.sql_type for c in taking))
 
 
 def compare_all(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo]) -> dict[TableId, TargetTable]:

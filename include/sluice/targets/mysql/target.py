@@ -24,7 +24,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.positions import Position
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.targets.base import (
     Agrees,
     Capabilities,
@@ -40,7 +40,7 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, ddl, families, incomplete, literals, lockwait, refusals, replacing, statements
+from sluice.targets.mysql import bulk, ddl, families, incomplete, lockwait, refusals, replacing, statements
 from sluice.targets.mysql.connection import (
     CONTENTION,
     LAX,
@@ -63,6 +63,9 @@ _log = structlog.get_logger()
 _T = TypeVar("_T")
 
 CONTENTION_ATTEMPTS = 8
+KEY_NOT_FOUND = 1032
+"""The error by which a replica stops, too, at a row that is not there."""
+TRUNCATED = 1265
 _CREATED_IN = re.compile(r"CREATE TABLE (`(?:[^`]|``)+`)\.")
 
 
@@ -277,20 +280,38 @@ class MySQLTarget:
                 )
             return {"statements": [], "tables": [], "ran": 0, "before": None}
         statements_ = ddl.statements_for(step, columns)
+        if statements_:
+            self._refuse_irreproducible(session, step, columns)
         return {
             "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
         }  # fmt: skip
 
+    def _refuse_irreproducible(self, session: _Session, step: DdlStep, columns: ddl.Columns) -> None:
+        for table, column, why in ddl.irreproducible(step, columns):
+            if not session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
+                continue
+            raise LoadError(
+                f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
+                where=step.where,
+                hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
+                "brings the source's values",
+            )
+
     def _run_ddl(self, session: _Session, holder: _Session, fence: Fence, step: DdlStep, statement: str) -> None:
+        """In a connection of its own, with the settings of the session that ran it at the source."""
+        with errors(self.endpoint, f"following {step.where}"):
+            runner = connect(self.endpoint)
         holder.begin()
         try:
             self.acks.guard(holder.cursor, fence)
-            session.cursor.execute("SET SESSION sql_mode = %s", (ddl.sql_mode_names(step.sql_mode),))
+            cursor = runner.cursor()
+            for setting in ddl.session_settings(step, mariadb=session.mariadb):
+                self._set(cursor, setting, step)
             created = _CREATED_IN.match(statement)
             if created:
-                session.cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+                cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
             _log.info("target_ddl", consumer=self.config.name, statement=statement[:500], source=step.where)
-            session.cursor.execute(statement)
+            cursor.execute(statement)
         except pymysql.err.Error as error:
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
                 raise
@@ -302,7 +323,22 @@ class MySQLTarget:
             ) from error
         finally:
             holder.rollback()
-            session.cursor.execute("SET SESSION sql_mode = %s", (STRICT,))
+            runner.close()
+
+    @staticmethod
+    def _set(cursor: Any, setting: str, step: DdlStep) -> None:
+        try:
+            cursor.execute(setting)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) == 0 or code_of(error) >= 2000:
+                raise
+            raise LoadError(
+                f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error {code_of(error)}): {setting}: "
+                f"{step.sql[:300]}",
+                where=step.where,
+                hint="a time zone that is not known is loaded with mysql_tzinfo_to_sql; or make the change at the target by hand: the load goes on "
+                "once the target has it",
+            ) from error
 
     def _note(self, session: _Session, fence: Fence, state: dict[str, Any]) -> None:
         def work() -> None:
@@ -449,11 +485,12 @@ class MySQLTarget:
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
         if table.key and {name for _, name in statements.sent_fields(live.schema, table)} == set(table.columns):
             new = pc.is_valid(live["_op"])
-        fresh = live.filter(new)
-        if not session.local_infile or fresh.num_rows < bulk.BULK_ROWS or _has_enum_errors(fresh):
+        new = pc.fill_null(new, False)
+        if not session.local_infile or not live.num_rows or pc.sum(new).as_py() < bulk.BULK_ROWS:
             return session.run(statements.upserts(table, live, session.dialect))
+        new = pc.and_(new, pa.chunked_array([bulk.wanted(table, live)]))
         sent = session.run(statements.upserts(table, live.filter(pc.invert(new)), session.dialect))
-        return sent + session.run(bulk.loads(table, fresh))
+        return sent + session.run(bulk.loads(table, live.filter(new)))
 
     def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
@@ -503,7 +540,7 @@ class MySQLTarget:
                 )
                 for rows in item.pieces():
                     some = self._lacking(item.table, rows)
-                    total += LoadCount(some.rows.num_rows, 0, some.update(session.cursor))
+                    total += LoadCount(some.rows.num_rows, 0, session.run(some.update()))
         self.acks.table_holds(session.cursor, scope, fence)
         return total
 
@@ -575,6 +612,7 @@ class _Session:
         self.cursor.execute("SELECT VERSION(), @@max_allowed_packet, @@GLOBAL.local_infile")
         version, packet, local_infile = self.cursor.fetchone()
         self.local_infile = bool(int(local_infile))
+        self.connection.packet_limit = int(packet)
         self.mariadb = "mariadb" in version.lower()
         numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:3])
         self.dialect = statements.Dialect(
@@ -636,18 +674,56 @@ class _Session:
         raise refused
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
-        """Execute; returns the number of statements."""
+        """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
         count = 0
         for statement in todo:
-            if statement.lax != self._lax:
+            if bool(statement.lax) != self._lax:
                 self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
-                self._lax = statement.lax
+                self._lax = bool(statement.lax)
             if statement.data is None:
-                self.connection.query(statement.sql)
+                changed = int(self.connection.query(statement.sql) or 0)
+                self._require(statement, changed)
+                if statement.absent is not None and not changed:
+                    self._require_row(statement.absent)
             elif self.connection.load(statement.sql, statement.data):
                 self._refuse_warnings()
+            if statement.lax:
+                self._refuse_other_warnings(statement.lax)
             count += 1
         return count
+
+    def _require(self, statement: statements.Statement, changed: int) -> None:
+        if statement.removes and changed > statement.rows:
+            raise LoadError(
+                f"a DELETE of {statement.rows} rows would have removed {changed} rows of the target",
+                where=statement.where,
+                hint="the target's key holds values for equal that the source tells apart: compare its collation (`sluice check`)",
+            )
+        if not statement.exactly or changed == statement.rows:
+            return
+        missing = LoadError(
+            f"the target has {changed} of the {statement.rows} rows to delete{statement.wanted} (error {KEY_NOT_FOUND})",
+            where=statement.where,
+            hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start`)",
+        )
+        missing.code = KEY_NOT_FOUND
+        raise missing
+
+    def _require_row(self, absent: statements.Absent) -> None:
+        """An UPDATE changes no row, too, if the row has the values already."""
+        self.cursor.execute(absent.query)
+        if self.cursor.fetchone() is None:
+            raise absent.error
+
+    def _refuse_other_warnings(self, columns: Sequence[str]) -> None:
+        """A session that is not strict cuts values to fit: only what made it necessary may be warned of."""
+        self.cursor.execute("SHOW WARNINGS")
+        for level, code, text in self.cursor.fetchall():
+            if level == "Note" or (code == TRUNCATED and any(f"'{column}'" in text for column in columns)):
+                continue
+            refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+            refused.code = int(code)
+            raise refused
 
 
 def _some_lack(rows: pa.Table, lacks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -667,15 +743,10 @@ def _known(item: TableChanges) -> TableChanges:
     return replace(item, read=lambda: map(of, item.pieces()))
 
 
-def _spooled(spool: IO[bytes]) -> Iterator[str]:
+def _spooled(spool: IO[bytes]) -> Iterator[incomplete.WholeRow]:
     with suppress(EOFError):
         while True:
             yield pickle.load(spool)  # noqa: S301 - a file without a name, written above
-
-
-def _has_enum_errors(rows: pa.Table) -> bool:
-    fields = statements.user_fields(rows.schema)
-    return any(literals.has_enum_errors(field, rows[field.name].combine_chunks()) for field in fields)
 
 
 def _names(group: Sequence[TableChanges]) -> str:

@@ -1,0 +1,96 @@
+"""JSON values as SQL that MySQL stores exactly.
+
+MySQL reads every number with a point in it as a double, so ``[1.00]`` becomes ``[1.0]`` and 30 digits become 17. A document that was made by SQL may
+hold DECIMAL, too. Such numbers are put into the document one by one: ``JSON_REPLACE('[1.0]', '$[0]', 1.00)`` keeps them as DECIMAL.
+
+MariaDB's JSON is text: nothing of this concerns it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.model.jsontext import double_text
+
+_SUSPECT = r"\.\d+0(?:\D|$)|[\d.]{16}"
+"""What a number that is stored otherwise has: a fraction that ends with 0 (but for ``.0``), or more than 15 digits, which a double holds. Texts
+without are done with; the others are read number by number."""
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|[\[\]{}:,]')
+
+
+def is_json(declared: str) -> bool:
+    """True for the declared type of a JSON column (MySQL)."""
+    return declared.strip().lower() == "json"
+
+
+def inexact(values: pa.Array) -> np.ndarray[Any, Any]:
+    """bool[rows]: the server would store another document if it got this text."""
+    found = pc.fill_null(pc.match_substring_regex(values, _SUSPECT), False).to_numpy(zero_copy_only=False).copy()
+    for row in np.flatnonzero(found):
+        found[row] = any(True for _ in _decimals(values[int(row)].as_py()))
+    return np.asarray(found)
+
+
+def literal(text: str) -> str:
+    """An SQL expression for a document. Strings are escaped for a session without NO_BACKSLASH_ESCAPES."""
+    pairs = [f", {quoted(path)}, {number}" for path, number in _decimals(text)]
+    return f"JSON_REPLACE({quoted(text)}{''.join(pairs)})" if pairs else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """An SQL string."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
+
+
+def _decimals(text: str) -> Iterator[tuple[str, str]]:
+    """(path, digits) of each number that the server would print otherwise if it read it from this text."""
+    steps: list[int | str] = []
+    """An array's index, or an object's key (as JSON prints it)."""
+    in_object: list[bool] = []
+    key: str | None = None
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        first = token[0]
+        if first == '"':
+            if in_object and in_object[-1] and key is None:
+                key = token
+                steps[-1] = token
+        elif first in "{[":
+            in_object.append(first == "{")
+            steps.append("" if first == "{" else 0)
+            key = None
+        elif first in "}]":
+            in_object.pop()
+            steps.pop()
+            key = ""
+        elif first == ",":
+            key = None
+            if not in_object[-1]:
+                steps[-1] = int(steps[-1]) + 1
+        elif first != ":" and _reads_otherwise(token):
+            yield _path(steps), token
+
+
+def _reads_otherwise(number: str) -> bool:
+    if "e" in number or "E" in number:
+        return False  # no DECIMAL is printed with an exponent
+    if "." not in number:
+        return not -(1 << 63) <= int(number) < 1 << 64
+    return double_text(float(number)) != number
+
+
+def _path(steps: list[int | str]) -> str:
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{_step(step)}" for step in steps)
+
+
+def _step(key: str) -> str:
+    """A key of a path. The server reads it as JSON, but for the escapes that it does not print itself."""
+    return json.dumps(json.loads(key), ensure_ascii=False)

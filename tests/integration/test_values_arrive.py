@@ -1,0 +1,255 @@
+"""A value that arrives is the value that left: boundary values of every type by every way of writing, compared by the servers' own checksums."""
+
+# ruff: noqa: E501 - a table of values reads best one a line
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import parse_connection
+from sluice.errors import LoadError
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.stack.mariadb import MariaDBServer
+from sluice.targets.mysql.connection import connect
+from sluice.targets.mysql.target import _kept
+from tests.integration.batches import Delivery
+from tests.pipelines import Case, case
+from tests.servers import setting
+
+BOTH: dict[str, tuple[str, list[str]]] = {
+    "ti": ("tinyint", ["-128", "127", "0"]),
+    "ub": ("bigint unsigned", ["18446744073709551615", "9223372036854775808", "0"]),
+    "de": ("decimal(65,30)", ["-" + "9" * 35 + "." + "9" * 30, "1e-30", "0"]),
+    "fl": ("float", ["3.4028234663852886e38", "-3.4028234663852886e38", "1.401298464324817e-45", "1.1754943508222875e-38", "-0e0", "0e0", "0.1", "16777217"]),
+    "f93": ("float(9,3)", ["1e30", "-1e30", "999999.999", "0.001", "0.1"]),
+    "f50": ("float(5,0)", ["1e30", "99999", "0.5"]),
+    "f30": ("float(24,1)", ["1e38", "-1e38", "0.1"]),
+    "fun": ("float unsigned", ["3.4028234663852886e38", "0", "-0e0"]),
+    "db": ("double", ["1.7976931348623157e308", "-1.7976931348623157e308", "5e-324", "2.2250738585072014e-308", "-0e0", "0e0", "0.1", "1e23"]),
+    "d205": ("double(20,5)", ["1e300", "-1e300", "123456789012345.12345", "0.00001", "999999999999999.99999"]),
+    "d5330": ("double(53,30)", ["1e300", "1.000000000000000000000000000001", "0.1"]),
+    "b1": ("bit(1)", ["b'1'", "b'0'"]),
+    "b64": ("bit(64)", [f"b'{'1' * 64}'", "b'0'", "b'1" + "0" * 63 + "'"]),
+    "da": ("date", ["'0000-00-00'", "'2024-00-15'", "'2024-02-31'", "'9999-12-31'", "'0001-01-01'"]),
+    "dt": ("datetime(6)", ["'0000-00-00 00:00:00'", "'9999-12-31 23:59:59.999999'", "'2024-00-10 01:02:03.5'", "'0001-01-01 00:00:00.000001'"]),
+    "ts": ("timestamp(3) null", ["'0000-00-00 00:00:00'", "'1970-01-01 00:00:01.001'", "'2038-01-19 03:14:07.999'"]),
+    "tm": ("time(6)", ["'-838:59:59'", "'838:59:58.999999'", "'-00:00:00.000001'", "'-00:00:01.5'", "'00:00:00'"]),
+    "yr": ("year", ["'0000'", "1901", "2155", "2000"]),
+    "vc": ("varchar(30)", [r"'a  '", "''", r"'\\\'\"\n\t\0\Z%_'", "'😀é'", "'a'", "'A'", "'null'", r"'\\N'"]),
+    "ch": ("char(9)", ["'a  '", "''", "' a'"]),
+    "gbk": ("varchar(20) character set gbk", ["'中文\\\\'", "'y'", "'~'"]),
+    "sj": ("varchar(20) character set sjis", ["'漢あ\\\\'", "'ｱ'"]),
+    "u16": ("varchar(20) character set utf16", ["'😀x'", "''"]),
+    "lt": ("longtext character set latin1", ["'é€'", "''"]),
+    "bn": ("binary(4)", ["x'61'", "x''", "x'61000020'"]),
+    "vb": ("varbinary(20)", ["x''", "x'00FF275C0A'", "x'20'", "x'2000'"]),
+    "bl": ("longblob", ["x''", "x'0000FF27'", "REPEAT(x'00275C', 3000)"]),
+    "en": ("enum('a','A','2','1','') character set utf8mb4 collate utf8mb4_general_ci", ["1", "2", "3", "4", "5", "0"]),
+    "en2": ("enum('x','it''s','b\\\\c','é')", ["1", "2", "3", "4", "0", "NULL"]),
+    "eng": ("enum('y','~') character set gbk", ["1", "2"]),
+    "eu": ("enum('é','É','e') character set utf16", ["1", "2", "3"]),
+    "se": ("set('b','B','é','') character set utf8mb4 collate utf8mb4_general_ci", ["1", "2", "3", "7", "4", "0"]),
+    "s64": ("set(" + ",".join(f"'m{i}'" for i in range(64)) + ")", ["18446744073709551615", "9223372036854775808", "0", "1"]),
+    "ge": ("geometry", ["ST_GeomFromText('POINT(1 2)', 4326)", "ST_GeomFromText('LINESTRING(0 0,1 1)')"]),
+}  # fmt: skip
+MYSQL: dict[str, tuple[str, list[str]]] = {
+    "js": ("json", [
+        "JSON_ARRAY(CAST('123456789012345678901234567890.12' AS DECIMAL(40,2)))", "JSON_ARRAY(CAST('1' AS DECIMAL(5,2)))", "JSON_ARRAY(1)",
+        "JSON_ARRAY('x', CAST(1.5 AS DECIMAL(5,2)))", "CAST(CAST('-0.10' AS DECIMAL(4,2)) AS JSON)", "CAST('null' AS JSON)", "'\"1.00\"'",
+        r"""JSON_OBJECT('a"b', JSON_ARRAY(1.50, JSON_OBJECT('', 1.0e0, 'k', -2.50)), '😀 $.x', CAST(12345678901234567890123 AS DECIMAL(30)), 'e\\n"', 7.00, '1.0', '1.00')""",
+        "JSON_ARRAY(18446744073709551615, -9223372036854775808, 1.7976931348623157e308, 5e-324, -0e0, 1e15, 1e16, 0.1, 100.0)",
+        "JSON_ARRAY(CAST('2020-01-02' AS DATE), CAST('-01:02:03.4' AS TIME(1)), CAST('2020-01-02 03:04:05' AS DATETIME), x'00ff', b'101', TRUE, NULL)",
+        "JSON_ARRAY(CAST('0.000000000000000000000000000001' AS DECIMAL(65,30)), CAST('99999999999999999999' AS DECIMAL(20)), CAST('0.00' AS DECIMAL(3,2)))",
+    ]),
+    "ve": ("vector(3)", ["STRING_TO_VECTOR('[1,2,3]')", "STRING_TO_VECTOR('[0]')", "x'FFFF7F7F'"]),
+}  # fmt: skip
+MARIADB: dict[str, tuple[str, list[str]]] = {
+    "js": ("json", ["'{\"b\":1.00,  \"a\":[1.50]}'", "'[1]'"]),
+    "uu": ("uuid", ["'00000000-0000-0000-0000-000000000000'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'"]),
+    "i6": ("inet6", ["'::'", "'::ffff:1.2.3.4'"]),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def mariadb_target(server_folder: Path) -> Iterator[MariaDBServer]:
+    """A second MariaDB."""
+    with MariaDBServer(server_folder / "mariadb-target", name="mariadb-target", server_id=104) as server:
+        yield server
+
+
+LENIENT = "SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
+
+
+def fill(made: Case, types: dict[str, tuple[str, list[str]]]) -> int:
+    """Tables ``k`` (a key), ``heap`` (no key) and ``v`` (the values) on both sides, and every value in all three at the source."""
+    columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in types.items())
+    options = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    for server in (made.source, made.target):
+        with server.connect(made.schema) as connection, connection.cursor() as cursor:
+            cursor.execute(LENIENT)
+            for table, key in (("k", " PRIMARY KEY"), ("heap", ""), ("v", " PRIMARY KEY")):
+                cursor.execute(f"CREATE TABLE {table} (id INT{key}, mark INT, {columns}) {options}")
+    made.run_until_head()
+    rows = max(len(values) for _, values in types.values()) + 1
+    lines = []
+    for row in range(rows):
+        cells = [values[row % len(values)] if row < rows - 1 else "NULL" for _, values in types.values()]
+        lines.append(f"({row + 1}, 0, {', '.join(cells)})")
+    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.execute(LENIENT)
+        for table in ("k", "heap", "v"):
+            cursor.execute(f"INSERT INTO {table} VALUES {', '.join(lines)}")
+    return rows
+
+
+WAYS = [
+    ("mysql_source", "FULL", "bulk"), ("mysql_source", "FULL", "upsert"), ("mysql_source", "MINIMAL", "upsert"), ("mysql_source", "NOBLOB", "upsert"),
+    ("mariadb", "FULL", "bulk"), ("mariadb", "FULL", "upsert"), ("mariadb", "MINIMAL", "upsert"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("server", "image", "way"), WAYS, ids=["-".join(way) for way in WAYS])
+def test_every_value_by_every_way(
+    tmp_path: Any, request: Any, monkeypatch: Any, zookeeper: Any, fresh_schema: Any, server: str, image: str, way: str
+) -> None:
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
+    source = request.getfixturevalue(server)
+    target = request.getfixturevalue("mysql_target" if server == "mysql_source" else "mariadb_target")
+    types = BOTH | (MYSQL if server == "mysql_source" else MARIADB)
+    if server == "mariadb":  # it has no such collation; its gbk lacks nothing
+        types = {name: (kind, values) for name, (kind, values) in types.items() if name != "ve"}
+    db = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
+    with setting(source, binlog_row_image=image), case(tmp_path, source, target, zookeeper, db) as made:
+        rows = fill(made, types)
+        made.run_until_head()
+        made.assert_equal("k", "heap", "v")
+        every = ", ".join(f"a.`{name}` = b.`{name}`" for name in types)
+        changes = [
+            "UPDATE k SET id = id + 1000",  # every row moves; MINIMAL: with values that only the target has
+            f"UPDATE k a JOIN v b ON b.id = (a.id - 1000) % {rows} + 1 SET {every}, a.mark = 1 WHERE a.id % 2",
+            f"UPDATE k a JOIN v b ON b.id = (a.id - 999) % {rows} + 1 SET {every}, a.id = a.id + 5000 WHERE a.id % 2 = 0",
+        ]
+        if image == "FULL":
+            changes.append("UPDATE heap SET mark = 2 WHERE id % 3 = 0")
+        with source.connect(made.schema) as connection, connection.cursor() as cursor:
+            cursor.execute(LENIENT)
+            for change in changes:
+                cursor.execute(change)
+                made.run_until_head()
+                made.assert_equal("k", "heap")
+            if image == "FULL":
+                cursor.execute("DELETE FROM heap WHERE id % 2")
+            cursor.execute("DELETE FROM k WHERE mark = 1")
+            made.run_until_head()
+            made.assert_equal("k", "heap")
+            if image == "FULL":
+                cursor.execute("DELETE FROM heap")
+                made.run_until_head()
+        assert target.execute(f"SELECT COUNT(*) FROM {db}.heap")[0][0] == (0 if image == "FULL" else rows)
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"), [(s, c) for s in ("mysql_source",) for c in ("en", "se", "fl", "db", "eng")]
+)
+def test_labels_and_floats_as_keys(
+    tmp_path: Any, request: Any, zookeeper: Any, fresh_schema: Any, mysql_target: Any, server: str, kind: str
+) -> None:
+    source = request.getfixturevalue(server)
+    db = fresh_schema(source, mysql_target)
+    declared, values = BOTH[kind]
+    unique = [v for v in values if v != "-0e0"] if kind in {"fl", "db"} else values
+    with case(tmp_path, source, mysql_target, zookeeper, db) as made:
+        for side in (source, mysql_target):
+            with side.connect(db) as connection, connection.cursor() as cursor:
+                cursor.execute(LENIENT)
+                cursor.execute(f"CREATE TABLE t (c {declared} NOT NULL, n INT NOT NULL, m INT, PRIMARY KEY (c, n))")
+        made.run_until_head()
+        with source.connect(db) as connection, connection.cursor() as cursor:
+            cursor.execute(LENIENT)
+            cursor.execute(f"INSERT INTO t VALUES {', '.join(f'({v}, 1, 1), ({v}, 2, 2)' for v in unique)}")
+            made.run_until_head()
+            made.assert_equal("t")
+            for value in unique[1:]:
+                cursor.execute(f"UPDATE t SET m = 9 WHERE n = 1 AND c = {value} + 0")
+                cursor.execute(f"DELETE FROM t WHERE n = 2 AND c = {value} + 0")
+            made.run_until_head()
+            made.assert_equal("t")
+
+
+EDGES = [(1 << 24) + d for d in (-2, -1, 0, 1)] + [2 * (1 << 24) - 2]
+"""Bytes of commands on both sides of the protocol's packets of 16 MiB - 1."""
+SIZES = [int(mb) << 20 for mb in os.environ.get("SLUICE_TEST_VALUE_MB", "9").split(",")]
+"""The whole proof takes 9,17,40,100."""
+
+
+@contextmanager
+def packets(server: Any, size: int) -> Iterator[None]:
+    """max_allowed_packet for new sessions; those that are kept end."""
+    _kept.end()
+    [(before,)] = server.execute("SELECT @@GLOBAL.max_allowed_packet")
+    server.execute(f"SET GLOBAL max_allowed_packet = {size}")
+    try:
+        yield
+    finally:
+        server.execute(f"SET GLOBAL max_allowed_packet = {before}")
+        _kept.end()
+
+
+def test_commands_and_answers_of_several_packets(mysql_target: Any, fresh_schema: Any) -> None:
+    db = fresh_schema(mysql_target)
+    endpoint = parse_connection("target", mysql_target.connection_json(schema=db))
+    with packets(mysql_target, 1 << 28):
+        connection = connect(endpoint)
+        for size in EDGES:
+            text = "x" * (size - len("SELECT LENGTH('')") - 1)
+            connection.ahead("SELECT 1")
+            [[(first,)], [(long,)], [(last,)]] = connection.ask_all([
+                f"SELECT LENGTH('{text}')",
+                f"SELECT REPEAT('y', {size - 5})",
+                "SELECT 3",
+            ])
+            assert (first, len(long), last) == (len(text), size - 5, 3)
+        connection.close()
+
+
+@pytest.mark.parametrize("way", ["bulk", "upsert"])
+@pytest.mark.parametrize("size", SIZES)
+def test_large_values(
+    tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any, way: str, size: int
+) -> None:
+    """With a key, without one, and as a delete that is found by the value; a target that takes no such statement says so."""
+    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
+    db = fresh_schema(mysql_target)
+    mysql_target.execute(
+        f"CREATE TABLE {db}.t (id INT PRIMARY KEY, b LONGBLOB)", f"CREATE TABLE {db}.heap (id INT, b LONGBLOB)"
+    )
+    columns = (Column("id", ColumnKind.INT, "int"), Column("b", ColumnKind.BLOB, "longblob"))
+    keyed, heap = TableSchema(TableId(db, "t"), columns, ("id",)), TableSchema(TableId(db, "heap"), columns)
+    value = (bytes(range(256)) * (size // 256 + 1))[:size]
+    pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
+    rows = [{"_op": "i", "id": 1, "b": value}]
+    changeset = pipe.merge(pipe.write({keyed: rows, heap: rows}))
+    if way == "upsert":
+        with (
+            packets(mysql_target, 1 << 24),
+            pytest.raises(LoadError, match="max_allowed_packet of the target is 16,777,216"),
+        ):
+            pipe.load(changeset)
+        assert mysql_target.execute(f"SELECT COUNT(*) FROM {db}.t")[0][0] == 0
+    with packets(mysql_target, 1 << 30):
+        pipe.load(changeset)
+        for table in ("t", "heap"):
+            assert mysql_target.execute(f"SELECT SHA2(b, 256) FROM {db}.{table}") == [
+                (hashlib.sha256(value).hexdigest(),)
+            ]
+        pipe.deliver({heap: [{"_op": "d", "id": 1, "b": value}]})
+        assert mysql_target.execute(f"SELECT COUNT(*) FROM {db}.heap") == [(0,)]
+        with pytest.raises(LoadError, match="0 of the 1 rows to delete"):
+            pipe.deliver({heap: [{"_op": "d", "id": 1, "b": b"x"}]})
