@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _run import run
 
-from sluice.flows.apart import deliver
+from sluice.flows.load.isolation import deliver
 
 if __name__ == "__main__":
     run(

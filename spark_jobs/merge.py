@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _run import run
 
-from sluice.flows.merge import merge
+from sluice.flows.transform.merge import merge
 
 if __name__ == "__main__":
     run("Merge one batch.", lambda runtime, arguments: merge(runtime, arguments.batch))

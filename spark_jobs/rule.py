@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _run import run
 
-from sluice.flows.transform import apply_rule
+from sluice.flows.transform.stages import apply_rule
 
 if __name__ == "__main__":
     run(

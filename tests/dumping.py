@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.dump import work
-from sluice.flows.dumprequest import start
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.transform.merge import merge
 from tests.pipelines import Case
 
 
@@ -154,7 +154,7 @@ class Watcher:
 
 def dumped(made: Case, **asked: Any) -> Any:
     """Start a dump, work on it while batches are delivered, and say how it ended."""
-    from sluice.flows.dumpview import one_view
+    from sluice.flows.dump.progress import one_view
 
     with delivering(made):
         dump = start(made.runtime(), **asked)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain, head_of
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain, head_of
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.merge import merge
 from sluice.stack.mysql import MySQLServer
 from sluice.stack.spark import SparkConnectServer
 from sluice.stack.zookeeper import ZooKeeperServer

@@ -24,9 +24,9 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import pymysql.cursors  # noqa: E402
 
-from sluice.flows.dump import work  # noqa: E402
-from sluice.flows.dumprequest import start  # noqa: E402
-from sluice.flows.dumpview import one_view  # noqa: E402
+from sluice.flows.dump.progress import one_view  # noqa: E402
+from sluice.flows.dump.start import start  # noqa: E402
+from sluice.flows.dump.worker import work  # noqa: E402
 from sluice.stack.mysql import MySQLServer, find_mysql  # noqa: E402
 from sluice.stack.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.pipelines import Case, case  # noqa: E402
@@ -92,7 +92,7 @@ import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from sluice.config.connections import from_environment
 from sluice.config.loading import load_pipeline
-from sluice.flows.capture import drain
+from sluice.flows.capture.drain import drain
 from sluice.flows.runtime import Runtime
 runtime = Runtime.build(load_pipeline(Path(sys.argv[1])), resolver=from_environment, runner="local")
 with runtime.state() as state:

@@ -30,8 +30,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from sluice.config.loading import find_pipeline  # noqa: E402
+from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
-from sluice.flows.status import status as read  # noqa: E402
 from sluice.stack import paths, processes  # noqa: E402
 from sluice.stack.commands import DAG, down, up  # noqa: E402
 from sluice.stack.demo import shop  # noqa: E402

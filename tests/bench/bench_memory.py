@@ -27,7 +27,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 import psutil  # noqa: E402
 
 from sluice.binlog.capture import warm_up  # noqa: E402
-from sluice.flows.inspect import manifest_of  # noqa: E402
+from sluice.flows.operate.stored import manifest_of  # noqa: E402
 from sluice.stack.mysql import MySQLServer  # noqa: E402
 from sluice.stack.spark import SparkConnectServer  # noqa: E402
 from sluice.stack.zookeeper import ZooKeeperServer  # noqa: E402
@@ -73,10 +73,10 @@ import structlog
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 from sluice.config.connections import from_environment
 from sluice.config.loading import load_pipeline
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.load.ack import ack
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.load import load
+from sluice.flows.transform.merge import merge
 from sluice.flows.runtime import Runtime
 step, path, mode, batch = sys.argv[1:]
 runtime = Runtime.build(load_pipeline(Path(path)), resolver=from_environment, runner=mode)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import Fenced, MappingError
-from sluice.flows.loadunits import run_load_unit
+from sluice.flows.load.units import run_load_unit
 from sluice.targets import KINDS, Capabilities, Target
 from tests.integration.batches import Delivery
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update

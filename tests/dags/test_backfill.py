@@ -12,8 +12,8 @@ from airflow.timetables.base import TimeRestriction
 
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError
-from sluice.flows.dumprequest import tuned
-from sluice.flows.dumpview import DumpView, TableView
+from sluice.flows.dump.progress import DumpView, TableView
+from sluice.flows.dump.start import tuned
 from sluice.model.dumps import Tuning
 from sluice.orchestration.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note, require_known
 from sluice.orchestration.timetable import BackfillTimetable

@@ -86,7 +86,7 @@ def acting(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TestClient, list[Any]]:
     """The same user, who may also change ``shop``, and what reaches the flows."""
-    from sluice.flows.admin import Plan
+    from sluice.flows.operate.control import Plan
     from sluice.orchestration import page
 
     acted: list[Any] = []

@@ -239,8 +239,8 @@ def test_parsing_imports_nothing_heavy(write_pipeline: WritePipeline) -> None:
         "numba",
         "pandas",
         "pymysql",
-        "sluice.flows.capture",
-        "sluice.flows.merge",
+        "sluice.flows.capture.drain",
+        "sluice.flows.transform.merge",
         "fastapi",
     ]
     script = (

@@ -17,7 +17,7 @@ import psutil
 import pymysql
 
 from sluice.errors import SluiceError
-from sluice.flows import admin
+from sluice.flows.operate import control
 from tests.faults.dumps import dump_amid
 from tests.faults.world import SCHEMA, SESSION_S, Crew, World
 
@@ -182,9 +182,9 @@ def clock_jump(world: World, choose: random.Random) -> str:
 
 
 def pause_pipeline(world: World, choose: random.Random) -> str:
-    admin.pause(world.runtime(), by="walk", reason="a test")
+    control.pause(world.runtime(), by="walk", reason="a test")
     time.sleep(choose.uniform(0.2, 1.5))
-    admin.resume(world.runtime(), by="walk")
+    control.resume(world.runtime(), by="walk")
     return ""
 
 
@@ -194,12 +194,12 @@ def roll_back(world: World, choose: random.Random) -> str:
     with world.state() as state:
         while not state.undelivered() and time.monotonic() < end:
             time.sleep(0.01)
-    plan = admin.rollback(world.runtime(), by="walk", dry_run=False)
+    plan = control.rollback(world.runtime(), by="walk", dry_run=False)
     return plan.steps[0]
 
 
 def restart_pipeline(world: World, choose: random.Random) -> str:
-    admin.restart(world.runtime(), by="walk", grace_s=choose.choice((0.0, 2.0)))
+    control.restart(world.runtime(), by="walk", grace_s=choose.choice((0.0, 2.0)))
     return ""
 
 

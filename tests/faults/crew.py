@@ -20,12 +20,12 @@ from typing import Any
 
 from sluice.config.loading import load_pipeline
 from sluice.errors import LeaseHeld, SluiceError
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.handover import drain_and_merge
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.drain_and_merge import drain_and_merge
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.merge import merge
 from tests.faults.clock import obey
 
 IDLE_WAIT_S = 0.5

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import pymysql
 
-from sluice.flows.dumprequest import start, tuned
-from sluice.flows.dumpview import one_view
+from sluice.flows.dump.progress import one_view
+from sluice.flows.dump.start import start, tuned
 from sluice.model.dumps import DumpState
 from tests.faults.world import SCHEMA, World
 

@@ -15,11 +15,11 @@ from typing import Any
 from sluice.config.loading import load_pipeline
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.merge import merge
 from sluice.segments.store import SegmentStore
 from sluice.targets.mysql import connection
 from sluice.targets.mysql.fence import AckTable

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.dumprequest import start
+from sluice.flows.dump.start import start
 from sluice.model.dumps import DumpState
 from tests.dumping import Watcher, Writers, begin, both, fill
 from tests.pipelines import Case, case

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from sluice.errors import CoordinationUnavailable, LoadError, OutOfOrder, SluiceError
-from sluice.flows import admin
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.operate import control
+from sluice.flows.transform.merge import merge
 from tests.faults.stopper import POINTS
 from tests.pipelines import REPOSITORY, Case, case
 
@@ -169,7 +169,7 @@ def test_an_ack_that_slept_through_a_redelivery_moves_nothing(orders: Case) -> N
         change(orders, 2)
         with pytest.raises((LoadError, OutOfOrder)):
             orders.run_until_head()
-        admin.redeliver(orders.runtime(), "copy", by="test", dry_run=False)
+        control.redeliver(orders.runtime(), "copy", by="test", dry_run=False)
         with orders.runtime().state() as state:
             before = state.process("copy")
             process.send_signal(signal.SIGCONT)

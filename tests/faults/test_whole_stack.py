@@ -78,7 +78,7 @@ class _Looks:
         self.runtime = Runtime.build(load_pipeline(REPOSITORY / "include/pipelines/shop_to_reporting.yaml"))
 
     def status(self):
-        from sluice.flows.status import status
+        from sluice.flows.operate.status import status
 
         return status(self.runtime)
 

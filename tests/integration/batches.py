@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.changeset import Changeset
-from sluice.flows.finishing import write_changeset_manifest
-from sluice.flows.loadunits import LoadResult, plan_load, run_load_unit
-from sluice.flows.mergeunits import plan_merge, run_merge_unit
+from sluice.flows.load.units import LoadResult, plan_load, run_load_unit
+from sluice.flows.transform.changeset_writer import write_changeset_manifest
+from sluice.flows.transform.merge_units import plan_merge, run_merge_unit
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.segments.buckets import key_bucket
+from sluice.segments.changeset import Changeset
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter

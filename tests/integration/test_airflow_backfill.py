@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from sluice.flows.dumpview import DumpView, cancel, one_view, pause, resume, tune, views
+from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune, views
 from tests.airflows import TestAirflow, airflow, wait_until
 from tests.browsers import login
 from tests.pipelines import Case, case

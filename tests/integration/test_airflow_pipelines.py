@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.config.loading import load_pipeline
-from sluice.flows import admin
+from sluice.flows.operate import control
 from sluice.flows.runtime import Runtime
 from sluice.stack.mysql import MySQLServer
 from tests.airflows import TestAirflow, airflow, wait_until
@@ -144,12 +144,12 @@ def test_every_stage_by_spark_submit_and_a_pause_in_between(world: World) -> Non
         return bool(done)
 
     wait_until(merged, "the merge through spark-submit", 400)
-    admin.pause(world.runtime(SUBMITTED), by="a test")
+    control.pause(world.runtime(SUBMITTED), by="a test")
     wait_until(lambda: task("rule.slow")["state"] == "deferred", "the rule waiting for the end of the pause", 400)
     assert task("load.copy")["state"] is None
     assert world.rows(world.made.target, SUBMITTED) == []
     assert world.acknowledged(SUBMITTED, "copy") == before
-    admin.resume(world.runtime(SUBMITTED), by="a test")
+    control.resume(world.runtime(SUBMITTED), by="a test")
     wait_until(lambda: world.acknowledged(SUBMITTED, "copy") == before + 1, "the acknowledgement, after the pause", 400)
     assert world.rows(world.made.target, SUBMITTED) == [(1, "n mark slow last")]
     for name, job in zip(stages, ("merge.py", "rule.py", "load.py"), strict=True):

@@ -9,8 +9,8 @@ import pytest
 from sluice.binlog import xa
 from sluice.binlog.connection import open_connection, server_info
 from sluice.errors import LostPosition
-from sluice.flows.admin import rollback
-from sluice.flows.capture import drain
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate.control import rollback
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head

@@ -147,7 +147,7 @@ def test_names_that_nothing_has_are_errors_with_the_nearest(shop: Case) -> None:
 
 def test_a_seek_into_the_middle_of_an_event_or_a_transaction_is_refused(shop: Case) -> None:
     from sluice.errors import ConfigError
-    from sluice.flows.admin import seek
+    from sluice.flows.operate.control import seek
 
     shop.source.execute(*(f"INSERT INTO {shop.schema}.heap VALUES ({n}, REPEAT('x', 100))" for n in range(3)))
     file = str(shop.source.execute("SHOW BINARY LOG STATUS")[0][0])

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from sluice.binlog.capture import warm_up
 from sluice.cli import app
 from sluice.errors import CheckpointError, SegmentError, SluiceError
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.check import check
-from sluice.flows.load import load
-from sluice.flows.merge import merge
-from sluice.flows.status import status
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.operate.check import check
+from sluice.flows.operate.status import status
+from sluice.flows.transform.merge import merge
 from tests.pipelines import Case, case
 
 

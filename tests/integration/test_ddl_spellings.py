@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.schema_admin import show
+from sluice.flows.operate.schema import show
 from tests.pipelines import Case, case
 
 

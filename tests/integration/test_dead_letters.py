@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import LoadError, RuleError
-from sluice.flows.admin import skip
-from sluice.flows.letters import letters, prune_letters
-from sluice.flows.replay import discard, replay
+from sluice.flows.deadletters.replay import discard, replay
+from sluice.flows.deadletters.store import letters, prune_letters
+from sluice.flows.operate.control import skip
 from tests.pipelines import Case, case
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"

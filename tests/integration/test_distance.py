@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.transform.merge import merge
 from tests.pipelines import case
 from tests.proxy import TcpProxy
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sluice.binlog import resultset
-from sluice.flows import dump as dumping
-from sluice.flows.dump import work
-from sluice.flows.dumprequest import start
+from sluice.flows.dump import worker as dumping
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.pipelines import Case, case
@@ -385,7 +385,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
 
 def test_pause_tune_resume_cancel(quiet: Case) -> None:
     from sluice.errors import OutOfOrder
-    from sluice.flows import dumpview
+    from sluice.flows.dump import progress
 
     both(quiet, "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))")
     fill(quiet, "t", 400)
@@ -398,14 +398,14 @@ def test_pause_tune_resume_cancel(quiet: Case) -> None:
         if at == "claimed":
             seen.append(chunk.id.number)
             if len(seen) == 2:
-                dumpview.pause(quiet.runtime(), dump.id, by="tester")
+                progress.pause(quiet.runtime(), dump.id, by="tester")
 
     stop = threading.Event()
     with delivering(quiet):
         worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=hook, stop=stop), daemon=True)
         worker.start()
         deadline = time.monotonic() + 60
-        while dumpview.one_view(runtime, dump.id).state != "paused" and time.monotonic() < deadline:
+        while progress.one_view(runtime, dump.id).state != "paused" and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1.0)
         count = len(seen)
@@ -414,15 +414,15 @@ def test_pause_tune_resume_cancel(quiet: Case) -> None:
         assert len(seen) == count
         stop.set()  # the process that worked on it goes, the pause stays
         worker.join(30)
-        assert dumpview.tune(runtime, dump.id, by="tester", chunk_rows=7, parallelism=1).tuning.chunk_rows == 7
-        dumpview.resume(runtime, dump.id, by="tester")
+        assert progress.tune(runtime, dump.id, by="tester", chunk_rows=7, parallelism=1).tuning.chunk_rows == 7
+        progress.resume(runtime, dump.id, by="tester")
         work(quiet.runtime(), dump.id)
-    assert dumpview.one_view(runtime, dump.id).tables[0].chunks > 30
+    assert progress.one_view(runtime, dump.id).tables[0].chunks > 30
     quiet.assert_equal("t")
     with pytest.raises(OutOfOrder):
-        dumpview.pause(runtime, dump.id, by="tester")
+        progress.pause(runtime, dump.id, by="tester")
     again = start(runtime)
-    assert dumpview.cancel(runtime, again.id, by="tester").state == "cancelled"
+    assert progress.cancel(runtime, again.id, by="tester").state == "cancelled"
     assert work(quiet.runtime(), again.id).state is DumpState.CANCELLED
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError
-from sluice.flows.dump import work
-from sluice.flows.dumprequest import start
-from sluice.flows.dumpview import cancel, views
+from sluice.flows.dump.progress import cancel, views
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from tests.dumping import begin, both, dumped
 from tests.pipelines import case
 from tests.servers import setting

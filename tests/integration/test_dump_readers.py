@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.dumprequest import start, tuned
-from sluice.flows.dumpview import DumpView, cancel, one_view, pause, resume, tune
-from sluice.flows.status import status
+from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune
+from sluice.flows.dump.start import start, tuned
+from sluice.flows.operate.status import status
 from tests.airflows import wait_until
 from tests.dumping import begin, both, delivering
 from tests.pipelines import Case, case
@@ -94,7 +94,7 @@ def test_a_paused_dump_says_too_that_nobody_reads_it(slow: Case) -> None:
 
 
 def test_one_that_ends_or_fails_says_why(slow: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.flows.status.UNREAD_S", 0.0)
+    monkeypatch.setattr("sluice.flows.operate.status.UNREAD_S", 0.0)
     with delivering(slow):
         process = reader(slow)
         process.send_signal(signal.SIGINT)

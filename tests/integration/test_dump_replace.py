@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError
-from sluice.flows.dump import work
-from sluice.flows.dumprequest import start
-from sluice.flows.dumpview import one_view
+from sluice.flows.dump.progress import one_view
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill
 from tests.integration.test_dump import KEYS
@@ -303,7 +303,7 @@ def test_a_table_without_a_key_is_replaced_whole(shop: Case, consistency: str) -
 
 
 def test_a_cancelled_copy_of_a_table_without_a_key_loses_no_change(shop: Case) -> None:
-    from sluice.flows.dumpview import cancel
+    from sluice.flows.dump.progress import cancel
 
     both(shop, "CREATE TABLE log (a INT, b VARCHAR(20))")
     begin(shop)

@@ -11,10 +11,10 @@ import pytest
 
 from sluice.binlog.connection import open_connection
 from sluice.errors import SourceUnavailable
-from sluice.flows.dump import work
-from sluice.flows.dumprequest import start
-from sluice.flows.dumpview import one_view
-from sluice.flows.throttle import Throttle, replica_lag_s
+from sluice.flows.dump.progress import one_view
+from sluice.flows.dump.start import start
+from sluice.flows.dump.throttle import Throttle, replica_lag_s
+from sluice.flows.dump.worker import work
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
 from sluice.stack.mysql import MySQLServer
 from tests.dumping import Watcher, Writers, begin, both, delivering, fill

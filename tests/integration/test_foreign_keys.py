@@ -11,8 +11,8 @@ import pymysql
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.flows.letters import letters
-from sluice.flows.replay import replay
+from sluice.flows.deadletters.replay import replay
+from sluice.flows.deadletters.store import letters
 from tests.pipelines import Case, case
 from tests.servers import setting
 from tests.smallunits import small_units

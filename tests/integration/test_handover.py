@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sluice.flows import handover
-from sluice.flows.ack import ack
-from sluice.flows.handover import drain_and_merge
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows import drain_and_merge as handover
+from sluice.flows.drain_and_merge import drain_and_merge
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.transform.merge import merge
 from sluice.model.batches import DrainOutcome
 from tests.pipelines import Case, case
 

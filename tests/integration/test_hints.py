@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from sluice.cli import app
 from sluice.errors import SluiceError
-from sluice.flows import admin
-from sluice.flows.dumpview import views
+from sluice.flows.dump.progress import views
+from sluice.flows.operate import control
 from sluice.flows.run import run
 from tests.pipelines import Case, case
 
@@ -126,7 +126,7 @@ def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
 
 
 def test_a_paused_pipeline(shop: Case) -> None:
-    admin.pause(shop.runtime(), by="a test", reason="tea")
+    control.pause(shop.runtime(), by="a test", reason="tea")
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     [resume] = commands(shop, stops(shop, "was paused by a test"))
     does(shop, resume)

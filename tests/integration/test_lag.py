@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from sluice.errors import SluiceError
-from sluice.flows.alert import look_at_lag
-from sluice.flows.capture import drain
-from sluice.flows.retention import prune, rate_warning
-from sluice.flows.status import status
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate.alerts import look_at_lag
+from sluice.flows.operate.retention import prune, rate_warning
+from sluice.flows.operate.status import status
 from tests.pipelines import Case, case
 
 TWO_TARGETS = """\
@@ -68,8 +68,8 @@ def pager(orders: Case) -> Iterator[list[dict[str, Any]]]:
 
 def deliver_to_copy(made: Case) -> None:
     """One more change, delivered to the good target only."""
-    from sluice.flows.ack import ack
-    from sluice.flows.load import load
+    from sluice.flows.load.ack import ack
+    from sluice.flows.load.load import load
 
     runtime = made.runtime()
     batch = drain(runtime, claim=f"test:a:{time.time_ns()}", idle_wait_s=5).batch

@@ -12,10 +12,10 @@ import pytest
 
 from sluice.binlog.capture import warm_up
 from sluice.errors import OutOfOrder, SegmentError
-from sluice.flows import admin
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.load import load
+from sluice.flows.operate import control
+from sluice.flows.transform.merge import merge
 from tests.integration.test_checkpoints import deliver, insert, rows, sluice
 from tests.pipelines import Case, case
 
@@ -89,7 +89,7 @@ def test_the_log_is_read_again(made: Case, loses: Callable[[Case, int], None]) -
     assert f"batch {third}" in plan
     assert "read again" in plan
     with pytest.raises(OutOfOrder, match="--drop-undelivered"):
-        admin.seek(made.runtime(), "latest", by="test", dry_run=False)
+        control.seek(made.runtime(), "latest", by="test", dry_run=False)
     sluice(made, *command, "--yes")
     made.run_until_head()
     made.assert_equal("t")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.spread import run_spread_unit
+from sluice.flows.transform.spread import run_spread_unit
 from tests.pipelines import case
 from tests.smallunits import small_memory
 
@@ -59,7 +59,9 @@ def test_batches_larger_than_the_memory(
 ) -> None:
     small_memory(monkeypatch)
     spread: list[Any] = []
-    monkeypatch.setattr("sluice.flows.merge.run_spread_unit", lambda unit: spread.append(unit) or run_spread_unit(unit))
+    monkeypatch.setattr(
+        "sluice.flows.transform.merge.run_spread_unit", lambda unit: spread.append(unit) or run_spread_unit(unit)
+    )
     consistency, _, image = setting.partition(" ")
     names = [name for name in TABLES if not image or name in {"plain", "words", "pairs", "uniques"}]
     schema, rng = fresh_schema(mysql_source, mysql_target), random.Random(setting)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sluice.flows.inspect import segments
+from sluice.flows.operate.stored import segments
 from tests.pipelines import case
 from tests.servers import setting
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sluice.errors import Paused, Restarted
-from sluice.flows import admin
-from sluice.flows.capture import drain
-from sluice.flows.load import load
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.load import load
+from sluice.flows.operate import control
+from sluice.flows.transform.merge import merge
 from tests.pipelines import Case, case
 
 pytestmark = pytest.mark.slow
@@ -81,14 +81,14 @@ def test_a_merge_at_work_stops(orders: Case, what: str) -> None:
         time.sleep(0.05)
     time.sleep(1)
     if what == "pause":
-        admin.pause(orders.runtime(), by="test", reason="tea")
+        control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
-        admin.resume(orders.runtime(), by="test")
+        control.resume(orders.runtime(), by="test")
     elif what == "restart":
-        admin.restart(orders.runtime(), by="test")
+        control.restart(orders.runtime(), by="test")
         assert isinstance(work.ends(), Restarted)
     else:
-        admin.rollback(orders.runtime(), by="test", dry_run=False)
+        control.rollback(orders.runtime(), by="test", dry_run=False)
         assert isinstance(work.ends(), Restarted)
     (orders.folder / "rules/slow.py").write_text(QUICK)
     orders.run_until_head("connect")
@@ -107,13 +107,13 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
         while work.thread.is_alive() and getattr(runtime._runner, "_running", None) is None:
             time.sleep(0.05)
         time.sleep(1)
-        admin.pause(orders.runtime(), by="test", reason="tea")
+        control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()
     # a transaction that was waiting inside a worker may still end; the batch is not acknowledged, and is delivered again as a whole
     held = orders.target.execute(f"SELECT batch FROM `{orders.schema}`._sluice_ack WHERE scope = ''")[0][0]
     assert held == batch - 1
-    admin.resume(orders.runtime(), by="test")
+    control.resume(orders.runtime(), by="test")
     orders.run_until_head("connect")
     orders.assert_equal("orders")
 
@@ -130,9 +130,9 @@ def test_a_load_that_waits_for_an_older_ones_lock_stops_too(orders: Case) -> Non
         work = Work(lambda: load(runtime, "copy", batch))
         time.sleep(2)
         assert work.thread.is_alive()
-        admin.pause(orders.runtime(), by="test", reason="tea")
+        control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()
-    admin.resume(orders.runtime(), by="test")
+    control.resume(orders.runtime(), by="test")
     orders.run_until_head("local")
     orders.assert_equal("orders")

@@ -26,8 +26,8 @@ from sluice.errors import (
     SluiceError,
     UnknownEvent,
 )
-from sluice.flows.admin import pause, resume
-from sluice.flows.capture import drain
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate.control import pause, resume
 from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 
@@ -295,8 +295,8 @@ def test_an_idle_run_moves_the_position_over_foreign_log(shop: Case, fresh_schem
     shop.run_until_head()
     with shop.runtime().state() as state:
         assert state.numbers() == []
-    from sluice.flows.capture import has_news
-    from sluice.flows.status import status
+    from sluice.flows.capture.drain import has_news
+    from sluice.flows.operate.status import status
 
     assert not has_news(shop.runtime())
     seen = status(shop.runtime())

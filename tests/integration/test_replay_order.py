@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import LoadError, MappingError
-from sluice.flows.admin import skip
-from sluice.flows.letters import letters
-from sluice.flows.replay import replay
+from sluice.flows.deadletters.replay import replay
+from sluice.flows.deadletters.store import letters
+from sluice.flows.operate.control import skip
 from tests.pipelines import Case, case
 from tests.servers import setting
 

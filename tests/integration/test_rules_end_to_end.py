@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import RuleError
-from sluice.flows.capture import drain
-from sluice.flows.changeset import read_changeset
-from sluice.flows.check import check
-from sluice.flows.load import load
-from sluice.flows.merge import merge
-from sluice.flows.rulenew import changes_file, new_rule
-from sluice.flows.ruletest import find_rule, handwritten, try_rule
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.load import load
+from sluice.flows.operate.check import check
+from sluice.flows.ruledev.scaffold import changes_file, new_rule
+from sluice.flows.ruledev.tryout import find_rule, handwritten, try_rule
 from sluice.flows.runtime import attempt_id
-from sluice.flows.transform import apply_rule
+from sluice.flows.transform.merge import merge
+from sluice.flows.transform.stages import apply_rule
+from sluice.segments.changeset import read_changeset
 from tests.pipelines import Case, case
 
 CUSTOMERS = (

@@ -113,7 +113,7 @@ def test_a_key_with_most_of_the_changes_neither_fills_a_unit_nor_holds_it_up(
         held.append(changes.num_rows)
         return compact(changes, key)
 
-    monkeypatch.setattr("sluice.flows.mergeunits.compact", counted)
+    monkeypatch.setattr("sluice.flows.transform.merge_units.compact", counted)
     db = fresh_schema(mysql_target)
     mysql_target.execute(DDL.format(db, "people"))
     schema = people(db)

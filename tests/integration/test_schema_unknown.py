@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.errors import DecodeError, SchemaUnknown
-from sluice.flows.schema_admin import reload_tables, set_table, show
+from sluice.flows.operate.schema import reload_tables, set_table, show
 from sluice.schema.state import SchemaState
 from tests.integration.test_schema_history import assert_same_rows
 from tests.pipelines import case

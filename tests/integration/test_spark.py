@@ -132,7 +132,7 @@ def test_rules_and_fences_fail_as_themselves_in_workers(
     pipe.target.begin_load(1)
     [phase] = pipe.plan(changeset)
     pipe.target.begin_load(2)
-    from sluice.flows.loadunits import run_load_unit
+    from sluice.flows.load.units import run_load_unit
 
     with pytest.raises(Fenced, match="epoch 2"):
         runner.run(run_load_unit, phase)

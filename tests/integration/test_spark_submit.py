@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sluice.flows.ack import ack
-from sluice.flows.capture import drain
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
 from sluice.stack.spark import spark_environment
 from tests.pipelines import REPOSITORY, Case, case
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sluice.flows.capture import drain
-from sluice.flows.inspect import tail
+from sluice.flows.capture.drain import drain
+from sluice.flows.operate.stored import tail
 from sluice.model.positions import BatchNumber
 from sluice.model.temporal import time_text
 from sluice.stack.mariadb import MariaDBServer

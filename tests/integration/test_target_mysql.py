@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError, Fenced, LoadError, MappingError, TargetUnavailable
-from sluice.flows.loadunits import run_load_unit
+from sluice.flows.load.units import run_load_unit
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from tests.integration.batches import Delivery
 from tests.smallunits import small_units

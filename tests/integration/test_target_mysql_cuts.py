@@ -31,7 +31,7 @@ def test_cut_at_every_statement(
 ) -> None:
     """Chains and rings of unique values over several units, rows that come and go, a table without a key."""
     small_units(monkeypatch, 12, 4)
-    monkeypatch.setattr("sluice.flows.changeset.ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr("sluice.segments.changeset.ROW_GROUP_ROWS", 8)
     monkeypatch.setattr("sluice.targets.mysql.statements.MAX_ROWS", 6)
     monkeypatch.setattr("sluice.targets.mysql.statements.MAX_KEYS", 6)
     target = request.getfixturevalue(server)

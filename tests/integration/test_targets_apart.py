@@ -12,17 +12,17 @@ import pytest
 from sluice.binlog.capture import warm_up
 from sluice.coordination.holds import Hold
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
-from sluice.flows.ack import ack
-from sluice.flows.admin import rollback
-from sluice.flows.adopt import adopt
-from sluice.flows.apart import catch_up, deliver
-from sluice.flows.capture import drain
-from sluice.flows.load import LoadOutcome
-from sluice.flows.merge import merge
-from sluice.flows.retention import prune
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.isolation import catch_up, deliver
+from sluice.flows.load.load import LoadOutcome
+from sluice.flows.operate.adopt import adopt
+from sluice.flows.operate.control import rollback
+from sluice.flows.operate.retention import prune
+from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
-from sluice.flows.status import status
+from sluice.flows.transform.merge import merge
 from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy

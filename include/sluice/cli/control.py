@@ -24,16 +24,16 @@ from sluice.errors import ConfigError
 
 def pause(pipeline: Pipeline, reason: Reason = "", as_json: AsJson = False) -> None:
     """Stop all work of a pipeline within seconds, without losing anything."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
-    print_plan(admin.pause(open_pipeline(pipeline), by=admin.who(), reason=reason), as_json)
+    print_plan(control.pause(open_pipeline(pipeline), by=control.who(), reason=reason), as_json)
 
 
 def resume(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Let a paused pipeline go on."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
-    print_plan(admin.resume(open_pipeline(pipeline), by=admin.who()), as_json)
+    print_plan(control.resume(open_pipeline(pipeline), by=control.who()), as_json)
 
 
 def restart(
@@ -45,16 +45,16 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Begin all work under way again from the same batches; leave time to restart workers or the scheduler."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
-    print_plan(admin.restart(open_pipeline(pipeline), by=admin.who(), reason=reason, grace_s=grace), as_json)
+    print_plan(control.restart(open_pipeline(pipeline), by=control.who(), reason=reason, grace_s=grace), as_json)
 
 
 def rollback(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Make the undelivered batches anew from their segments."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
-    planned(lambda dry: admin.rollback(open_pipeline(pipeline), by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+    planned(lambda dry: control.rollback(open_pipeline(pipeline), by=control.who(), dry_run=dry), dry_run, yes, as_json)
 
 
 def skip(
@@ -71,11 +71,11 @@ def skip(
     as_json: AsJson = False,
 ) -> None:
     """Let a target do without a batch; its changes are kept in the dead-letter store."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
     runtime = open_pipeline(pipeline)
     planned(
-        lambda dry: admin.skip(runtime, target, batch, by=admin.who(), reason=reason, dry_run=dry, lost=lost),
+        lambda dry: control.skip(runtime, target, batch, by=control.who(), reason=reason, dry_run=dry, lost=lost),
         dry_run,
         yes,
         as_json,
@@ -93,11 +93,11 @@ def redeliver(
     as_json: AsJson = False,
 ) -> None:
     """Load acknowledged batches again, after a target was restored or replaced."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
     runtime = open_pipeline(pipeline)
     planned(
-        lambda dry: admin.redeliver(runtime, target, by=admin.who(), dry_run=dry, from_batch=from_batch),
+        lambda dry: control.redeliver(runtime, target, by=control.who(), dry_run=dry, from_batch=from_batch),
         dry_run,
         yes,
         as_json,
@@ -125,10 +125,10 @@ def seek(
     as_json: AsJson = False,
 ) -> None:
     """Move the captured position of a pipeline."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
     runtime = open_pipeline(pipeline)
-    planned(lambda dry: admin.seek(runtime, to, by=admin.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
+    planned(lambda dry: control.seek(runtime, to, by=control.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
 
 
 def adopt(
@@ -149,14 +149,14 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Say which side counts where a target and ZooKeeper do not agree on what was delivered."""
-    from sluice.flows import admin
-    from sluice.flows.adopt import adopt as adopt_flow
+    from sluice.flows.operate import control
+    from sluice.flows.operate.adopt import adopt as adopt_flow
 
     if from_target == reset:
         raise ConfigError("say which side counts", hint="--from-target or --reset; --dry-run shows what each would do")
     runtime = open_pipeline(pipeline)
     planned(
-        lambda dry: adopt_flow(runtime, target, from_target=from_target, by=admin.who(), reason=reason, dry_run=dry),
+        lambda dry: adopt_flow(runtime, target, from_target=from_target, by=control.who(), reason=reason, dry_run=dry),
         dry_run,
         yes,
         as_json,

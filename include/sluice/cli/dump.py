@@ -14,7 +14,7 @@ from sluice.cli.dumptable import listed, shown
 from sluice.flows.runtime import Runtime
 
 if TYPE_CHECKING:
-    from sluice.flows.dumpview import DumpView
+    from sluice.flows.dump.progress import DumpView
 
 dump_app = typer.Typer(
     no_args_is_help=True, help="Copy tables again, beside the log: initial copies, repairs, backfills. No lock, no pause of the log."
@@ -34,7 +34,7 @@ MaxLag = Annotated[
 
 
 def _who() -> str:
-    from sluice.flows.admin import who
+    from sluice.flows.operate.control import who
 
     return who()
 
@@ -63,7 +63,7 @@ def start(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Copy captured tables (or a part of one) to the targets again, beside the log."""
-    from sluice.flows import dumprequest
+    from sluice.flows.dump import start as dumprequest
 
     runtime = open_pipeline(pipeline, mode="local")
     tuning = dumprequest.tuned(
@@ -110,7 +110,7 @@ def start(
 @dump_app.command()
 def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """Read chunks of a dump in this process until all are placed. Several processes may; a dead one's chunks are taken over."""
-    from sluice.flows.dumpview import newest
+    from sluice.flows.dump.progress import newest
 
     runtime = open_pipeline(pipeline, mode="local")
     with runtime.state() as state:
@@ -119,8 +119,8 @@ def work(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None
 
 
 def _work(runtime: Runtime, dump: str, as_json: bool) -> None:
-    from sluice.flows.dump import work as work_flow
-    from sluice.flows.dumpview import one_view
+    from sluice.flows.dump.progress import one_view
+    from sluice.flows.dump.worker import work as work_flow
 
     failed: list[BaseException] = []
 
@@ -156,7 +156,7 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
     """One bar a table, until the thread ends."""
     from rich.live import Live
 
-    from sluice.flows.dumpview import one_view
+    from sluice.flows.dump.progress import one_view
 
     with Live(console=err, auto_refresh=False, transient=True) as live, runtime.state():
         while thread.is_alive():
@@ -167,7 +167,7 @@ def _bars(runtime: Runtime, dump: str, thread: threading.Thread) -> None:
 @dump_app.command(name="list")
 def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """All dumps of a pipeline."""
-    from sluice.flows.dumpview import views
+    from sluice.flows.dump.progress import views
 
     found = views(open_pipeline(pipeline, mode="local"))
     if as_json:
@@ -190,7 +190,7 @@ def show(
         return
     from rich.live import Live
 
-    from sluice.flows.dumpview import one_view
+    from sluice.flows.dump.progress import one_view
 
     with Live(console=out, auto_refresh=False) as live, runtime.state():
         while True:
@@ -204,25 +204,25 @@ def show(
 @dump_app.command()
 def pause(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """Begin no further chunk until resume, whatever dies in between."""
-    from sluice.flows import dumpview
+    from sluice.flows.dump import progress
 
-    _print(dumpview.pause(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(progress.pause(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
 def resume(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """Go on after the last finished chunk."""
-    from sluice.flows import dumpview
+    from sluice.flows.dump import progress
 
-    _print(dumpview.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(progress.resume(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
 def cancel(pipeline: Pipeline, dump: DumpId = "", as_json: AsJson = False) -> None:
     """End a dump; what is placed stays."""
-    from sluice.flows import dumpview
+    from sluice.flows.dump import progress
 
-    _print(dumpview.cancel(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
+    _print(progress.cancel(open_pipeline(pipeline, mode="local"), dump, by=_who()), as_json)
 
 
 @dump_app.command()
@@ -238,10 +238,10 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Change chunk size, delay, parallelism and limits of a dump while it runs."""
-    from sluice.flows import dumpview
+    from sluice.flows.dump import progress
 
     _print(
-        dumpview.tune(
+        progress.tune(
             open_pipeline(pipeline, mode="local"),
             dump,
             by=_who(),
@@ -257,7 +257,7 @@ def tune(
 
 
 def _show(runtime: Runtime, dump: str, as_json: bool) -> None:
-    from sluice.flows.dumpview import one_view
+    from sluice.flows.dump.progress import one_view
 
     _print(one_view(runtime, dump), as_json)
 

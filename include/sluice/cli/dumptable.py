@@ -14,7 +14,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice.flows.dumpview import DumpView, TableView
+    from sluice.flows.dump.progress import DumpView, TableView
 
 COLOUR = {
     "running": "cyan",

@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, open_pipeline, out, print_json
 
 if TYPE_CHECKING:
-    from sluice.flows.letters import Letter
+    from sluice.flows.deadletters.store import Letter
 
 letters_app = typer.Typer(
     no_args_is_help=True, help="Rows that a rule or a target did not take: list, show, replay, discard."
@@ -29,7 +29,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """Dead letters that wait, oldest first."""
-    from sluice.flows.letters import letters
+    from sluice.flows.deadletters.store import letters
 
     found = letters(open_pipeline(pipeline), everything=everything)
     if as_json:
@@ -64,7 +64,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One dead letter: why, where it came from, and the row. Values of masked columns are not shown."""
-    from sluice.flows.letters import contents, letter
+    from sluice.flows.deadletters.store import contents, letter
 
     runtime = open_pipeline(pipeline)
     one = letter(runtime, wanted)
@@ -109,8 +109,8 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Deliver dead letters after the cause is mended: through the rules of now, behind the target's fence, never over a newer row."""
-    from sluice.flows.admin import who
-    from sluice.flows.replay import replay as run_replay
+    from sluice.flows.deadletters.replay import replay as run_replay
+    from sluice.flows.operate.control import who
 
     runtime = open_pipeline(pipeline)
     if not yes and not dry_run:
@@ -160,9 +160,9 @@ def discard(
     as_json: AsJson = False,
 ) -> None:
     """Give dead letters up: they are not delivered, and retention removes them."""
-    from sluice.flows.admin import who
-    from sluice.flows.letters import chosen
-    from sluice.flows.replay import discard as run_discard
+    from sluice.flows.deadletters.replay import discard as run_discard
+    from sluice.flows.deadletters.store import chosen
+    from sluice.flows.operate.control import who
 
     runtime = open_pipeline(pipeline)
     found = [one for one in chosen(runtime, ids) if one.waiting]

@@ -16,7 +16,7 @@ from sluice.errors import ConfigError
 from sluice.flows.runtime import rules_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.ruletest import Sample, Tried
+    from sluice.flows.ruledev.tryout import Sample, Tried
 
 rules_app = typer.Typer(no_args_is_help=True, help="Write, list and try rules (include/rules/engine.yaml).")
 
@@ -73,7 +73,7 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Write a starter that works, changes to try it on, and its lines in engine.yaml."""
-    from sluice.flows.rulenew import new_rule
+    from sluice.flows.ruledev.scaffold import new_rule
 
     made = new_rule(kind, name, rules_folder(), table=table)
     if as_json:
@@ -103,9 +103,9 @@ def try_out(
     as_json: AsJson = False,
 ) -> None:
     """Run a rule over changes and show them before and after, side by side. Nothing is written."""
-    from sluice.flows import ruletest
+    from sluice.flows.ruledev import tryout
 
-    found = ruletest.find_rule(rule, rules_folder(), kind=kind)
+    found = tryout.find_rule(rule, rules_folder(), kind=kind)
     masking = None
     if pipeline is not None:
         runtime = open_pipeline(pipeline)
@@ -113,10 +113,10 @@ def try_out(
         numbers = runtime.store.batches()
         if batch is None and not numbers:
             raise ConfigError(f"{pipeline} has no stored batch", hint="run it, or write changes down: --changes FILE")
-        samples = ruletest.recorded(runtime, batch or numbers[-1], table=table, limit=limit)
+        samples = tryout.recorded(runtime, batch or numbers[-1], table=table, limit=limit)
     else:
         samples = _written_down(rule, changes)
-    tried = list(ruletest.try_rule(found, samples, masking=masking))
+    tried = list(tryout.try_rule(found, samples, masking=masking))
     if as_json:
         print_json([t.to_json() for t in tried])
     else:
@@ -126,8 +126,8 @@ def try_out(
 
 
 def _written_down(rule: str, changes: Path | None) -> list[Sample]:
-    from sluice.flows import ruletest
-    from sluice.flows.rulenew import changes_file
+    from sluice.flows.ruledev import tryout
+    from sluice.flows.ruledev.scaffold import changes_file
 
     if changes is None:
         path = Path(rule)
@@ -137,7 +137,7 @@ def _written_down(rule: str, changes: Path | None) -> list[Sample]:
                 f"there are no changes to try {rule} on: {_short(changes)} does not exist",
                 hint="write it, or name a file with --changes, or a stored batch with --pipeline PIPELINE --batch N",
             )
-    return ruletest.handwritten(changes)
+    return tryout.handwritten(changes)
 
 
 def _show(tried: list[Tried]) -> None:

@@ -41,10 +41,10 @@ def schema_show(
     as_json: AsJson = False,
 ) -> None:
     """The definitions with which the log is read, as of the captured position."""
-    from sluice.flows import schema_admin
+    from sluice.flows.operate import schema
 
     log_to_stderr(False)
-    found = schema_admin.show(open_pipeline(pipeline), table)
+    found = schema.show(open_pipeline(pipeline), table)
     if as_json:
         print_json(found)
         return
@@ -91,11 +91,11 @@ def schema_set(
     as_json: AsJson = False,
 ) -> None:
     """Tell the history what a table was, where the log does not say and the server cannot any more."""
-    from sluice.flows import admin, schema_admin
+    from sluice.flows.operate import control, schema
 
     sql = read_text(file)
     runtime = open_pipeline(pipeline)
-    planned(lambda dry: schema_admin.set_table(runtime, table, sql, by=admin.who(), dry_run=dry), dry_run, yes, as_json)
+    planned(lambda dry: schema.set_table(runtime, table, sql, by=control.who(), dry_run=dry), dry_run, yes, as_json)
 
 
 @schema_app.command(name="reload")
@@ -107,11 +107,11 @@ def schema_reload(
     as_json: AsJson = False,
 ) -> None:
     """Read definitions from the server again, where they provably are those of the captured position."""
-    from sluice.flows import admin, schema_admin
+    from sluice.flows.operate import control, schema
 
     runtime = open_pipeline(pipeline)
     planned(
-        lambda dry: schema_admin.reload_tables(runtime, tables or [], by=admin.who(), dry_run=dry),
+        lambda dry: schema.reload_tables(runtime, tables or [], by=control.who(), dry_run=dry),
         dry_run,
         yes,
         as_json,

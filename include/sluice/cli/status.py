@@ -17,7 +17,7 @@ from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.status import Status
+    from sluice.flows.operate.status import Status
 
 
 def status(
@@ -26,7 +26,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Positions, batches in flight and lag, of one pipeline or all. With --watch and --json, a line of JSON every second."""
-    from sluice.flows.status import status as read_status
+    from sluice.flows.operate.status import status as read_status
 
     log_to_stderr(False)
     runtimes, broken = ([open_pipeline(pipeline)], []) if pipeline else _all_runtimes(as_json)
@@ -63,7 +63,7 @@ def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
 
 def _status_table(statuses: list[Status]) -> RenderableType:
     from sluice.cli.dumptable import in_a_line
-    from sluice.flows.rulestatus import in_words
+    from sluice.flows.operate.rule_stats import in_words
 
     table = Table(box=None, pad_edge=False)
     for heading in (

@@ -23,7 +23,7 @@ def segments(
     as_json: AsJson = False,
 ) -> None:
     """List, verify or prune the stored batches."""
-    from sluice.flows import inspect, retention
+    from sluice.flows.operate import retention, stored
 
     log_to_stderr(False)
     runtime = open_pipeline(pipeline)
@@ -35,7 +35,7 @@ def segments(
             word = "would remove" if dry_run else "removed"
             out.print(f"{word} {len(outcome.removed)} batches, kept {outcome.kept}", highlight=False)
         return
-    rows = inspect.segments(runtime, batch=batch, verify=verify)
+    rows = stored.segments(runtime, batch=batch, verify=verify)
     if as_json:
         print_json(rows)
         return
@@ -58,7 +58,7 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for further batches.")] = True,
 ) -> None:
     """Print captured changes and statements as JSON lines, as Debezium, Maxwell or canal publish them (docs/formats.md)."""
-    from sluice.flows.inspect import tail as tail_flow
+    from sluice.flows.operate.stored import tail as tail_flow
 
     log_to_stderr(False)
     shows = sys.stdout.isatty()

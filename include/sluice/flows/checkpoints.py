@@ -16,8 +16,8 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState, Process
 from sluice.errors import CheckpointError, SluiceError
+from sluice.flows.cancellation import Watch
 from sluice.flows.runtime import Runtime
-from sluice.flows.watch import Watch
 from sluice.model.positions import Position
 from sluice.targets import Checkpoint, Target, open_target
 

@@ -14,13 +14,13 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
-from sluice.flows.ack import ack
-from sluice.flows.apart import OF_A_TARGET, catch_up, deliver
-from sluice.flows.capture import drain, head_of
-from sluice.flows.dumphelper import DumpHelper
-from sluice.flows.load import LoadOutcome
-from sluice.flows.merge import merge
+from sluice.flows.capture.drain import drain, head_of
+from sluice.flows.dump.background import DumpHelper
+from sluice.flows.load.ack import ack
+from sluice.flows.load.isolation import OF_A_TARGET, catch_up, deliver
+from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.transform.merge import merge
 from sluice.model.positions import Position
 
 _log = structlog.get_logger()

@@ -18,7 +18,7 @@ from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.state import PipelineState
 from sluice.coordination.turns import BEAT_S
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.units import work_bytes
+from sluice.spark.packing import work_bytes
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore

@@ -122,7 +122,7 @@ class DrainOutcome:
         changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
         due: dumps that came due by themselves and that nobody works on.
         adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
-        merged: the batch's changeset is there (see :func:`sluice.flows.handover.drain_and_merge`).
+        merged: the batch's changeset is there (see :func:`sluice.flows.drain_and_merge.drain_and_merge`).
     """
 
     batch: int | None

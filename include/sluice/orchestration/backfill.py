@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.flows.dumpview import DumpView
+    from sluice.flows.dump.progress import DumpView
 
 MOST_PARTS = 50
 """Mapped tasks a run, at most; more tables share them."""
@@ -105,7 +105,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 def _captured(file: str) -> list[str]:
     """What the last drain saw; a file beside the segments, never the source."""
     from sluice.config.connections import from_environment
-    from sluice.flows.capturedlist import known_captured
+    from sluice.flows.dump.table_list import known_captured
     from sluice.flows.runtime import Runtime
 
     try:
@@ -163,7 +163,7 @@ class PlanDumpOperator(SluiceOperator):
     ui_color = "#d6eaf8"
 
     def work(self, context: Context, **_: Any) -> list[dict[str, Any]]:
-        from sluice.flows.dumprequest import start, tuned
+        from sluice.flows.dump.start import start, tuned
 
         run: Any = context["dag_run"]
         runtime = open_runtime(self.pipeline)
@@ -263,8 +263,8 @@ class ReadDumpOperator(SluiceOperator):
         self._stop: threading.Event | None = None
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
-        from sluice.flows.dump import work
-        from sluice.flows.dumpview import one_view
+        from sluice.flows.dump.progress import one_view
+        from sluice.flows.dump.worker import work
 
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
@@ -296,7 +296,7 @@ class PlacedOperator(SluiceOperator):
     ui_color = "#e8daef"
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
-        from sluice.flows.dumpview import one_view
+        from sluice.flows.dump.progress import one_view
 
         run: Any = context["dag_run"]
         name = _text(context["params"].get("dump")) or _dump_id(run)
@@ -355,7 +355,7 @@ class _Live:
         self._thread.join(15)
 
     def _run(self) -> None:
-        from sluice.flows.dumpview import one_view
+        from sluice.flows.dump.progress import one_view
 
         try:
             runtime = open_runtime(self._pipeline)

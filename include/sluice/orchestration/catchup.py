@@ -63,7 +63,7 @@ class CatchUpOperator(SluiceOperator):
 
     def work(self, context: Context, failed: int = 0, **_: Any) -> None:
         """``failed``: attempts in a row."""
-        from sluice.flows.apart import catch_up
+        from sluice.flows.load.isolation import catch_up
 
         runtime = open_runtime(self.pipeline)
         try:

@@ -16,7 +16,7 @@ from sluice.orchestration.factory import OWNER, START, pipeline_files
 from sluice.orchestration.failures import boundary
 
 if TYPE_CHECKING:
-    from sluice.flows.admin import Plan
+    from sluice.flows.operate.control import Plan
     from sluice.flows.runtime import Runtime
 
 DAG_ID = "sluice_control"
@@ -37,18 +37,18 @@ def act(
     runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
 ) -> Plan:
     """Do what a person chose. Raises ConfigError for an action that does not exist."""
-    from sluice.flows import admin
+    from sluice.flows.operate import control
 
     actions: dict[str, Callable[[], Plan]] = {
-        "pause": lambda: admin.pause(runtime, by=by, reason=reason),
-        "resume": lambda: admin.resume(runtime, by=by),
-        "restart": lambda: admin.restart(runtime, by=by, reason=reason, grace_s=grace_s),
-        "rollback": lambda: admin.rollback(runtime, by=by, dry_run=dry_run),
+        "pause": lambda: control.pause(runtime, by=by, reason=reason),
+        "resume": lambda: control.resume(runtime, by=by),
+        "restart": lambda: control.restart(runtime, by=by, reason=reason, grace_s=grace_s),
+        "rollback": lambda: control.rollback(runtime, by=by, dry_run=dry_run),
     }
     if action not in actions:
         raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(actions)}")
     if dry_run and action != "rollback":
-        return admin.Plan(action, (f"{runtime.name}: {action}; nothing was done",))
+        return control.Plan(action, (f"{runtime.name}: {action}; nothing was done",))
     return actions[action]()
 
 

@@ -24,8 +24,8 @@ import structlog
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
+    from sluice.flows.operate.status import Status
     from sluice.flows.runtime import Runtime
-    from sluice.flows.status import Status
 
 log = structlog.get_logger()
 
@@ -64,8 +64,8 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     _sent[runtime.name] = now_s
     from airflow.sdk.observability import stats
 
-    from sluice.flows.alert import look_at_lag
-    from sluice.flows.status import status
+    from sluice.flows.operate.alerts import look_at_lag
+    from sluice.flows.operate.status import status
 
     try:
         now = status(runtime)

@@ -108,7 +108,7 @@ class DrainOperator(SluiceOperator):
 
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
         """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
-        from sluice.flows.handover import drain_and_merge
+        from sluice.flows.drain_and_merge import drain_and_merge
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         try:
@@ -185,7 +185,7 @@ class MergeOperator(BatchOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.flows.merge import merge
+        from sluice.flows.transform.merge import merge
 
         return self._done(merge(open_runtime(self.pipeline), self.require_number()))
 
@@ -200,7 +200,7 @@ class RuleOperator(BatchOperator):
         self.rule = rule
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.flows.transform import apply_rule
+        from sluice.flows.transform.stages import apply_rule
 
         return self._done(apply_rule(open_runtime(self.pipeline), self.require_number(), self.rule))
 
@@ -226,7 +226,7 @@ class LoadOperator(TargetOperator):
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         from sluice.coordination.holds import Hold
-        from sluice.flows.apart import deliver
+        from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
         if isinstance(outcome, Hold):
@@ -257,7 +257,7 @@ class AckOperator(TargetOperator):
 
     def work(self, context: Context, waited: int = 0, **_: Any) -> dict[str, Any]:
         """``waited``: pauses so far."""
-        from sluice.flows.ack import ack
+        from sluice.flows.load.ack import ack
         from sluice.orchestration.metrics import report
 
         number = self.number

@@ -88,7 +88,7 @@ def ask_status(path: str) -> dict[str, Any]:
         }
     described = {**now, "pipeline": pipeline.pipeline, "dag_id": dag_id_of(pipeline.pipeline), **_described(pipeline)}
     try:
-        from sluice.flows.status import status
+        from sluice.flows.operate.status import status
         from sluice.orchestration.running import open_runtime
 
         return {**described, **status(open_runtime(path)).to_json()}

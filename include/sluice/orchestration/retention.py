@@ -73,7 +73,7 @@ class PruneSegmentsOperator(SluiceOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         with boundary():
-            from sluice.flows.retention import prune
+            from sluice.flows.operate.retention import prune
 
             dry, keep = is_dry(context), age(context, "keep_audit")
             outcome = prune(open_runtime(self.pipeline), dry_run=dry, keep_audit_s=keep.total_seconds()).to_json()

@@ -115,7 +115,7 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
 
 
 def _has_news(opened: Runtime) -> bool:
-    from sluice.flows.capture import has_news
+    from sluice.flows.capture.drain import has_news
 
     return has_news(opened)
 
@@ -126,7 +126,7 @@ def _permitted(opened: Runtime) -> bool:
 
 
 def _my_turn(opened: Runtime) -> bool:
-    from sluice.flows.capture import may_drain
+    from sluice.flows.capture.drain import may_drain
 
     return may_drain(opened)
 

@@ -258,7 +258,7 @@ def _start_spark(stack: Stack, progress: Progress) -> None:
         "from sluice.config.connections import from_environment\n"
         "from sluice.spark.connect import ConnectRunner\n"
         "runner = ConnectRunner(from_environment('spark_connect_default'))\n"
-        "for room in ('sluice.flows.mergeunits', 'sluice.flows.loadunits'):\n"
+        "for room in ('sluice.flows.transform.merge_units', 'sluice.flows.load.units'):\n"
         "    runner.run(importlib.import_module, [room] * 4, parallelism=4, description='warming up')\n"
     )
     env = {**os.environ, **stack.environment(), "PYTHONPATH": _include()}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sluice.dump.keys import after, among, both, literals, typed_literal, upto
 from sluice.dump.window import survivors
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.flows.throttle import Throttle
+from sluice.flows.dump.throttle import Throttle
 from sluice.merge.keys import group_codes
 from sluice.model.dumps import Chunk, ChunkId, Dump, Mark, TableRequest, Tuning, schema_from_json, schema_to_json
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema

@@ -13,8 +13,12 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig, SparkConfig
+from sluice.config.resolved import Endpoints
 from sluice.errors import ConfigError, RuleError, SegmentError
-from sluice.flows.changeset import (
+from sluice.flows.load.units import plan_load
+from sluice.flows.transform.merge_units import plan_merge, plan_pieces
+from sluice.model.tables import TableId
+from sluice.segments.changeset import (
     Changeset,
     ChangesetFile,
     ChangesetManifest,
@@ -22,14 +26,10 @@ from sluice.flows.changeset import (
     read_changeset,
     read_changeset_file,
 )
-from sluice.flows.endpoints import Endpoints
-from sluice.flows.loadunits import plan_load
-from sluice.flows.mergeunits import plan_merge, plan_pieces
-from sluice.flows.units import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
-from sluice.model.tables import TableId
 from sluice.segments.footers import measured
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.spark.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.targets import TargetTable
 from sluice.targets.base import Reference
 from sluice.targets.mysql.families import ordered
@@ -279,7 +279,7 @@ def test_a_changeset_manifest_reads_back_and_a_damaged_one_is_said(store: Segmen
 
 def test_rows_that_never_had_a_column_do_not_bring_it(store: SegmentStore) -> None:
     """A column added in the middle of a batch: older rows are in a file of their own, without it."""
-    from sluice.flows.mergeunits import run_merge_unit
+    from sluice.flows.transform.merge_units import run_merge_unit
     from sluice.segments.writer import SegmentWriter
     from tests.integration.batches import segment_rows
     from tests.unit.merge.test_compact import SCHEMA

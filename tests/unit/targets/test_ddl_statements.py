@@ -8,7 +8,7 @@ import pytest
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
-from sluice.flows.ddl import plan_ddl
+from sluice.flows.load.schema_changes import plan_ddl
 from sluice.model.tables import TableId
 from sluice.schema.collations import Collations
 from sluice.schema.state import SchemaState, Session

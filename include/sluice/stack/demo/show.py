@@ -20,7 +20,7 @@ from sluice.stack.mysql import MySQLServer
 from sluice.stack.processes import ServerFailed
 
 if TYPE_CHECKING:
-    from sluice.flows.status import Status
+    from sluice.flows.operate.status import Status
     from sluice.stack.commands import Progress
 
 PIPELINE = "shop_to_reporting"
@@ -141,8 +141,8 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
 def read_status() -> Status | None:
     """The pipeline's status, by the flow that the command line uses; None while it cannot be read."""
     from sluice.config.loading import find_pipeline
+    from sluice.flows.operate.status import status
     from sluice.flows.runtime import Runtime, pipelines_folder
-    from sluice.flows.status import status
 
     with contextlib.suppress(SluiceError):
         return status(Runtime.build(find_pipeline(PIPELINE, pipelines_folder())))

@@ -1,0 +1,338 @@
+"""drain: look at the source, read its log from the cursor, and make one batch of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+import structlog
+
+from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
+from sluice.binlog.connection import ServerInfo, connected, log_end, open_connection, server_info, translated
+from sluice.binlog.positions import dump_start, resolve_start
+from sluice.binlog.replica_ids import AUTO_READERS
+from sluice.binlog.stream import EarlyLogin, LogStream
+from sluice.config.pipeline import PipelineConfig
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import Cursor, PipelineState
+from sluice.errors import CaptureError
+from sluice.flows.cancellation import Watch
+from sluice.flows.capture.schema_history import ensured, rereader
+from sluice.flows.checkpoints import require_no_checkpoints
+from sluice.flows.dump.automatic import due_dumps, ready_or_moved
+from sluice.flows.dump.interleaver import Placer, PlacingWriter, held_tables, late_chunks
+from sluice.flows.runtime import Runtime, server_id_of
+from sluice.model.batches import Batch, DrainOutcome
+from sluice.model.positions import BatchNumber, Position
+from sluice.mysqlclient import MySQLConnection
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.schemas import SchemaStore
+from sluice.segments.writer import SegmentWriter
+from sluice.sources.mysql.snapshot.watermarks import mark_table_of
+
+_log = structlog.get_logger()
+
+ORPHAN_AGE_S = 60.0
+"""An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
+
+_CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
+"""A drain reads a backlog faster than this, so it gets as far as the head, or works for so long, before the batch is closed by time."""
+
+LEASE_WAIT_S = 0.5
+"""How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
+
+
+def readers_of(pipeline: PipelineConfig) -> int:
+    """How many connections read closed log files side by side: as configured, else one a core, at most ``AUTO_READERS``."""
+    configured = pipeline.capture.readers
+    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), AUTO_READERS)
+
+
+def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
+    """Make (or find again) the batch that ``claim`` delivers.
+
+    A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
+    whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
+    pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position. Something in the log that cannot be
+    read ends the batch in front of it, and is raised by the drain that finds it first.
+
+    Raises:
+        LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
+        Paused, Restarted: a person said so.
+        CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
+        SluiceError: the position has not moved.
+    """
+    with runtime.state() as state:
+        state.require_permit()
+        if runtime.owner:
+            state.turns.take(runtime.owner)
+        known = state.claimed(claim)
+        if known:
+            return _deliver_again(known, "already drained by this run")
+        with state.replicator(wait_s=LEASE_WAIT_S) as lease:
+            undelivered = state.in_window()
+            if len(undelivered) >= runtime.pipeline.window:
+                taken = state.reclaim(undelivered[0], claim)
+                if taken:
+                    return _deliver_again(taken, "the window is full")
+            with (
+                ExitStack() as opened,
+                closing(EarlyLogin(runtime.source)) as login,
+                connected(runtime.source) as connection,
+            ):
+                with translated(runtime.source, "asking the source"):
+                    info = server_info(connection)
+                    cursor = state.cursor()
+                    if cursor is None:
+                        require_no_checkpoints(runtime, state)
+                    cursor, stream = ready_or_moved(runtime, state, lease, connection, info, cursor, login)
+                    opened.callback(lambda: stream.close() if stream is not None else None)
+                    due = due_dumps(runtime, state, connection, info, cursor)
+                    if cursor is None:
+                        cursor = begin(
+                            runtime,
+                            state,
+                            lease,
+                            resolve_start(
+                                runtime.source,
+                                connection,
+                                info,
+                                runtime.pipeline.source.start,
+                                server_id_of(runtime.pipeline),
+                            ),
+                        )
+                    cursor = ensured(
+                        runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
+                    )
+                source = _Source(info, connection, login, stream)
+                try:
+                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, source)
+                except CaptureError as error:
+                    if error.whole_until is None:
+                        raise
+                    # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
+                    _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+                    source = replace(source, stream=None)
+                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, source)
+            outcome = replace(outcome, due=due)
+            if outcome.batch is None:
+                orphan = _orphan(state, claim)
+                if orphan:
+                    return _deliver_again(orphan, "its run is gone")
+            return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a drain has open: the server's own words, a connection for questions, the login of the log's connection, and the log itself if open."""
+
+    info: ServerInfo
+    connection: MySQLConnection
+    login: EarlyLogin
+    stream: LogStream | None = None
+
+
+def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
+    """First contact: write the cursor and every target's acknowledgement. Numbers go on after batches that an earlier state left in the store."""
+    last = max(runtime.store.batches(), default=0)
+    _log.info("pipeline_begins", pipeline=runtime.name, position=str(position), next_batch=last + 1)
+    return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
+
+
+def _capture(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    idle_wait_s: float,
+    until: Position | None,
+    source: _Source,
+) -> DrainOutcome:
+    pipeline, info = runtime.pipeline, source.info
+    limits = pipeline.capture.batch
+    max_wait_s = patience_s(limits.max_wait.total_seconds(), info.bytes_behind(cursor.position) or 0)
+    if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
+        until, max_wait_s = until or info.head, math.inf
+    number = cursor.next_batch
+    for target in pipeline.targets:  # a target that was added later starts where the log is captured to
+        state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
+
+    late = dict(late_chunks(state, cursor.position))
+    for targets, chunks in late.items():
+        if targets:  # a dump for some targets has batches of its own
+            placer = Placer(state, runtime.store, None, info.server_id, chunks, *held_tables(state), info.flavour)
+            return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
+    marks = mark_table_of(pipeline, runtime.source)
+    held, watched = held_tables(state)
+    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []), held, watched, info.flavour)
+
+    def writer() -> SegmentWriter:
+        return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
+
+    schemas = SchemaStore(runtime.store)
+    started = time.monotonic()
+    start = dump_start(info, cursor.position)
+    result: CaptureResult = capture(
+        runtime.source,
+        server_id=server_id_of(pipeline),
+        start=start,
+        selection=Selection.compile(pipeline.capture),
+        limits=CaptureLimits(
+            max_changes=limits.max_changes,
+            max_bytes=limits.max_bytes,
+            max_wait_s=max_wait_s,
+            idle_wait_s=idle_wait_s,
+            max_event_bytes=pipeline.capture.max_event,
+            stop_at=until,
+        ),
+        writer_factory=writer,
+        progress=Watch(state, f"draining batch {number}"),
+        readers=1
+        if held or watched or info.is_mariadb
+        else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
+        logs=info.binary_logs,
+        marks=marks,
+        history=lambda: schemas.load(cursor.schema),
+        redefine=rereader(runtime, server_id_of(pipeline)),
+        connection=source.connection,
+        login=source.login,
+        stream=source.stream if start == cursor.position else None,
+    )
+    schema = None
+    if result.schema is not None:
+        schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
+    if result.manifest is None and placer.late:
+        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last, schema)
+    if result.manifest is None:
+        if result.last != cursor.position:
+            state.advance(lease, cursor, result.last, schema=schema)
+        return DrainOutcome(None, result.last, closed_by=result.closed_by)
+    batch = _record(runtime, state, lease, cursor, claim, result.manifest, placer, schema)
+    _log.info(
+        "drained",
+        pipeline=runtime.name,
+        batch=number,
+        changes=batch.changes,
+        transactions=result.transactions,
+        log_bytes=result.log_bytes,
+        closed_by=result.closed_by,
+        first=str(batch.first),
+        last=str(batch.last),
+        seconds=round(time.monotonic() - started, 3),
+    )
+    return DrainOutcome(number, result.last, batch.changes, result.closed_by)
+
+
+def patience_s(max_wait_s: float, behind_bytes: int) -> float:
+    """How long a batch stays open: ``max_wait`` near the head of the log, longer the further behind, so that batches grow with a backlog."""
+    return max(max_wait_s, min(behind_bytes / _CATCH_UP_BYTES_A_SECOND, _LONGEST_S))
+
+
+def _record(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    manifest: SegmentManifest,
+    placer: Placer,
+    schema: str | None,
+) -> Batch:
+    """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
+    batch = Batch(
+        number=cursor.next_batch,
+        epoch=lease.epoch,
+        claim=claim,
+        manifest=runtime.store.manifest_path(cursor.next_batch, lease.epoch),
+        first=cursor.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        created_ms=int(time.time() * 1000),
+        first_commit_time_us=manifest.first_commit_time_us,
+        targets=manifest.targets,
+    )
+    state.commit(lease, cursor, batch, placer.steps(), schema=schema)
+    placer.forget_files()
+    return batch
+
+
+def _place_alone(
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    cursor: Cursor,
+    claim: str,
+    placer: Placer,
+    targets: tuple[str, ...],
+    last: Position,
+    schema: str | None = None,
+) -> DrainOutcome:
+    """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
+    writer = PlacingWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
+    writer.targets = targets
+    now_us = time.time_ns() // 1000
+    try:
+        manifest = writer.finish(
+            cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us
+        )
+    except BaseException:
+        writer.abort()
+        raise
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
+    _log.info("placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.placed))
+    return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
+
+
+def _deliver_again(batch: Batch, why: str) -> DrainOutcome:
+    _log.info("batch_again", batch=batch.number, why=why)
+    return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
+
+
+def _orphan(state: PipelineState, claim: str) -> Batch | None:
+    """The oldest undelivered batch whose run is gone: of another installation, or old and loaded by nobody."""
+    for number in state.in_window():
+        batch = state.batch(number)
+        if batch is None:
+            continue
+        foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
+        if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.holds.going()):
+            return state.reclaim(number, claim)
+    return None
+
+
+def may_drain(runtime: Runtime) -> bool:
+    """Would a drain get its turn and the lease now? For the trigger of an installation that stands by."""
+    with runtime.state() as state:
+        mine = runtime.owner is None or state.turns.is_mine(runtime.owner)
+        return mine and state.owner() is None
+
+
+def head_of(runtime: Runtime) -> Position:
+    """Where the source's log ends now."""
+    with open_connection(runtime.source) as connection:
+        return server_info(connection).head
+
+
+def has_news(runtime: Runtime) -> bool:
+    """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: a login, a query and a few reads; for the trigger."""
+    with runtime.state() as state:
+        if not state.permit().open:
+            return False
+        cursor = state.cursor()
+        if cursor is None:
+            return True
+        with open_connection(runtime.source) as connection:
+            if log_end(connection) != (cursor.position.file, cursor.position.offset):
+                return True
+        if late_chunks(state, cursor.position):
+            return True
+        return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.in_window()))
+
+
+def _is_old(batch: Batch) -> bool:
+    return time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S

@@ -1,0 +1,223 @@
+"""replay: dead letters go to their targets after what was wrong is mended, behind the target's fence and never over a newer row.
+
+A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table emptied: what the target has is newer
+then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`). The target's lease is held meanwhile, so that nothing is loaded
+between the look and the write. Where nobody can say, the letter stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from sluice.config.engine import RuleKind
+from sluice.coordination.state import PipelineState
+from sluice.errors import RuleError, SegmentError, SluiceError
+from sluice.flows.checkpoints import Sides
+from sluice.flows.deadletters.staleness import Afterwards, Unproven
+from sluice.flows.deadletters.store import Letter, chosen, read_row, settle, skipped_manifest, skipped_tables
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.stage_manifest import stages_of
+from sluice.flows.transform.stage_rules import Ruling, tagged_as_made
+from sluice.mapping import Mapping as Routes
+from sluice.model.tables import TableId
+from sluice.rules import RuleSet
+from sluice.segments.changeset import columns_of
+from sluice.segments.manifest import SegmentManifest
+from sluice.targets import Fence, PlannedTable, TableChanges, Target, open_target
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a letter at a target: replayed, superseded, failed or unproven; the last two go on waiting. settled: it was before."""
+
+    id: str
+    target: str
+    outcome: str
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def replay(
+    runtime: Runtime, ids: Sequence[str], *, target: str | None = None, by: str, dry_run: bool = False
+) -> list[Replayed]:
+    """Replay waiting letters, oldest first.
+
+    Args:
+        ids: ids, or the beginning of each; none: all that wait. target: only for this target.
+        dry_run: only say what would become of each.
+
+    Raises:
+        ConfigError: there is no such letter. LeaseHeld: a load of the target is under way. Fenced: a newer process took over.
+    """
+    wanted = chosen(runtime, ids)
+    waiting = [one for one in wanted if one.waiting]
+    done = [
+        Replayed(one.id, name, "settled", f"was {outcome} before")
+        for one in wanted
+        for name, outcome in one.settled.items()
+        if target in {None, name} and ids
+    ]
+    with runtime.state() as state:
+        for config in runtime.pipeline.targets:
+            mine = [one for one in waiting if config.name in one.waiting and target in {None, config.name}]
+            if not mine:
+                continue
+            with state.consumer(config.name) as lease:
+                loader = open_target(config, runtime.resolver, runtime.name)
+                sides = Sides(runtime, state, config.name, loader)
+                if dry_run:
+                    checkpoint = sides.look()
+                    held = checkpoint.batch if checkpoint else 0
+                else:
+                    held = sides.begin(lease)
+                work = _Replay(runtime, state, loader, config.name, lease.epoch, held, dry_run)
+                done += work.letters(mine, by=by)
+        if not dry_run and done:
+            counts: dict[str, int] = {}
+            for outcome in done:
+                counts[outcome.outcome] = counts.get(outcome.outcome, 0) + 1
+            state.audit(by=by, what="replay dead letters", details=counts)
+            _log.info("replayed", pipeline=runtime.name, **counts)
+    return done
+
+
+def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[Letter]:
+    """Settle letters without delivering them. They stay in the store until retention removes them. Raises ConfigError: there is no such letter."""
+    found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
+    settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
+    with runtime.state() as state:
+        state.audit(by=by, what="discard dead letters", details={"ids": [one.id for one in found], "reason": reason})
+    return found
+
+
+@dataclass
+class _Replay:
+    """One target's turn; its lease is held."""
+
+    runtime: Runtime
+    state: PipelineState
+    loader: Target
+    target: str
+    epoch: int
+    held: int
+    dry_run: bool
+    own: SegmentManifest | None = None
+    """Of the letter's batch, where the store may have it no more."""
+
+    def letters(self, waiting: Sequence[Letter], *, by: str) -> list[Replayed]:
+        """Each letter in turn, settled at once. One that failed has another go when others went: it may refer to their rows."""
+        done: list[Replayed] = []
+        while waiting:
+            outcomes = []
+            for one in waiting:
+                outcomes.append((one, self.letter(one)))
+                if not self.dry_run and outcomes[-1][1].outcome in {"replayed", "superseded"}:
+                    settle(self.runtime.store, [(one, self.target, outcomes[-1][1].outcome)], by=by)
+            went = not self.dry_run and any(outcome.outcome == "replayed" for _, outcome in outcomes)
+            waiting = [one for one, outcome in outcomes if outcome.outcome == "failed"] if went else []
+            done += [outcome for one, outcome in outcomes if one not in waiting]
+        return done
+
+    def letter(self, one: Letter) -> Replayed:
+        """One letter; what is wrong with it is its outcome."""
+        self.own = None
+        if one.batch > self.held:
+            return Replayed(one.id, self.target, "failed", f"the target does not hold batch {one.batch} yet")
+        try:
+            if one.stage == "skip":
+                self.own = skipped_manifest(self.runtime.store, one)
+                parts = skipped_tables(self.runtime.store, one, Routes.compile(self.runtime.pipeline.mapping))
+            else:
+                row = read_row(self.runtime.store, one)
+                own = row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")])
+                parts = iter([(TableId(*one.table.split(".", 1)), own)])
+            written = sum(self._rows(one, table, rows) for table, rows in parts)
+        except Unproven as error:
+            return Replayed(one.id, self.target, "unproven", str(error))
+        except SegmentError as error:
+            return Replayed(one.id, self.target, "failed", str(error))
+        except SluiceError as error:
+            if error.retryable:
+                raise
+            return Replayed(one.id, self.target, "failed", str(error))
+        return Replayed(one.id, self.target, "replayed" if written else "superseded")
+
+    def _rows(self, one: Letter, table: TableId, rows: pa.Table) -> int:
+        """Rows written (or that would be): those that nothing newer replaced."""
+        if one.stage == "load":
+            return self._write(one, table, rows)
+        fresh = self._fresh(one, table, rows, at_target=False)
+        if not fresh.num_rows:
+            return 0
+        written = 0
+        for place, mapped in self._transformed(one, table, fresh):
+            written += self._write(one, place, mapped)
+        return max(written, int(fresh.num_rows))  # a rule may leave them out: that is delivered, too
+
+    def _fresh(self, one: Letter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
+        """The rows that are not out of date. Raises Unproven."""
+        afterwards = Afterwards(self.runtime, self.state, self.target, self.held)
+        return rows.filter(pc.invert(afterwards.overtaken(rows, table, one.batch, self.own, at_target=at_target)))
+
+    def _transformed(self, one: Letter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
+        """Through the rules, from the stage in which the row was rejected, and the mapping, as they are now."""
+        path = self.runtime.rules_path
+        stages = stages_of(RuleSet.load(path) if path else RuleSet())
+        begun = next((i for i, stage in enumerate(stages) if one.by in {rule.name for rule in stage}), one.stage_number)
+        rules = RuleSet(tuple(rule for stage in stages[begun if one.stage == "rule" else 0 :] for rule in stage))
+        frames = [r.name for r in rules.matching(table) if r.kind is RuleKind.SPARK]
+        if frames:
+            raise RuleError(
+                f"rule {frames[0]!r} is of type spark: rows of {table} cannot be replayed one by one",
+                hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
+                f"`sluice dead-letters discard {self.runtime.name}` drops the letters",
+            )
+        ruling = Ruling.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
+        ruled = ruling.apply(ruling.tagged(rows, table), table)
+        if ruled.rejected:
+            raise RuleError(ruled.rejected[0].reasons[0], where=ruled.rejected[0].places[0])
+        hides = ruling.hides(rows, table)
+        routes = Routes.compile(self.runtime.pipeline.mapping)
+        for place, out in ruled.tables.items():
+            if out.num_rows:
+                route = routes.route(place)
+                yield route.target, route.apply(tagged_as_made(out) if hides else out)
+
+    def _write(self, one: Letter, table: TableId, rows: pa.Table) -> int:
+        fresh = self._fresh(one, table, rows, at_target=True)
+        if not fresh.num_rows or self.dry_run:
+            return int(fresh.num_rows)
+        lines = self.runtime.pipeline.mapping
+        promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
+        plan = replace(replace_columns(table, fresh), promised=tuple(key for keys in promised for key in keys))
+        known = self.loader.check([plan])[table]
+        scope = f"dead letter {one.id} {table}"[:200]
+        changes = TableChanges(known, fresh, scope=scope)
+        fence = Fence(self.epoch, self.held, one.batch)
+        self.loader.load(fence, [changes, replace(changes, verify=True)], one_transaction=True)
+        return int(fresh.num_rows)
+
+
+def replace_columns(table: TableId, rows: pa.Table) -> PlannedTable:
+    """What the target has to have for these rows."""
+    from sluice.segments.changeset import ChangesetTable
+
+    entry = ChangesetTable(
+        schema_=table.schema,
+        table=table.table,
+        source_schema=table.schema,
+        source_table=table.table,
+        columns=columns_of(rows.schema),
+        files=(),
+    )
+    return replace(entry.plan)

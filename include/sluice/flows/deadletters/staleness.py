@@ -1,0 +1,264 @@
+"""Whether rows of an old batch are out of date: what the log did to them up to the last batch that a target holds.
+
+A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
+emptied since. Keys are compared as the server does: byte by byte first; of those that differ there the source is asked, by its collation. Where
+the stored batches cannot tell, nobody can: :class:`Unproven`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.binlog.connection import open_connection
+from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.operate.stored import manifest_of
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
+from sluice.model.tables import META_COLUMNS, TableId, member
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.segments.changeset import read_changeset, read_changeset_file
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import read_file
+
+_EMPTIED = {ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.DROP_DATABASE}
+_UNCLEAR = {ChangeKind.RENAME_TABLE, ChangeKind.ROWS_REMOVED, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN}
+_ASKED_AT_ONCE = 500
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Key = tuple[Any, ...]
+
+
+class Unproven(Exception):
+    """The stored batches do not tell whether a row is out of date. The message says why, and what to do."""
+
+
+def _unproven(why: str) -> Unproven:
+    return Unproven(f"{why}; `sluice dump` reads it anew from the source, then `sluice dead-letters discard`")
+
+
+@dataclass
+class Afterwards:
+    """The batches up to the last one that ``target`` holds."""
+
+    runtime: Runtime
+    state: PipelineState
+    target: str
+    held: int
+
+    def overtaken(
+        self, rows: pa.Table, table: TableId, batch: int, own: SegmentManifest | None, *, at_target: bool
+    ) -> pa.Array:
+        """Which ``rows`` of ``batch`` are out of date.
+
+        Args:
+            rows: merged rows. table: of the source, or ``at_target`` of the target. own: manifest of ``batch``; None: as stored.
+        """
+        own = own or self._manifest(batch)
+        later = [self._manifest(number) for number in range(batch + 1, self.held + 1)]
+        later = [manifest for manifest in later if not manifest.targets or self.target in manifest.targets]
+        mask = self._emptied(rows, table, own, later, at_target=at_target)
+        key = key_names(rows)
+        if not key:
+            return pa.array(mask | self._removed(rows, table, later, at_target=at_target))
+        whole, parts = self._keys(key, table, later, at_target=at_target)
+        mask |= self._among(rows, key, whole)
+        if (self._among(rows, key, parts) & ~mask).any():
+            raise _unproven(
+                "a later batch has only some columns of this row, and nobody can say which of the others hold"
+            )
+        self._refuse_replaced(table, later, left=bool((~mask).any()), at_target=at_target)
+        return pa.array(mask)
+
+    def _manifest(self, batch: int) -> SegmentManifest:
+        store = self.runtime.store
+        manifest = manifest_of(self.runtime, store, batch) if batch in self._stored else None
+        if manifest is None:
+            raise _unproven(f"batch {batch} is no longer stored, so nobody can say whether this row was changed since")
+        return manifest
+
+    @cached_property
+    def _stored(self) -> set[int]:
+        return set(self.runtime.store.batches())
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes.compile(self.runtime.pipeline.mapping)
+
+    def _is(self, found: TableId, table: TableId, *, at_target: bool) -> bool:
+        """True if ``found``, of the source, is ``table`` or goes to it; a found schema stands for all of its tables."""
+        if not at_target:
+            return found == table or (not found.table and found.schema == table.schema)
+        if found.table:
+            return self._routes.route(found).target == table
+        return self._routes.route(TableId(found.schema, table.table)).target.schema == table.schema
+
+    def _emptied(
+        self, rows: pa.Table, table: TableId, own: SegmentManifest, later: Sequence[SegmentManifest], *, at_target: bool
+    ) -> Mask:
+        """Rows behind which their table was emptied or dropped."""
+        mask: Mask = np.zeros(rows.num_rows, np.bool_)
+        unclear = mask.copy()
+        seq = rows["_seq"].to_numpy().astype(np.int64)
+        for manifest in (own, *later):
+            for record in manifest.ddl:
+                for change in map(TableChange.from_json, record.changes):
+                    if not self._is(change.table, table, at_target=at_target):
+                        continue
+                    behind = np.ones(len(seq), np.bool_) if manifest is not own else seq < record.seq
+                    mask |= behind & bool(_EMPTIED.intersection(change.kinds))
+                    unclear |= behind & bool(_UNCLEAR.intersection(change.kinds))
+        if (unclear & ~mask).any():
+            raise _unproven("a statement of a later batch renamed the table, or changed its rows without naming them")
+        return mask
+
+    def _removed(self, rows: pa.Table, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Mask:
+        """Of a table without a key; none, as nobody can say which of several equal rows a later batch took."""
+        images = _images(rows)
+        for removed in self._removals(table, later, at_target=at_target):
+            if set(images) & set(_images(removed, rows.schema)):
+                raise _unproven("the table has no key, and a later batch removed a row with the same values")
+        self._refuse_replaced(table, later, left=True, at_target=at_target)
+        return np.zeros(rows.num_rows, np.bool_)
+
+    def _removals(self, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Iterator[pa.Table]:
+        if at_target:
+            for found in self._loaded(table, later):
+                yield found.filter(pc.equal(found["_op"], "d"))
+            return
+        for manifest in later:
+            for file in manifest.files:
+                if file.table_id == table:
+                    found = read_file(self.runtime.store, file)
+                    yield found.filter(pc.is_in(found["_op"], value_set=pa.array(["d", "k"])))
+                    before = found.filter(pc.equal(found["_op"], "u"))["_before"].combine_chunks()
+                    yield pa.table(
+                        [before.field(i) for i in range(before.type.num_fields)], schema=pa.schema(list(before.type))
+                    )
+
+    def _keys(
+        self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest], *, at_target: bool
+    ) -> tuple[set[Key], set[Key]]:
+        """Keys that later batches changed: those whose rows came whole or went, and those of which some columns came."""
+        whole: set[Key] = set()
+        parts: set[Key] = set()
+        for found in self._loaded(table, later) if at_target else self._changed(key, table, later):
+            some = np.zeros(found.num_rows, np.bool_)
+            if "_present" in found.schema.names:
+                gone = pc.is_in(found["_op"], value_set=pa.array(["d", "k"]))
+                some = pc.and_(pc.is_valid(found["_present"]), pc.invert(gone)).to_numpy(zero_copy_only=False)
+            whole |= set(_values(found.filter(pa.array(~some)), key))
+            parts |= set(_values(found.filter(pa.array(some)), key))
+        return whole, parts - whole
+
+    def _changed(self, key: Sequence[str], table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
+        """Rows of the segments, with their old keys where those have no rows of their own."""
+        for manifest in later:
+            for file in manifest.files:
+                if file.table_id != table:
+                    continue
+                found = read_file(self.runtime.store, file)
+                yield found
+                if not file.primary_key:  # named by the mapping: a key that was left has no row
+                    before = found["_before"].combine_chunks()
+                    before = before.filter(pc.is_valid(before))
+                    yield pa.table({name: member(before, name) for name in key})
+
+    def _loaded(self, table: TableId, later: Sequence[SegmentManifest]) -> Iterator[pa.Table]:
+        """Rows of the changesets of a table of the target."""
+        store = self.runtime.store
+        for manifest in later:
+            record = self.state.batch(manifest.batch)
+            stored = (p for p, _ in store.files(manifest.batch) if "/changeset-" in p and p.endswith("/manifest.json"))
+            for path in [record.changeset] if record and record.changeset else sorted(stored):
+                for entry in read_changeset(store, path).manifest.tables:
+                    if entry.target == table:
+                        yield from (read_changeset_file(store, file) for file in entry.files)
+
+    def _refuse_replaced(
+        self, table: TableId, later: Sequence[SegmentManifest], *, left: bool, at_target: bool
+    ) -> None:
+        for manifest in later if left else ():
+            for record in manifest.replaces:
+                if self._is(record.table_id, table, at_target=at_target):
+                    raise _unproven(
+                        f"dump {record.dump} has made the table equal to the source's since, and did not bring this row"
+                    )
+
+    def _among(self, rows: pa.Table, key: Sequence[str], later: set[Key]) -> Mask:
+        """Which rows have a key of ``later``, as the source compares keys."""
+        mine = list(_values(rows, key))
+        mask = np.array([one in later for one in mine], np.bool_)
+        texts = [i for i, name in enumerate(key) if pa.types.is_string(rows.schema.field(name).type)]
+        if not texts or not later or mask.all():
+            return mask
+        fields = [rows.schema.field(name) for name in key]
+        alike: dict[Key, list[Key]] = {}
+        for one in later:
+            alike.setdefault(tuple(v for i, v in enumerate(one) if i not in texts), []).append(one)
+        open_ = [
+            (n, one, alike.get(tuple(v for i, v in enumerate(one) if i not in texts), [])) for n, one in enumerate(mine)
+        ]
+        asked = [(n, one, those) for n, one, those in open_ if those and not mask[n]]
+        for number, answer in self._ask(fields, texts, asked):
+            mask[number] |= answer
+        return mask
+
+    def _ask(
+        self, fields: Sequence[pa.Field], texts: Sequence[int], asked: Sequence[tuple[int, Key, Sequence[Key]]]
+    ) -> Iterator[tuple[int, bool]]:
+        if not asked:
+            return
+        try:
+            with open_connection(self.runtime.source) as connection, connection.cursor() as cursor:
+                for number, one, those in asked:
+                    mine = "(" + ", ".join(_literal(fields[i], one[i]) for i in texts) + ")"
+                    for start in range(0, len(those), _ASKED_AT_ONCE):
+                        some = those[start : start + _ASKED_AT_ONCE]
+                        keys = ", ".join("(" + ", ".join(_literal(fields[i], k[i]) for i in texts) + ")" for k in some)
+                        cursor.execute(f"SELECT {mine} IN ({keys})")
+                        answer = cursor.fetchone()
+                        yield number, bool(answer and answer[0])
+        except SluiceError as error:
+            raise _unproven(
+                f"the source could not be asked whether two keys are one to it ({error.message})"
+            ) from error
+
+
+def key_names(rows: pa.Table) -> list[str]:
+    """Stored names of the key columns, in key order."""
+    keys = [(int(f.metadata[b"sluice.key"]), f.name) for f in rows.schema if f.metadata and b"sluice.key" in f.metadata]
+    return [name for _, name in sorted(keys)]
+
+
+def _literal(field: pa.Field, value: str) -> str:
+    """A text as the source compares it; of a column that no collation is known of (a rule made it), byte by byte."""
+    metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+    collation, text = metadata.get("sluice.collation", ""), value.encode("utf-8").hex()
+    if not collation or metadata.get("sluice.type", "").startswith(("enum", "set")):
+        return f"x'{text}'"
+    charset = metadata.get("sluice.charset") or collation.partition("_")[0]
+    return f"CONVERT(_utf8mb4 x'{text}' USING {charset}) COLLATE {collation}"
+
+
+def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
+    columns = []
+    for name in key:
+        values = rows[name]
+        if pa.types.is_temporal(values.type):  # beyond what Python's types hold
+            values = values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32())
+        columns.append(values.to_pylist())
+    return zip(*columns, strict=True)
+
+
+def _images(rows: pa.Table, like: pa.Schema | None = None) -> list[str]:
+    """All values of each row, as far as both sides have the column."""
+    names = [n for n in (like or rows.schema).names if n not in META_COLUMNS and n in rows.schema.names]
+    return list(map(repr, _values(rows, names)))

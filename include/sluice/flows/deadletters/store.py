@@ -1,0 +1,297 @@
+"""Reading the dead-letter store: what waits there, and what became of the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluice.config.masking import SHOWN, Masking
+from sluice.errors import ConfigError, SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.dead_letter_files import FOLDER, METADATA, RULES, SETTLED, Origin, letter_id
+from sluice.flows.transform.segment_rows import merged_tables
+from sluice.mapping import Mapping as Routes
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.rules.values import to_python, true_name
+from sluice.segments.changeset import read_changeset
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import verify_file
+from sluice.segments.store import SegmentStore
+
+_WORDS = {"i": "insert", "u": "update", "d": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A row, or a whole skipped batch, that some target lacks.
+
+    Attributes:
+        id: twelve hex digits.
+        stage: ``rule``, ``load`` or ``skip``; by: the rule, the target, or who skipped the batch.
+        targets: those that lack it. settled: what became of it, by target (replayed, superseded, discarded).
+        key: values of the key columns, masked where configured; reason, where: what was said.
+        file, offset, gtid: the row event in the source's log; seq: number of the change in the batch.
+        path, number: where it is stored, and the row there.
+    """
+
+    id: str
+    stage: str
+    by: str
+    targets: tuple[str, ...]
+    batch: int
+    table: str
+    op: str
+    key: dict[str, Any]
+    reason: str
+    where: str
+    file: str | None
+    offset: int | None
+    gtid: str | None
+    seq: int
+    commit_time: str
+    at: str
+    path: str
+    number: int
+    rows: int = 1
+    settled: dict[str, str] = field(default_factory=dict)
+    stage_number: int = 0
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The targets that still lack it."""
+        return tuple(target for target in self.targets if target not in self.settled)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "state": "waiting" if self.waiting else ", ".join(sorted(set(self.settled.values()))),
+            "stage": self.stage,
+            "by": self.by,
+            "targets": list(self.targets),
+            "settled": self.settled,
+            "batch": self.batch,
+            "table": self.table,
+            "op": self.op,
+            "key": self.key,
+            "rows": self.rows,
+            "reason": self.reason,
+            "where": self.where,
+            "position": {
+                "file": self.file,
+                "offset": self.offset,
+                "gtid": self.gtid,
+                "batch": self.batch,
+                "seq": self.seq,
+            },
+            "commit_time": self.commit_time,
+            "at": self.at,
+        }
+
+
+def letters(runtime: Runtime, *, everything: bool = False) -> list[Letter]:
+    """All that wait, oldest first; ``everything``: settled ones too."""
+    store = runtime.store
+    settled = _settlements(store)
+    masking = Masking(runtime.pipeline.masked)
+    targets = tuple(t.name for t in runtime.pipeline.targets)
+    found: dict[tuple[str, str], Letter] = {}
+    for path in _files(store):
+        if path.endswith(".parquet") and not _is_orphan(runtime, path):
+            for letter in _read_rows(store, path, targets, settled, masking):
+                found[letter.stage, letter.id] = letter
+        elif path.endswith("skipped.json"):
+            letter = _read_skipped(store, path, settled)
+            found[letter.stage, letter.id] = letter
+    ordered = sorted(found.values(), key=lambda letter: (letter.batch, letter.seq, letter.id))
+    return [letter for letter in ordered if everything or letter.waiting]
+
+
+def letter(runtime: Runtime, wanted: str) -> Letter:
+    """One by its id, or the beginning of it. Raises ConfigError."""
+    return _named(runtime, wanted, letters(runtime, everything=True))
+
+
+def chosen(runtime: Runtime, ids: Sequence[str]) -> list[Letter]:
+    """Those with these ids, or the beginnings of them, settled ones too; none: all that wait. Oldest first. Raises ConfigError."""
+    if not ids:
+        return letters(runtime)
+    every = letters(runtime, everything=True)
+    named = [_named(runtime, wanted, every) for wanted in ids]
+    return [one for one in every if any(one is other for other in named)]
+
+
+def _named(runtime: Runtime, wanted: str, every: Sequence[Letter]) -> Letter:
+    found = [one for one in every if one.id.startswith(wanted)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"there is no dead letter {wanted!r}" if not found else f"{len(found)} dead letters begin with {wanted!r}",
+            hint=f"`sluice dead-letters list {runtime.name} --all` lists them",
+        )
+    return found[0]
+
+
+def contents(runtime: Runtime, one: Letter) -> dict[str, Any]:
+    """The row as it is, and as it was (``before``), values by column; masked columns are hidden."""
+    table = read_row(runtime.store, one)
+    hidden = _hidden(table, one.table, Masking(runtime.pipeline.masked))
+    struct = table["_before"].combine_chunks()
+    before = None
+    if struct.is_valid()[0].as_py():
+        before = {true_name(f): _shown(struct.field(i), 0, true_name(f) in hidden) for i, f in enumerate(struct.type)}
+    users = [f for f in table.schema if f.name not in META_COLUMNS and not f.name.startswith("_dl_")]
+    return {"row": {true_name(f): _shown(table[f.name], 0, true_name(f) in hidden) for f in users}, "before": before}
+
+
+def read_row(store: SegmentStore, one: Letter) -> pa.Table:
+    """The stored row, as a table of one."""
+    return _read(store, one.path)[0].slice(one.number, 1)
+
+
+def skipped_manifest(store: SegmentStore, one: Letter) -> SegmentManifest:
+    """Of a skipped batch, as it was."""
+    note = json.loads(store.read_bytes(one.path))
+    return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
+
+
+def skipped_tables(store: SegmentStore, one: Letter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
+    """Merged rows of a skipped batch, by table, large ones in pieces; ``routes`` know the keys of tables without a primary key.
+
+    Raises SegmentError, if a file is damaged, before the first of them.
+    """
+    folder = one.path.rsplit("/", 1)[0]
+    manifest = skipped_manifest(store, one)
+    moved = [f.model_copy(update={"path": f"{folder}/{f.path.split('/', 1)[1]}"}) for f in manifest.files]
+    for file in moved:
+        verify_file(store, file)
+    yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}), routes)
+
+
+def settle(store: SegmentStore, outcomes: Iterable[tuple[Letter, str, str]], *, by: str, reason: str = "") -> None:
+    """Record what became of letters: (letter, target, replayed | superseded | discarded)."""
+    entries = [
+        {"id": one.id, "stage": one.stage, "target": target, "outcome": outcome} for one, target, outcome in outcomes
+    ]
+    if entries:
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        data = {"at": now, "by": by, "reason": reason, "letters": entries}
+        path = f"{FOLDER}/{SETTLED}/{now}-{uuid.uuid4().hex[:8]}.json"
+        store.write_bytes(path, json.dumps(data, ensure_ascii=False, indent=1).encode())
+
+
+def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = False) -> int:
+    """Remove files of which every row is settled and that are older; what waits stays for ever. Returns their number."""
+    every = letters(runtime, everything=True)
+    waiting = {one.path for one in every if one.waiting}
+    limit = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - older_than_s))
+    done = sorted({one.path for one in every if one.path not in waiting and one.at < limit})
+    if not dry_run:
+        for path in done:
+            folder = path.rsplit("/", 1)[0]
+            for file in runtime.store.list_files(folder) if path.endswith("skipped.json") else [path]:
+                if file.endswith("skipped.json") or file == path or file.rsplit("/", 1)[0] != folder:
+                    runtime.store.delete(file)
+    return len(done)
+
+
+def _files(store: SegmentStore) -> list[str]:
+    return [path for path in store.list_files(FOLDER) if f"/{SETTLED}/" not in path]
+
+
+def _settlements(store: SegmentStore) -> dict[tuple[str, str], dict[str, str]]:
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for path in sorted(store.list_files(f"{FOLDER}/{SETTLED}")):
+        for entry in json.loads(store.read_bytes(path))["letters"]:
+            found.setdefault((entry["stage"], entry["id"]), {})[entry["target"]] = entry["outcome"]
+    return found
+
+
+def _is_orphan(runtime: Runtime, path: str) -> bool:
+    """True for segment files of a skipped batch, and for files of an attempt at a merge that was not recorded."""
+    match = re.match(rf"{FOLDER}/([^/]+)/batch=(\d+)/([^/]+)$", path)
+    if match is None:
+        return True
+    if match[1] != RULES:
+        return False
+    with runtime.state() as state:
+        record = state.batch(int(match[2]))
+    if record is None or not record.changeset:
+        return record is not None  # not merged yet: nobody lacks these rows
+    try:
+        return path not in read_changeset(runtime.store, record.changeset).manifest.dead_letters
+    except SegmentError:
+        return False
+
+
+def _read(store: SegmentStore, path: str) -> tuple[pa.Table, Origin]:
+    try:
+        table = pq.ParquetFile(pa.BufferReader(store.read_bytes(path)), page_checksum_verification=True).read()
+        return table, Origin(**json.loads(table.schema.metadata[METADATA]))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise SegmentError("a file of the dead-letter store is damaged", where=path) from error
+
+
+def _read_rows(
+    store: SegmentStore,
+    path: str,
+    targets: tuple[str, ...],
+    settled: dict[tuple[str, str], dict[str, str]],
+    masking: Masking,
+) -> Iterator[Letter]:
+    table, origin = _read(store, path)
+    hidden = _hidden(table, f"{origin.schema}.{origin.table}", masking)
+    keyed = [f for f in table.schema if b"sluice.key" in (f.metadata or {})]
+    keyed.sort(key=lambda f: int(f.metadata[b"sluice.key"]))
+    plain = table.select([
+        "_dl_id",
+        "_dl_reason",
+        "_dl_where",
+        "_dl_file",
+        "_dl_offset",
+        "_dl_gtid",
+        "_op",
+        "_seq",
+        "_commit_ts",
+    ]).to_pylist()
+    for number, row in enumerate(plain):
+        key = {true_name(f): _shown(table[f.name], number, true_name(f) in hidden) for f in keyed}
+        yield Letter(
+            row["_dl_id"], origin.stage, origin.by, targets if origin.stage == "rule" else (origin.by,), origin.batch, str(origin.table_id),
+            _WORDS.get(row["_op"], row["_op"]), key, row["_dl_reason"], row["_dl_where"], row["_dl_file"], row["_dl_offset"], row["_dl_gtid"],
+            row["_seq"], row["_commit_ts"].isoformat(), origin.at, path, number, 1, settled.get((origin.stage, row["_dl_id"]), {}),
+            origin.stage_number,
+        )  # fmt: skip
+
+
+def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str], dict[str, str]]) -> Letter:
+    note = json.loads(store.read_bytes(path))
+    manifest = note["manifest"]
+    batch, target = note["batch"], note["target"]
+    one = letter_id(store.pipeline, target, batch, TableId("", ""), 0, "skip")
+    tables = sorted({f"{f['schema']}.{f['table']}" for f in manifest["files"]})
+    last = manifest["last"]
+    return Letter(
+        one, "skip", note["by"], (target,), batch, ", ".join(tables[:3]) + (" …" if len(tables) > 3 else ""), "batch", {},
+        f"skipped by {note['by']}" + (f": {note['reason']}" if note["reason"] else ""), target, last.get("file"), last.get("offset"),
+        last.get("gtid"),
+        0, "", note.get("at", ""), path, 0, manifest["changes"], settled.get(("skip", one), {}),
+    )  # fmt: skip
+
+
+def _hidden(table: pa.Table, name: str, masking: Masking) -> frozenset[str]:
+    schema, _, bare = name.partition(".")
+    names = [true_name(f) for f in table.schema]
+    marked = {true_name(f) for f in table.schema if b"sluice.masked" in (f.metadata or {})}
+    return masking.hidden(schema, bare, names) | marked
+
+
+def _shown(column: pa.ChunkedArray | pa.Array, number: int, hidden: bool) -> Any:
+    value = to_python(column.slice(number, 1))[0]
+    return SHOWN if hidden and value is not None else value

@@ -1,0 +1,60 @@
+"""handover: a drain that merges its own batch while that is small, so that the load may follow at once.
+
+Near the head of the log a batch is a thousand changes or two: its merge is tens of milliseconds of work, and a task of its own is ten times that
+before it begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from sluice.errors import SluiceError
+from sluice.flows.capture.drain import drain
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.merge import merge
+from sluice.model.batches import DrainOutcome
+from sluice.segments.changeset import read_changeset
+
+_log = structlog.get_logger()
+
+SLOW_RULES_S = 0.25
+"""Rules that took longer on the batch before stay in the merge's task: there, batches are worked on side by side."""
+
+
+def drain_and_merge(runtime: Runtime, *, claim: str, idle_wait_s: float) -> DrainOutcome:
+    """See :func:`sluice.flows.capture.drain.drain`; ``merged`` of the outcome: the batch needs no merge any more, nor a stage of rules.
+
+    A batch of ``spark.from_changes`` changes or more, one with slow rules, and one whose merge fails are left to their own task, which says what is
+    wrong. Raises what ``drain`` raises.
+    """
+    with runtime.state():
+        outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
+        if outcome.batch is None or not _is_small(runtime, outcome):
+            return outcome
+        try:
+            return replace(outcome, merged=bool(merge(runtime, outcome.batch).changeset))
+        except SluiceError as error:
+            _log.info("merge_left_to_its_task", pipeline=runtime.name, batch=outcome.batch, because=str(error))
+            return outcome
+
+
+def _is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
+    assert outcome.batch is not None
+    if runtime.mode == "submit" or outcome.changes >= runtime.pipeline.spark.from_changes:
+        return False
+    return runtime.rules_path is None or _rules_are_quick(runtime, outcome.batch - 1)
+
+
+def _rules_are_quick(runtime: Runtime, earlier: int) -> bool:
+    """As far as the batch before tells; False if it does not."""
+    try:
+        with runtime.state() as state:
+            record = state.batch(earlier)
+        if record is None or record.stages or not record.changeset:
+            return False
+        rules = read_changeset(runtime.store, record.changeset).manifest.rules
+    except SluiceError:
+        return False
+    return sum(rule.seconds for rule in rules) <= SLOW_RULES_S

@@ -1,0 +1,67 @@
+"""``sluice run`` works on due dumps, too: in a thread beside its batches."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import TracebackType
+
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.dump.automatic import REASONS
+from sluice.flows.dump.worker import is_placed, settle, work
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import DumpState
+
+_log = structlog.get_logger()
+
+
+class DumpHelper:
+    """Takes up dumps that came due by themselves, one after the other. What goes wrong in them is raised by :meth:`look`."""
+
+    def __init__(self, runtime: Runtime, state: PipelineState) -> None:
+        self._runtime = runtime
+        self._state = state
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> DumpHelper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def look(self) -> bool:
+        """True while such a dump is not placed yet. Begins to work on one that nobody works on. Raises SluiceError."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        due = [d for d in self._state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
+        open_ = []
+        for dump in due:
+            if is_placed(self._state.dumps, dump, None):
+                settle(self._state, dump.id)
+            else:
+                open_.append(dump)
+        if (
+            open_
+            and (self._thread is None or not self._thread.is_alive())
+            and not self._state.dumps.working(open_[0].id)
+        ):
+            self._thread = threading.Thread(target=self._work, args=(open_[0].id,), name="dumps", daemon=True)
+            self._thread.start()
+        return bool(open_)
+
+    def _work(self, dump: str) -> None:
+        try:
+            work(replace(self._runtime, _state=None), dump, stop=self._stop)
+        except SluiceError as error:
+            _log.warning("dump_failed", dump=dump, error=str(error))
+            self._error = error

@@ -1,0 +1,149 @@
+"""Keys to dump: what a table is cut by, and lists of keys, typed by a person or found in the segments of a time range.
+
+A list is a Parquet file of literals in the store, one column a key column, so that a chunk is a range of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.coordination.state import PipelineState
+from sluice.dump.keys import key_literals, typed_literal
+from sluice.errors import ConfigError, DumpRefused
+from sluice.flows.operate.stored import manifest_of
+from sluice.flows.runtime import Runtime
+from sluice.model.tables import Column, TableId, distinct, member, stored_name
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+
+KEYS_A_SELECT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
+
+    columns: tuple[Column, ...]
+    index: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """From ``since_us`` up to ``until_us`` (not included), microseconds since 1970."""
+
+    since_us: int
+    until_us: int
+
+    @classmethod
+    def parse(cls, since: str, until: str) -> TimeRange | None:
+        """From two ISO 8601 moments (UTC where they don't say); None for none. Raises ConfigError."""
+        if not since and not until:
+            return None
+        span = cls(_micros(since, 0), _micros(until, 2**62))
+        if span.since_us >= span.until_us:
+            raise ConfigError(f"the span of time is empty: {since!r} is not before {until!r}", hint="since comes first")
+        return span
+
+
+def _micros(text: str, default: int) -> int:
+    if not text:
+        return default
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a moment", hint="write 2026-01-31T12:00:00Z") from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def typed_keys(key: Key, texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
+    found = []
+    for text in texts:
+        parts = [text] if len(key.columns) == 1 else [p.strip() for p in text.split(",")]
+        if len(parts) != len(key.columns):
+            raise ConfigError(
+                f"the key {text!r} has {len(parts)} columns, not {len(key.columns)}: {', '.join(key.names)}"
+            )
+        found.append(tuple(typed_literal(c, part) for c, part in zip(key.columns, parts, strict=True)))
+    return list(dict.fromkeys(found))
+
+
+def touched_keys(
+    runtime: Runtime, state: PipelineState, table: TableId, key: Key, span: TimeRange | None, *, primary: bool
+) -> list[tuple[str, ...]]:
+    """Literals of every key of a table that the log changed in a span of time, from the retained segments.
+
+    ``primary``: ``key`` is the table's primary key; else it is what the mapping says, which no column of ours follows.
+    Raises DumpRefused if the table had another key then, or the log did not bring it.
+    """
+    assert span is not None
+    store = runtime.store
+    found: dict[tuple[str, ...], None] = {}
+    names = [stored_name(name) for name in key.names]
+    for batch in store.batches():
+        manifest = manifest_of(runtime, store, batch)
+        if (
+            manifest is None
+            or manifest.last_commit_time_us < span.since_us
+            or manifest.first_commit_time_us >= span.until_us
+        ):
+            continue
+        for file in manifest.files:
+            if file.table_id != table or not file.inserts + file.updates + file.deletes:
+                continue
+            if tuple(file.primary_key) != (key.names if primary else ()):
+                raise DumpRefused(
+                    f"batch {batch} holds {table} with another primary key: {', '.join(file.primary_key) or 'none'}",
+                    where=file.path,
+                    hint="copy the table whole, or ask for a span of time behind that batch",
+                )
+            rows = read_file(store, file, columns=[*names, "_commit_ts", "_op", *([] if primary else ["_before"])])
+            moments = rows["_commit_ts"].cast(pa.int64())
+            inside = pc.and_(pc.greater_equal(moments, span.since_us), pc.less(moments, span.until_us))
+            rows = rows.filter(pc.and_(inside, pc.not_equal(rows["_op"], "r")))
+            for part in (rows, *([] if primary else [_as_they_were(rows, names)])):
+                if part.num_rows:
+                    once = distinct(part.select(names))
+                    if any(column.null_count for column in once.columns):
+                        raise DumpRefused(
+                            f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
+                            where=file.path,
+                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source for those to come",
+                        )
+                    found.update(dict.fromkeys(key_literals(key.columns, once)))
+    return list(found)
+
+
+def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows that were updated, as they were before."""
+    before = rows["_before"].combine_chunks()
+    struct = before.filter(pc.is_valid(before))
+    return pa.table({name: member(struct, name) for name in names})
+
+
+def write_keys(store: SegmentStore, path: str, keys: Sequence[tuple[str, ...]]) -> None:
+    """Store a list of keys."""
+    columns = list(zip(*keys, strict=True)) if keys else []
+    table = pa.table([pa.array(c, pa.string()) for c in columns], names=[str(i) for i in range(len(columns))])
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    store.write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def stored_keys(store: SegmentStore, path: str, start: int, stop: int) -> Iterator[list[tuple[str, ...]]]:
+    """The keys ``start`` to ``stop`` of a stored list, in pieces for one select each."""
+    table = pq.ParquetFile(pa.BufferReader(store.read_bytes(path)), page_checksum_verification=True).read()
+    table = table.slice(start, stop - start)
+    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    for at in range(0, len(rows), KEYS_A_SELECT):
+        yield rows[at : at + KEYS_A_SELECT]

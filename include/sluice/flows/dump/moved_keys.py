@@ -1,0 +1,120 @@
+"""Rows that moved past a copy, of which the log brought only what changed (``binlog_row_image`` MINIMAL or NOBLOB).
+
+A row that leaves a range that is not read yet, for one that has been read, is in no chunk. Where the log brings whole rows, it comes from there.
+Else its other columns come neither with a chunk nor with the log, and the target, which waits for the copy of the row, has nothing to complete it
+with. So the drain notes the keys of such rows, and a dump of those keys brings each as it is by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.dump.keys import key_literals
+from sluice.flows.dump.key_lists import write_keys
+from sluice.merge.presence import masks
+from sluice.model.batches import Op
+from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
+from sluice.model.tables import TableId, TableSchema, member, stored_name
+from sluice.segments.manifest import SegmentFile
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+
+_log = structlog.get_logger()
+
+
+def dump_moved(
+    state: PipelineState,
+    store: SegmentStore,
+    files: Sequence[SegmentFile],
+    partial: Mapping[tuple[TableId, str], TableSchema],
+    *,
+    batch: int,
+    epoch: int,
+) -> list[str]:
+    """Record a dump of the keys of such rows in a batch, for each dump that is not over. Before the batch is committed: whoever drains it again
+    under another epoch records one of his own, and the other does no harm.
+
+    Args:
+        partial: definitions of rows of the batch of which the log brought a part, by table and version.
+
+    Returns: the ids of the dumps.
+    """
+    changed = [f for f in files if f.updates and (f.table_id, f.schema_version) in partial]
+    made: list[str] = []
+    for dump in state.dumps.active() if changed else ():
+        id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(made)}"
+        requests: list[TableRequest] = []
+        for ordinal, request in enumerate(dump.tables):
+            mine = [f for f in changed if f.table_id == request.table]
+            if not mine or request.keyless or _is_over(state, dump, ordinal, request):
+                continue
+            keys = _moved_keys(store, mine, partial, request)
+            if keys:
+                path = f"dumps/{id_}/keys-{len(requests):04d}.parquet"
+                write_keys(store, path, keys)
+                requests.append(
+                    TableRequest(request.table, key_file=path, estimate=len(keys), identity=request.identity)
+                )
+        if requests:
+            now = int(time.time() * 1000)
+            again = Dump(
+                id_, tuple(requests), dump.targets, tuning=dump.tuning, marking=dump.marking, reason=MOVED, by=dump.by, created_ms=now,
+                note=f"rows that moved while dump {dump.id} read their tables, and of which the log brought a part",
+            )  # fmt: skip
+            state.dumps.create(again)
+            made.append(id_)
+            _log.info("dump_recorded", dump=id_, tables=len(requests), reason=MOVED, of=dump.id)
+    return made
+
+
+def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableRequest) -> bool:
+    """True if every row of the table is placed, or none of a whole table is read yet: then a chunk that is to come has the row where it is now."""
+    plan = state.dumps.planned(dump.id, ordinal)
+    whole = not (request.key_file or request.where or request.lower or request.upper)
+    if whole and replace(plan, version=-1) == TablePlanned():
+        return True
+    return plan.exhausted and not any(chunk.id.table == ordinal for chunk in state.dumps.chunks(dump.id))
+
+
+def _moved_keys(
+    store: SegmentStore,
+    files: Iterable[SegmentFile],
+    partial: Mapping[tuple[TableId, str], TableSchema],
+    request: TableRequest,
+) -> list[tuple[str, ...]]:
+    """Literals of the keys under which the rows are now. Along another index than the key every update may move a row."""
+    found: dict[tuple[str, ...], None] = {}
+    every = bool(request.index or request.identity)
+    for file in files:
+        if file.moved_partially or every:
+            schema = partial[file.table_id, file.schema_version]
+            key = request.identity or schema.primary_key
+            rows = read_file(store, file, columns=[*map(stored_name, key), "_op", "_present", "_before"], verify=False)
+            columns = [next(c for c in schema.columns if c.name == name) for name in key]
+            found.update(dict.fromkeys(key_literals(columns, _keys_now(rows, schema, key, every=every))))
+    return list(found)
+
+
+def _keys_now(rows: pa.Table, schema: TableSchema, key: Sequence[str], *, every: bool) -> pa.Table:
+    """Keys of updated rows of which the log brought a part; those that changed, or ``every``."""
+    rows = rows.filter(pc.and_(pc.equal(rows["_op"], Op.UPDATE.value), pc.is_valid(rows["_present"])))
+    known, _ = masks(rows["_present"], len(schema.columns))
+    users = [stored_name(c.name) for c in schema.columns]
+    before = rows["_before"].combine_chunks()
+    moved, now = np.full(rows.num_rows, every), {}
+    for name in map(stored_name, key):
+        was, own = member(before, name), rows[name].combine_chunks()
+        now[name] = pc.if_else(pa.array(known[:, users.index(name)]), own, was)
+        moved |= ~pc.fill_null(pc.equal(now[name], was), False).to_numpy(zero_copy_only=False)
+    return pa.table(now).filter(pa.array(moved))
+
+
+__all__ = ["dump_moved"]

@@ -1,0 +1,226 @@
+"""What somebody asks to be dumped, checked, and made into a request a table: which keys, under which condition, about how many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pymysql
+
+from sluice.binlog.connection import ServerInfo, collations, rows_of
+from sluice.binlog.definitions import Definition, read_definition
+from sluice.binlog.resultset import open_reader, text_rows
+from sluice.coordination.state import PipelineState
+from sluice.dump.condition import rendered
+from sluice.dump.keys import among, numbers_of, typed_literal
+from sluice.errors import ConfigError
+from sluice.flows.dump.key_lists import KEYS_A_SELECT, Key, TimeRange, touched_keys, typed_keys, write_keys
+from sluice.flows.dump.reconcile import key_plan
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
+from sluice.model.dumps import TableRequest
+from sluice.model.tables import TableId, quoted
+from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql
+from sluice.targets import open_target
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows somebody asks for.
+
+    Attributes:
+        tables: ``schema.table`` names; none: all captured tables that have a key. targets: names; none: all.
+        where: the user's SQL condition, on one table. lower, upper: first and last key, a text a key column; on one table.
+        keys: keys as text, columns joined by commas; on one table. since, until: ISO 8601 moments: the keys that the log touched between them,
+            as far as segments are retained; the rows dumped are the current ones.
+        index: chunk one table by this index, not by its primary key.
+        replace: rows of the targets in what is asked for, that the source does not have, go.
+    """
+
+    tables: Sequence[str] = ()
+    where: str = ""
+    lower: Sequence[str] = ()
+    upper: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    since: str = ""
+    until: str = ""
+    targets: Sequence[str] = ()
+    index: str = ""
+    replace: bool = False
+
+
+def require_together(asked: Wanted, tables: int) -> None:
+    """Raises ConfigError for a request that contradicts itself."""
+    if (asked.lower or asked.upper or asked.where or asked.keys or asked.index) and tables != 1:
+        raise ConfigError(
+            f"a key range, a list of keys, a condition or an index is for one table, not for {tables}",
+            hint="name the table",
+        )
+    listed = [name for name, given in (("keys", asked.keys), ("a span of time", asked.since or asked.until)) if given]
+    if len(listed) == 2 or (listed and (asked.lower or asked.upper)):
+        raise ConfigError(
+            f"{' and '.join([*listed, 'a key range'][:2])} do not go together", hint="ask for one of them"
+        )
+    if asked.index and listed:
+        raise ConfigError(
+            f"an index and {listed[0]} do not go together",
+            hint="keys are those that tell rows apart; leave the index out",
+        )
+    if asked.replace and (asked.where or asked.index):
+        raise ConfigError(
+            f"rows cannot be replaced {'under a condition' if asked.where else 'by another index than the key'}: what the target holds "
+            "beyond it cannot be told from what the source lost",
+            hint="ask for a key range, or for the whole table",
+        )
+
+
+@dataclass
+class Planner:
+    """From what is asked for to a request a table."""
+
+    runtime: Runtime
+    state: PipelineState
+    connection: Any
+    info: ServerInfo
+    asked: Wanted
+    keyless: set[TableId]
+    id: str
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        self.span = TimeRange.parse(self.asked.since, self.asked.until)
+        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+        self._collations = collations(self.connection)
+
+    def is_keyless(self, table: TableId) -> bool:
+        """True if nothing tells its rows apart, neither a primary key nor the mapping."""
+        return table in self.keyless and not self.routes.route(table).key
+
+    def request(
+        self, ordinal: int, table: TableId, estimate: int, *, replace_rows: bool
+    ) -> tuple[TableRequest, str] | None:
+        """The request, and why its rows are not replaced though somebody asked for that (of all tables). None: nothing of it is wanted.
+
+        Raises ConfigError.
+        """
+        asked = self.asked
+        definition = read_definition(self.connection, table, lambda: self._collations)
+        whole = replace_rows and self.is_keyless(table)
+        identity = self.routes.route(table).key if table in self.keyless else ()
+        where = rendered(asked.where, table, [c.name for c in definition.plan.schema.columns]) if asked.where else ""
+        request = TableRequest(
+            table,
+            where=where,
+            estimate=estimate,
+            index=asked.index,
+            keyless=whole,
+            identity=identity,
+            replace=replace_rows,
+        )
+        if whole and (asked.lower or asked.upper or asked.keys or self.span):
+            raise ConfigError(
+                f"{table} has no primary key: it can only be replaced whole",
+                hint="leave out keys, the key range and the span of time",
+            )
+        if (request.index or identity) and self.info.variables.get("binlog_row_image", "FULL").upper() != "FULL":
+            raise ConfigError(
+                f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not bring whole rows",
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
+            )
+        key = key_of(definition, request)
+        why = self._not_replaceable(definition, key, identity) if replace_rows and not whole else ""
+        if why and asked.tables:
+            raise ConfigError(f"rows of {table} cannot be replaced: {why}")
+        if why:
+            request = replace(request, replace=False)
+        bounds = []
+        for bound in (asked.lower, asked.upper):
+            if len(bound) > len(key.columns):
+                raise ConfigError(
+                    f"{len(bound)} values for the key of {table}, which has {len(key.columns)} columns: {', '.join(key.names)}"
+                    if key.columns
+                    else f"{table} has no index to cut a range by",
+                    hint="a value a key column, the first ones suffice",
+                )
+            bounds.append(tuple(typed_literal(c, text) for c, text in zip(key.columns, bound, strict=False)))
+        low, high = numbers_of(bounds[0]), numbers_of(bounds[1])
+        if low and high and low[: len(high)] > high[: len(low)]:
+            raise ConfigError(
+                f"the key range of {table} begins behind its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
+            )
+        request = replace(request, lower=bounds[0], upper=bounds[1])
+        if asked.where or asked.lower or asked.upper:
+            request = replace(request, estimate=self._estimate(definition, key, request))
+        if not asked.keys and not self.span:
+            return request, why
+        if identity:
+            key = Key(tuple(c for n in identity for c in definition.plan.schema.columns if c.name == n), key.index)
+        if asked.keys:
+            found = typed_keys(key, asked.keys)
+            self._require_taken(request, key, found)
+        else:
+            found = touched_keys(self.runtime, self.state, table, key, self.span, primary=not identity)
+            if not found:
+                return None
+        path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
+        if not self.dry_run:
+            write_keys(self.runtime.store, path, found)
+        return replace(request, key_file=path, estimate=len(found)), why
+
+    def _estimate(self, definition: Definition, key: Key, request: TableRequest) -> int:
+        """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
+        conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
+        any_index = Key(key.columns, "")  # FORCE INDEX would keep the server from looking into it
+        sql = selection_sql(request.table, definition.plan.schema.columns[:1], any_index, *conditions)
+        asked = f"the condition {request.where!r}" if request.where else "the key range"
+        told = self._explained(request.table, sql, asked)
+        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
+        return round(int(rows or 0) * share / 100)
+
+    def _require_taken(self, request: TableRequest, key: Key, keys: Sequence[tuple[str, ...]]) -> None:
+        """Raises ConfigError if the server does not take one of the keys for a value."""
+        for at in range(0, len(keys), KEYS_A_SELECT):
+            sql = selection_sql(
+                request.table, key.columns[:1], Key(key.columns, ""), among(key.names, keys[at : at + KEYS_A_SELECT])
+            )
+            self._explained(request.table, sql, "a key of the list")
+
+    def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
+        """What the optimizer says of a select. Raises ConfigError if the server does not take ``asked``."""
+        with open_reader(self.runtime.source) as reader:
+            try:
+                rows_of(reader, f"USE {quoted(table.schema)}")
+                words = "EXPLAIN" if self.info.is_mariadb else "EXPLAIN FORMAT=TRADITIONAL"
+                return text_rows(reader, f"{words} {sql}")[0]
+            except pymysql.err.MySQLError as error:
+                code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+                if code == 0 or 2000 <= code < 3000:
+                    raise  # the connection, not the condition
+                raise ConfigError(
+                    f"the source does not take {asked} on {table}: {error.args[-1]}",
+                    hint="write what may stand behind WHERE in a select of this one table, and keys as the server prints them",
+                ) from error
+
+    def _not_replaceable(self, definition: Definition, key: Key, identity: tuple[str, ...]) -> str:
+        """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""
+        schema = definition.plan.schema
+        if identity:
+            return "its key is one by the mapping only; give it a primary key at the source"
+        if definition.indexes[key.index].prefix:
+            return "its key is a prefix of a column"
+        plan = key_plan(
+            schema.table, schema.arrow_schema, key.names, self.routes.route(schema.table), self.info.flavour
+        )
+        for config in self.runtime.pipeline.targets:
+            if self.asked.targets and config.name not in self.asked.targets:
+                continue
+            target = open_target(config, self.runtime.resolver, self.runtime.name)
+            why = (
+                target.replaceable(plan)[1]
+                if target.capabilities.replaces
+                else f"a target of type {config.type} cannot"
+            )
+            if why:
+                return f"target {config.name}: {why}"
+        return ""

@@ -1,0 +1,248 @@
+"""How far dumps are, and what people do to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, OutOfOrder, SluiceError
+from sluice.flows.dump.start import sensible
+from sluice.flows.dump.worker import settle
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import ChunkId, ChunkState, Dump, DumpState, Tuning
+
+RECENT = 10
+"""Of so many dumps, the newest, those that ended are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """One table of a dump.
+
+    Attributes:
+        rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
+        estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None: not known.
+            Both are of no meaning while nobody reads the table: 0 and None.
+        state: waiting, reading, no reader, done; paused or cancelled where it was not done.
+    """
+
+    table: str
+    state: str
+    rows: int
+    overtaken: int
+    waiting: int
+    estimate: int
+    chunks: int
+    rate: float
+    remaining_s: float | None
+
+    @property
+    def share(self) -> float:
+        """0 to 1; 1 only when it is done."""
+        if self.state == "done":
+            return 1.0
+        return min((self.rows + self.overtaken) / self.estimate, 0.99) if self.estimate else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpView:
+    """One dump.
+
+    Attributes:
+        held: what a worker waits for, ``""`` for nothing.
+        no_reader_since_ms: something is left to read and nobody reads it, since then (milliseconds since 1970); 0: somebody does, or need not.
+        no_reader_why: what the last reader said when it stopped, ``""`` for nothing.
+    """
+
+    id: str
+    state: str
+    reason: str
+    by: str
+    targets: tuple[str, ...]
+    marking: str
+    tuning: Tuning
+    created_ms: int
+    ended_ms: int
+    workers: int
+    note: str
+    tables: tuple[TableView, ...]
+    held: str = ""
+    no_reader_since_ms: int = 0
+    no_reader_why: str = ""
+
+    @property
+    def no_reader(self) -> str:
+        """Since when nobody reads it, and why, in words; ``""`` if somebody does, or need not."""
+        if not self.no_reader_since_ms:
+            return ""
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.no_reader_since_ms / 1000))
+        return f"no reader since {since} UTC" + (f" ({self.no_reader_why})" if self.no_reader_why else "")
+
+    @property
+    def rows(self) -> int:
+        """Rows placed, over all tables."""
+        return sum(t.rows for t in self.tables)
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, over all tables."""
+        return sum(t.rate for t in self.tables if t.state != "done")
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["rows"] = self.rows
+        for table, view in zip(data["tables"], self.tables, strict=True):
+            table["share"] = round(view.share, 4)
+        return data
+
+
+def view(state: PipelineState, dump: Dump) -> DumpView:
+    """How far a dump is now."""
+    dumps = state.dumps
+    readers = dumps.readers(dump.id)
+    chunks = dumps.chunks(dump.id)
+    working = dumps.working(dump.id)
+    goes = dump.state in {DumpState.RUNNING, DumpState.PAUSED}
+    tables = []
+    asks_for_a_reader, last_ms = False, dump.created_ms
+    for ordinal, request in enumerate(dump.tables):
+        plan, placed = dumps.planned(dump.id, ordinal), dumps.placed(dump.id, ordinal)
+        mine = [c for c in chunks if c.id.table == ordinal]
+        waiting = sum(c.rows for c in mine if c.state in {ChunkState.STORED, ChunkState.MARKED})
+        left_to_read = goes and (not plan.exhausted or any(c.state is not ChunkState.MARKED for c in mine))
+        is_read = any(tables_ is None or ordinal in tables_ for tables_ in readers) or any(
+            ChunkId.of(dump.id, name).table == ordinal for name in working
+        )
+        asks_for_a_reader |= left_to_read
+        last_ms = max(last_ms, placed.last_ms)
+        word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
+        if word != "done" and dump.state is not DumpState.RUNNING:
+            word = dump.state.value
+        elif left_to_read and not is_read and (plan.chunks or not (readers or working)):
+            word = "no reader"
+        seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
+        rate = (placed.rows + placed.overtaken) / seconds if placed.rows + placed.overtaken else 0.0
+        left = request.estimate - placed.rows - placed.overtaken
+        remaining = None if word not in {"reading", "done"} or left <= 0 or not rate else left / rate
+        remaining = 0.0 if word == "done" else remaining
+        tables.append(
+            TableView(
+                str(request.table),
+                word,
+                placed.rows,
+                placed.overtaken,
+                waiting,
+                request.estimate,
+                placed.chunks,
+                0.0 if word == "no reader" else round(rate, 1),
+                None if remaining is None else round(remaining, 1),
+            )
+        )
+    since_ms, why = 0, ""
+    if asks_for_a_reader and not readers and not working:
+        said_ms, why = dumps.last_read(dump.id)
+        since_ms = said_ms or last_ms
+    return DumpView(
+        dump.id,
+        dump.state.value,
+        dump.reason,
+        dump.by,
+        dump.targets,
+        dump.marking.value,
+        dump.tuning,
+        dump.created_ms,
+        dump.ended_ms,
+        len(working),
+        dump.note,
+        tuple(tables),
+        dumps.held(dump.id) if dump.state is DumpState.RUNNING else "",
+        since_ms,
+        why,
+    )
+
+
+def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpView]:
+    """Dumps that run or are paused, and those that ended lately; oldest first. For pages that ask again and again."""
+    border = int((time.time() - ended_within_s) * 1000)
+    found = [state.dumps.get(name) for name in state.dumps.ids()[-RECENT:]]
+    known = {d.id: d for d in found if d and (not d.ended_ms or d.ended_ms >= border)}
+    known |= {d.id: d for d in state.dumps.active()}
+    return [view(state, dump) for dump in sorted(known.values(), key=lambda d: (d.created_ms, d.id))]
+
+
+def views(runtime: Runtime) -> list[DumpView]:
+    """All dumps, oldest first."""
+    with runtime.state() as state:
+        found = [settle(state, name) for name in state.dumps.ids()]
+        return [view(state, dump) for dump in found]
+
+
+def one_view(runtime: Runtime, dump: str) -> DumpView:
+    """One dump. Raises ConfigError if there is none."""
+    with runtime.state() as state:
+        return view(state, settle(state, newest(state, dump)))
+
+
+def newest(state: PipelineState, dump: str) -> str:
+    """``dump``, or the newest one that is not done for an empty name, else the newest of all. Raises ConfigError if there is none."""
+    if dump:
+        return state.dumps.require(dump).id
+    active = state.dumps.active()
+    ids = [d.id for d in active] or state.dumps.ids()
+    if not ids:
+        raise ConfigError("there is no dump", hint="`sluice dump start PIPELINE` begins one")
+    return ids[-1]
+
+
+def change(runtime: Runtime, dump: str, *, by: str, what: str, to: Callable[[Dump], Dump]) -> DumpView:
+    """Change what people want of a dump, and note it. Raises OutOfOrder for one that has ended."""
+    with runtime.state() as state:
+        name = newest(state, dump)
+        while True:
+            now = state.dumps.require(name)
+            if now.state in {DumpState.DONE, DumpState.CANCELLED}:
+                raise OutOfOrder(f"dump {name} is {now.state.value}", where=f"pipeline {runtime.name}")
+            if state.dumps.update(to(now)):
+                break
+        state.audit(by=by, what=f"dump {what}", details={"dump": name})
+        return view(state, state.dumps.require(name))
+
+
+def pause(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """Chunks under way end; no new one begins until :func:`resume`, whatever dies in between."""
+    return change(runtime, dump, by=by, what="pause", to=lambda d: d.to_state(DumpState.PAUSED))
+
+
+def resume(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """Go on after the last finished chunk."""
+    return change(runtime, dump, by=by, what="resume", to=lambda d: d.to_state(DumpState.RUNNING))
+
+
+def cancel(runtime: Runtime, dump: str, *, by: str) -> DumpView:
+    """End it: rows that are placed stay, chunks that are not are forgotten."""
+    done = change(
+        runtime,
+        dump,
+        by=by,
+        what="cancel",
+        to=lambda d: d.to_state(DumpState.CANCELLED, ended_ms=int(time.time() * 1000)),
+    )
+    with runtime.state() as state:
+        for chunk in state.dumps.chunks(done.id):
+            state.dumps.drop(chunk)
+            if chunk.path:
+                with suppress(SluiceError):
+                    runtime.store.delete(chunk.path)
+    return done
+
+
+def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
+    """Change chunk size, delay, parallelism or limits while it runs. Raises ConfigError for a number that makes no sense."""
+    wanted = sensible(changes)
+    if not wanted:
+        raise ConfigError("nothing to change", hint="say e.g. --chunk-rows 10000, --delay-ms 100 or --parallelism 4")
+    return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **wanted)))

@@ -1,0 +1,179 @@
+"""Replacing: what a target holds in a stretch of a table and the source does not, goes. The drain notes the stretch, the load clears it.
+
+Why it is right. A chunk holds every row that the source had in its range at one moment between its two marks. A key of the range that is
+neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch it is placed in, was absent all that while,
+and is absent at the end of that batch: if a target has it, the log that removed it never came. Keys that the log did change are right without
+us. So the keys of the chunk and the changed ones are kept, the others go, before the batch's own rows are written and under the same fence;
+and a repeat of the batch finds the same keys kept.
+
+It means the whole range, so that a condition excludes it; and that target keys are source keys: one source table a target table, no rule on
+it, and key columns that both sides sort alike. A table without a key comes in one piece: all of it goes, and comes anew in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from sluice.config.pipeline import DdlKind, DdlPolicy, Event
+from sluice.errors import MappingError, SegmentError
+from sluice.flows.dump.key_lists import stored_keys
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.model.tables import TableId, TableSchema, distinct, stored_name
+from sluice.rules import RuleSet
+from sluice.segments.changeset import columns_of
+from sluice.segments.manifest import ReplaceRecord
+from sluice.segments.store import SegmentStore
+from sluice.targets import PlannedColumn, PlannedTable, Replacement, Target, TargetTable
+
+_log = structlog.get_logger()
+
+
+def why_not(
+    runtime: Runtime, tables: Iterable[TableId], captured: Iterable[TableId], keyless: Iterable[TableId]
+) -> dict[TableId, str]:
+    """Tables of which rows cannot be replaced, as far as the pipeline's file and rules tell; with the reason."""
+    routes = Routes.compile(runtime.pipeline.mapping)
+    rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+    ways: dict[TableId, set[TableId]] = {}
+    for table in captured:
+        ways.setdefault(routes.route(table).target, set()).add(table)
+    whole, found = set(keyless), {}
+    for table in tables:
+        route = routes.route(table)
+        sharing = ways.get(route.target, set()) - {table}
+        if not {Event.DELETE, Event.INSERT} <= set(runtime.pipeline.capture.events):
+            found[table] = "the pipeline does not capture deletes and inserts: the targets hold other rows on purpose"
+        elif sharing or route.shared:
+            found[table] = f"{route.target} is written from other source tables, too"
+        elif table not in whole and rules.matching(table).rules:
+            found[table] = "rules apply to it, and only they know which rows of the target come from which key"
+        elif any(str(table) in rule.config.emits for rule in rules):
+            found[table] = "rules send rows of other tables to it"
+    return found
+
+
+# -- the drain's side ---------------------------------------------------------------------------------------------------
+
+
+def write_kept(
+    store: SegmentStore, path: str, schema: TableSchema, key: Sequence[str], keys: Sequence[pa.Table]
+) -> None:
+    """Store the keys that stay: columns of the key alone, as segments have them, each key once."""
+    layout = schema.arrow_schema
+    names = [stored_name(name) for name in key]
+    fields = pa.schema([layout.field(name) for name in names])
+    plain = pa.schema([pa.field(f.name, f.type) for f in fields])
+    every = pa.concat_tables([table.select(names).cast(plain) for table in keys])
+    once = distinct(every) if every.num_rows else every
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(once.columns, schema=fields), sink, compression="zstd", write_page_checksum=True)
+    store.write_bytes(path, sink.getvalue().to_pybytes())
+
+
+# -- the load's side ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacePart:
+    """A stretch on its way to a work unit."""
+
+    record: ReplaceRecord
+    route: TableRoute
+
+    def read(self, store: SegmentStore) -> Replacement:
+        """With its keys, under their names at the target. Raises SegmentError."""
+        record = self.record
+        if not record.key:
+            return Replacement()
+        kept = self.route.apply(_kept(store, record))
+        names = tuple(self.route.target_name(name) or name for name in record.key)
+        listed = None
+        if record.listed:
+            listed = tuple(key for keys in stored_keys(store, record.listed, 0, 2**62) for key in keys)
+        return Replacement(names, record.lower, record.upper, record.after, record.upto, listed, kept)
+
+
+def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
+    try:
+        data = pa.BufferReader(store.read_bytes(record.kept))
+        return pq.ParquetFile(data, page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError) as error:
+        raise SegmentError(
+            f"the keys that a dump keeps cannot be read: {error}",
+            where=record.kept,
+            hint="`sluice segments PIPELINE --verify` looks at every file",
+        ) from error
+
+
+def plan_replaces(
+    runtime: Runtime, target: Target, name: str, records: Sequence[ReplaceRecord]
+) -> tuple[dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]], dict[str, str]]:
+    """The stretches to clear by target table; and by dump, why one that nobody asked for is left out.
+
+    Raises:
+        MappingError: somebody asked for it, and the target cannot do it any more.
+    """
+    routes = Routes.compile(runtime.pipeline.mapping)
+    found: dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]] = {}
+    left_out: dict[str, str] = {}
+    reasons: dict[TableId, tuple[TargetTable | None, str]] = {}
+    others = target.others() if any(record.optional for record in records) else ()
+    for record in records:
+        route = routes.route(record.table_id)
+        if record.table_id not in reasons:
+            reasons[record.table_id] = target.replaceable(planned(runtime.store, record, route))
+        table, why = reasons[record.table_id]
+        if record.optional and not why:
+            why = _kept_on_purpose(runtime, name, others)
+        if why and record.optional:
+            left_out[record.dump] = why
+            continue
+        if table is None or why:
+            raise MappingError(
+                f"dump {record.dump} is to remove rows from {route.target} that {record.table_id} does not have: {why}",
+                where=f"target {name}",
+                hint="mend the target's table; the batch is tried again",
+            )
+        known = found.get(route.target, (table, ()))[1]
+        found[route.target] = (table, (*known, ReplacePart(record, route)))
+    return found, left_out
+
+
+def _kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
+    """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed unasked."""
+    if others:
+        return f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"
+    ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE
+    if ignores or Event.DDL not in runtime.pipeline.capture.events:
+        return f"target {name} does not follow TRUNCATE, and may keep rows for that"
+    return ""
+
+
+def planned(store: SegmentStore, record: ReplaceRecord, route: TableRoute) -> PlannedTable:
+    """The key of a stretch, as a target compares it with its own. Raises SegmentError."""
+    return key_plan(
+        record.table_id, _kept(store, record).schema if record.key else pa.schema([]), record.key, route, record.flavour
+    )
+
+
+def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: TableRoute, flavour: str) -> PlannedTable:
+    """The columns ``key`` of a stored schema, named and numbered for the target; none: the whole table."""
+    ordinals = {(route.target_name(name) or name): number for number, name in enumerate(key, 1)}
+    wanted = pa.schema([schema.field(stored_name(name)) for name in key])
+    columns = columns_of(route.apply(wanted.empty_table()).schema) if key else ()
+    return PlannedTable(
+        route.target,
+        table,
+        tuple(
+            PlannedColumn(c.name, c.type, ordinals[c.name], c.generated, c.charset, c.collation, c.arrow_type)
+            for c in columns
+        ),
+        flavour=flavour,
+    )

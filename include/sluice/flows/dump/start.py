@@ -1,0 +1,279 @@
+"""From what somebody asks for to a dump: which tables, which keys, how many rows, for whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+import structlog
+
+from sluice.binlog.connection import ServerInfo, open_connection, rows_of, server_info
+from sluice.binlog.selection import Selection
+from sluice.config.loading import meant
+from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.dump.planner import Planner, Wanted, require_together
+from sluice.flows.dump.reconcile import why_not
+from sluice.flows.runtime import Runtime, attempt_id
+from sluice.mapping import Mapping as Routes
+from sluice.model.dumps import Dump, TableRequest, Tuning
+from sluice.model.tables import TableId
+from sluice.sources.mysql.snapshot.watermarks import choose_marking
+
+_log = structlog.get_logger()
+
+_TABLES = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
+    "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
+)
+TABLES_A_SELECT = 500
+_KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
+    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
+    "HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
+    "AND SUM(NULLABLE = 'YES' OR SUB_PART IS NOT NULL OR COLUMN_NAME IS NULL) = 0)"
+    ") s ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME "
+    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.INDEX_NAME IS NULL"
+)
+
+
+def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
+    """The tables there are that the pipeline captures, with the server's guess of their rows."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    found = {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLES)}
+    return {table: rows for table, rows in found.items() if selection.wants(table)}
+
+
+def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
+    """The server's guess of their rows now. In :func:`captured_tables` it may be a day old: MySQL remembers what information_schema said."""
+    with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
+        rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
+    found: dict[TableId, int] = {}
+    for at in range(0, len(tables), TABLES_A_SELECT):
+        names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
+        pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
+        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"  # noqa: S608
+        found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
+    return found
+
+
+def keyless_tables(connection: Any) -> set[TableId]:
+    """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
+    return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}
+
+
+def tuning_of(pipeline: PipelineConfig) -> Tuning:
+    """What the pipeline's file says."""
+    config = pipeline.dump
+    return Tuning(
+        chunk_rows=config.chunk_rows,
+        delay_ms=int(config.delay.total_seconds() * 1000),
+        parallelism=config.parallelism,
+        max_rows_per_second=config.max_rows_per_second,
+        max_threads_running=config.max_threads_running,
+        max_replica_lag_s=config.max_replica_lag.total_seconds(),
+    )
+
+
+def new_id() -> str:
+    """An id that sorts by time."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{attempt_id()[:6]}"
+
+
+def tuned(pipeline: PipelineConfig, **changes: Any) -> Tuning:
+    """What the pipeline's file says, but for what ``changes`` say (None: as the file says). Raises ConfigError for nonsense."""
+    return replace(tuning_of(pipeline), **sensible(changes))
+
+
+_LIMITS = {
+    "chunk_rows": (1, 5_000_000),
+    "parallelism": (1, 64),
+    "delay_ms": (0, 86_400_000),
+    "max_rows_per_second": (0, MAX_COUNT),
+    "max_threads_running": (0, 1_000_000),
+    "max_replica_lag_s": (0, MAX_SPAN.total_seconds()),
+}
+
+
+def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``changes`` to a tuning that are given (not None). Raises ConfigError for one that is no number within its limits."""
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    for name, value in wanted.items():
+        low, high = _LIMITS[name]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or (name != "max_replica_lag_s" and value != int(value)):
+            raise ConfigError(f"{name} cannot be {value!r}", hint=f"from {low} to {high:,.0f}")
+    return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted.items()}
+
+
+def new_dump(
+    runtime: Runtime,
+    state: PipelineState,
+    connection: Any,
+    info: ServerInfo,
+    tables: Sequence[TableId] | dict[TableId, int] | Sequence[TableRequest],
+    *,
+    id_: str = "",
+    reason: str,
+    targets: tuple[str, ...] = (),
+    tuning: Tuning | None = None,
+    by: str = "",
+    note: str = "",
+    from_nothing: bool = False,
+    replace_rows: bool = False,
+) -> Dump:
+    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked.
+
+    ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. ``replace_rows``: what the targets hold
+    and the source does not, goes, where that can be told. A table without a key needs one of the two. The source is asked only about tables that
+    are no requests yet.
+    """
+    routes = Routes.compile(runtime.pipeline.mapping)
+    wanted = [t for t in tables if not isinstance(t, TableRequest)]
+    keyless = keyless_tables(connection) if wanted else set()
+    rows = estimates(connection, wanted)
+    reasons = why_not(runtime, wanted, captured_tables(runtime, connection), keyless) if replace_rows and wanted else {}
+    requests = tuple(
+        t
+        if isinstance(t, TableRequest)
+        else TableRequest(
+            t,
+            estimate=rows.get(t, 0),
+            keyless=t in keyless and not routes.route(t).key,
+            identity=routes.route(t).key if t in keyless else (),
+            replace=replace_rows and t not in reasons and not (t in keyless and routes.route(t).key),
+        )
+        for t in tables
+    )
+    notes = [note] if note else []
+    if not from_nothing:
+        left = [str(r.table) for r in requests if r.keyless and not r.replace]
+        requests = tuple(r for r in requests if not r.keyless or r.replace)
+        if left:
+            notes.append(f"not copied, for they have no primary key: {', '.join(left)}")
+            _log.warning("dump_leaves_out", pipeline=runtime.name, tables=left, why="no primary key")
+    stay = [f"{t} ({why})" for t, why in reasons.items() if any(r.table == t for r in requests)]
+    if stay:
+        notes.append(f"rows that the source no longer has may stay in {', '.join(stay)}")
+        _log.warning("dump_replaces_not", pipeline=runtime.name, tables=stay)
+    marking = choose_marking(connection, runtime.pipeline, runtime.source, mariadb=info.is_mariadb)
+    dump = Dump(
+        id=id_ or new_id(),
+        tables=requests,
+        targets=targets,
+        tuning=tuning or tuning_of(runtime.pipeline),
+        marking=marking,
+        reason=reason,
+        note="; ".join(notes),
+        by=by or owner_label(),
+        created_ms=int(time.time() * 1000),
+    )
+    made = state.dumps.create(dump)
+    _log.info(
+        "dump_recorded",
+        pipeline=runtime.name,
+        dump=made.id,
+        tables=len(made.tables),
+        reason=reason,
+        marks=marking.value,
+    )
+    return made
+
+
+def start(
+    runtime: Runtime,
+    *,
+    tuning: Tuning | None = None,
+    by: str = "",
+    reason: str = "asked for",
+    dry_run: bool = False,
+    id_: str = "",
+    **wanted: Any,
+) -> Dump:
+    """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`Wanted`.
+
+    Args:
+        dry_run: only say what it would be: the dump returned is not recorded.
+
+    Raises:
+        ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown; the pieces asked for
+            do not go together.
+    """
+    asked = Wanted(**wanted)
+    for name in asked.targets:
+        runtime.pipeline.target(name)
+    with runtime.state() as state, open_connection(runtime.source) as connection:
+        info = server_info(connection)
+        captured = captured_tables(runtime, connection)
+        tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
+        require_together(asked, len(tables))
+        keyless = keyless_tables(connection)
+        reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
+        rows = estimates(connection, tables)
+        plan = Planner(runtime, state, connection, info, asked, keyless, id_ or new_id(), dry_run)
+        requests, left, stay = [], [], []
+        for ordinal, table in enumerate(tables):
+            why = reasons.get(table, "")
+            if asked.tables and why:
+                raise ConfigError(f"rows of {table} cannot be replaced: {why}")
+            if not asked.tables and plan.is_keyless(table) and (why or not asked.replace):
+                left.append(f"{table} ({why or 'no primary key'})")
+                continue
+            request, why = plan.request(ordinal, table, rows.get(table, 0), replace_rows=asked.replace and not why) or (
+                None,
+                why,
+            )
+            if request is not None:
+                requests.append(request)
+                stay += [f"{table} ({why})"] if why else []
+        notes = [f"not copied: {', '.join(left)}"] if left else []
+        notes += [f"rows that the source no longer has may stay in {', '.join(stay)}"] if stay else []
+        note = "; ".join(notes)
+        if left and not requests and not plan.span:
+            raise ConfigError(
+                f"nothing to copy; {note}",
+                hint="`replace` copies a table without a key in one piece, and removes what it held",
+            )
+        if dry_run:
+            return Dump(
+                "dry-run",
+                tuple(requests),
+                tuple(asked.targets),
+                tuning=tuning or tuning_of(runtime.pipeline),
+                reason=reason,
+                note=note,
+            )
+        dump = new_dump(
+            runtime,
+            state,
+            connection,
+            info,
+            requests,
+            id_=plan.id,
+            reason=reason,
+            targets=tuple(asked.targets),
+            tuning=tuning,
+            by=by,
+            note=note,
+        )
+        details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
+        state.audit(
+            by=by or owner_label(), what="dump", details={**details, "replace": True} if asked.replace else details
+        )
+        return dump
+
+
+def _named(captured: dict[TableId, int], name: str) -> TableId:
+    for table in captured:
+        if str(table) == name:
+            return table
+    raise ConfigError(
+        f"table {name!r} is not captured, or the source does not have it{meant(name, map(str, captured))}",
+        hint=f"captured are: {', '.join(map(str, list(captured)[:20])) or 'none'}",
+    )

@@ -1,0 +1,36 @@
+"""The captured tables there are, kept in the store by the drain: forms that offer them need not ask the source."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from pyarrow import fs
+
+from sluice.errors import SluiceError
+from sluice.flows.dump.start import captured_tables
+from sluice.flows.runtime import Runtime
+
+PATH = "captured-tables.json"
+FRESH_S = 60.0
+
+
+def remember_captured(runtime: Runtime, connection: Any) -> None:
+    """Write the list, if the one there is older than a minute."""
+    store = runtime.store
+    info = store.filesystem.get_file_info(store.full_path(PATH))
+    if info.type != fs.FileType.NotFound and info.mtime is not None and time.time() - info.mtime.timestamp() < FRESH_S:
+        return
+    tables = captured_tables(runtime, connection)
+    store.write_bytes(PATH, json.dumps({str(t): rows for t, rows in tables.items()}, ensure_ascii=False).encode())
+
+
+def known_captured(runtime: Runtime) -> list[str]:
+    """The list as a drain last wrote it; empty where there is none, or where asking for it would be slow (a remote store)."""
+    if not runtime.store_uri.startswith("file://"):
+        return []
+    try:
+        return sorted(json.loads(runtime.store.read_bytes(PATH)))
+    except (SluiceError, ValueError):
+        return []

@@ -1,0 +1,451 @@
+"""dump: read tables of the source in chunks, beside the log. The drain gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
+
+Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead one left is taken over.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pymysql
+import structlog
+
+from sluice.binlog.connection import collations, open_connection, rows_of
+from sluice.binlog.definitions import Definition, read_definition
+from sluice.binlog.resultset import open_reader, select
+from sluice.coordination.dumps import DumpStates
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.dump.keys import after, among, key_literals, upto
+from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalError
+from sluice.flows.dump.key_lists import stored_keys
+from sluice.flows.dump.throttle import Throttle
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
+from sluice.model.tables import TableId, quoted
+from sluice.segments.chunk_file import chunk_path, write_chunk
+from sluice.sources.mysql.snapshot.chunk_queries import (
+    NULLS,
+    border_sql,
+    has_nulls,
+    key_of,
+    nulls,
+    place_of,
+    range_of,
+    selection_sql,
+)
+from sluice.sources.mysql.snapshot.watermarks import Marker, end_of_log, make_marker, mark_table_of
+
+_log = structlog.get_logger()
+
+WAITING_CHUNKS = 4
+"""Chunks that are read and not placed, besides those being read: more wait until the drain has placed some."""
+
+SAY_EVERY_S = 5.0
+"""How often a process that reads says so: a killed one is missed to this precision."""
+
+LOOK_EVERY_S = 0.05
+PAUSED_LOOK_EVERY_S = 0.5
+NICENESS = 10
+KEYLESS_TRIES = 50
+"""Attempts of one process to read a table without a key in one piece."""
+
+MAY_PASS = {
+    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
+    1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
+}  # fmt: skip
+"""Errors of a server that say nothing of the condition: it stops, is full or busy, or somebody ended the statement."""
+
+TRIES = 6
+"""Attempts of a worker in a row that read nothing, before its error ends the work."""
+
+
+# -- work --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Shared:
+    """What the workers of one process share."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
+    hook: Callable[[str, Chunk], None] | None = None
+    first_attempts: dict[str, int] = field(default_factory=dict)
+    """Of chunks of tables without a key, by name: the attempt that this process began with."""
+
+
+def work(
+    runtime: Runtime,
+    dump_id: str,
+    *,
+    tables: tuple[int, ...] | None = None,
+    stop: threading.Event | None = None,
+    why_stop: str = "",
+    hook: Callable[[str, Chunk], None] | None = None,
+) -> Dump:
+    """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set. As many threads as its parallelism.
+
+    Args:
+        tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was set.
+        hook: told of each step of each chunk (tests).
+
+    Raises:
+        ConfigError: a table is gone. DumpRefused: it has no usable key, or its rows cannot be read under the condition. SourceUnavailable: the
+            source does not answer. The dump goes on where it stood when somebody works on it again.
+    """
+    shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
+    with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
+        threads: list[threading.Thread] = []
+        try:
+            while True:
+                presence.say()
+                dump = state.dumps.require(dump_id)
+                if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
+                    break
+                if stop is not None and stop.is_set():
+                    presence.leave(why_stop)  # before the chunks under way end: who set it may not wait for long
+                    break
+                if is_placed(state.dumps, dump, tables):
+                    break
+                threads = [t for t in threads if t.is_alive()]
+                if not _unread(state.dumps, dump, tables):
+                    shared.stop.wait(LOOK_EVERY_S)
+                    continue
+                while len(threads) < dump.tuning.parallelism:
+                    number = len(threads)
+                    thread = threading.Thread(
+                        target=_worker,
+                        args=(runtime, dump_id, tables, number, shared),
+                        name=f"dump-{number}",
+                        daemon=True,
+                    )
+                    thread.start()
+                    threads.append(thread)
+                shared.stop.wait(LOOK_EVERY_S * 2)
+        finally:  # also when ZooKeeper is gone: no thread goes on behind its caller's back
+            shared.stop.set()
+            for thread in threads:
+                thread.join()
+        if shared.errors:
+            error = shared.errors[0]
+            if isinstance(error, TerminalError):
+                with suppress(SluiceError):
+                    state.dumps.add_note(dump_id, f"work stopped: {error.message}")
+            raise error
+        return settle(state, dump_id)
+
+
+class _Presence:
+    """Others see that this process reads, since when nobody does, and why it stopped."""
+
+    def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
+        self._dumps, self._dump, self._tables = dumps, dump, tables
+        self._name = ""
+        self._said = 0.0
+
+    def __enter__(self) -> _Presence:
+        self._name = self._dumps.join(self._dump, self._tables)
+        self._said = time.monotonic()
+        return self
+
+    def say(self) -> None:
+        if time.monotonic() - self._said >= SAY_EVERY_S:
+            self._dumps.still_reads(self._dump)
+            self._said = time.monotonic()
+
+    def leave(self, why: str) -> None:
+        if self._name:
+            self._dumps.leave(self._dump, self._name, why)
+            self._name = ""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with suppress(SluiceError):  # ZooKeeper is gone, and the ephemeral node with it
+            self.leave(error.message if isinstance(error, SluiceError) else "")
+
+
+def settle(state: PipelineState, dump_id: str) -> Dump:
+    """Note that a dump is done, if it is."""
+    while True:
+        dump = state.dumps.require(dump_id)
+        if dump.state is not DumpState.RUNNING or not is_placed(state.dumps, dump, None):
+            return dump
+        done = state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=int(time.time() * 1000)))
+        if done:
+            _log.info("dump_done", dump=dump_id)
+            return done
+
+
+def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """True if every chunk of these tables is placed."""
+    wanted = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+        return False
+    return not any(chunk.id.table in wanted for chunk in dumps.chunks(dump.id))
+
+
+def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """True if something is left to read."""
+    wanted = range(len(dump.tables)) if tables is None else tables
+    if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
+        return True
+    return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted)
+
+
+def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:
+    failed = 0
+    with suppress(OSError, AttributeError):  # the log comes first where processors are scarce
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    while not shared.stop.is_set():
+        worker = None
+        try:
+            with ExitStack() as stack:
+                own = replace(runtime, _state=None)
+                state = stack.enter_context(own.state())
+                worker = _Worker(own, state, dump_id, tables, number, shared, stack)
+                worker.run()
+                return
+        except RetryableError as error:
+            failed = 1 if worker is not None and worker.read else failed + 1
+            if failed >= TRIES:
+                shared.errors.append(error)
+                shared.stop.set()
+            _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
+            shared.stop.wait(min(0.2 * 2**failed, 5.0))
+        except BaseException as error:  # handed to the caller of work()
+            shared.errors.append(error)
+            shared.stop.set()
+
+
+class _Worker:
+    """One thread: its connections, and its way from chunk to chunk."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        state: PipelineState,
+        dump_id: str,
+        tables: tuple[int, ...] | None,
+        number: int,
+        shared: _Shared,
+        stack: ExitStack,
+    ) -> None:
+        self.runtime = runtime
+        self.state = state
+        self.dumps = state.dumps
+        self.dump_id = dump_id
+        self.tables = tables
+        self.number = number
+        self.shared = shared
+        self.store = runtime.store
+        self.plain = stack.enter_context(open_connection(runtime.source))
+        self.reader = stack.enter_context(open_reader(runtime.source))
+        self._collations: dict[int, tuple[str, str]] | None = None
+        dump = self.dumps.require(dump_id)
+        owner = f"{owner_label()}:{number}"
+        self.marker: Marker = make_marker(
+            dump.marking, self.plain, mark_table_of(runtime.pipeline, runtime.source), owner
+        )
+        self.throttle = stack.enter_context(Throttle.open(runtime))
+        self.read = 0
+        self.held = ""
+        self.label = owner.replace("/", "-")
+
+    def _hold(self, why: str) -> None:
+        """Say what is waited for, while it is."""
+        if why != self.held:
+            self.dumps.say_held(self.dump_id, self.label, why)
+            self.held = why
+
+    def run(self) -> None:
+        while not self.shared.stop.is_set():
+            dump = self.dumps.require(self.dump_id)
+            if dump.state in {DumpState.CANCELLED, DumpState.DONE} or self.number >= dump.tuning.parallelism:
+                return
+            if dump.state is DumpState.PAUSED or not self.state.permit().open or self.state.cursor() is None:
+                self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
+                continue
+            chunks = self.dumps.chunks(dump.id)
+            working = set(self.dumps.working(dump.id))
+            waiting = sum(c.state is ChunkState.MARKED for c in chunks)
+            if waiting >= WAITING_CHUNKS + dump.tuning.parallelism or len(working) >= dump.tuning.parallelism:
+                self.shared.stop.wait(LOOK_EVERY_S)
+                continue
+            self._hold(self.throttle.hold(dump.tuning, self.plain))
+            if self.held:
+                self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
+                continue
+            chunk = self._left_behind(chunks, working) or self._next(dump)
+            if chunk is None:
+                if not _unread(self.dumps, dump, self.tables):
+                    return
+                self.shared.stop.wait(LOOK_EVERY_S)
+                continue
+            started = time.monotonic()
+            try:
+                done = self._read(dump, chunk)
+            finally:
+                with suppress(SluiceError):
+                    self.dumps.let_go(chunk)
+            if done is not None:
+                self.read = 0
+                self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))
+
+    def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
+        """A chunk that has to be read again and that nobody reads."""
+        for chunk in chunks:
+            if self.tables is not None and chunk.id.table not in self.tables:
+                continue
+            if chunk.state is not ChunkState.MARKED and chunk.id.name not in working:
+                taken = self.dumps.take_over(chunk)
+                if taken:
+                    return taken
+        return None
+
+    # -- the next range ---------------------------------------------------------------------------------------------------
+    def _next(self, dump: Dump) -> Chunk | None:
+        wanted = range(len(dump.tables)) if self.tables is None else self.tables
+        order = list(wanted)[self.number % max(len(wanted), 1) :] + list(wanted)[: self.number % max(len(wanted), 1)]
+        for ordinal in order:
+            plan = self.dumps.planned(dump.id, ordinal)
+            if plan.exhausted:
+                continue
+            chunk = self._claim(dump, ordinal, plan)
+            if chunk:
+                return chunk
+        return None
+
+    def _claim(self, dump: Dump, ordinal: int, plan: TablePlanned) -> Chunk | None:
+        request = dump.tables[ordinal]
+        if request.key_file:
+            border, last = self._next_keys(dump, request, plan)
+        else:
+            border, last = self._next_border(dump, request, plan)
+        chunk = Chunk(ChunkId(dump.id, ordinal, plan.chunks + 1), after=plan.upto, upto=border)
+        moved = replace(plan, upto=border, chunks=plan.chunks + 1, exhausted=last)
+        return self.dumps.claim(plan, moved, chunk)
+
+    def _next_border(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
+        """The last key of the next chunk (empty: open), and whether it is the last chunk."""
+        definition = self._definition(request.table)
+        key = key_of(definition, request)
+        if not key.columns:
+            return (), True
+        if not plan.chunks and has_nulls(request, key):
+            return NULLS, False
+        low, high = range_of(request, key)
+        behind = after(key.names, place_of(key, plan.upto))
+        sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, behind, nulls(key, False))
+        pieces = list(select(self.reader, sql, key.columns, f"keys of {request.table}"))
+        found = pieces[0] if pieces else None
+        if found is None or not found.num_rows:
+            return (), True
+        return key_literals(key.columns, found)[0], False
+
+    def _next_keys(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
+        done = int(plan.upto[0]) if plan.upto else 0
+        upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
+        return (str(upto_),), upto_ >= request.estimate
+
+    def _definition(self, table: TableId) -> Definition:
+        return read_definition(self.plain, table, self._all_collations)
+
+    def _all_collations(self) -> dict[int, tuple[str, str]]:
+        if self._collations is None:
+            self._collations = collations(self.plain)
+        return self._collations
+
+    # -- one chunk ----------------------------------------------------------------------------------------------------------
+    def _read(self, dump: Dump, chunk: Chunk) -> Chunk | None:
+        """Mark, select, store, mark. None: the chunk is no longer this worker's."""
+        self._tell("claimed", chunk)
+        request = dump.tables[chunk.id.table]
+        tries = chunk.attempt - self.shared.first_attempts.setdefault(chunk.id.name, chunk.attempt)
+        if request.keyless and tries >= KEYLESS_TRIES:
+            raise DumpRefused(
+                f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read it in one piece",
+                hint=f"let the writers pause for as long as a read takes and go on (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
+                f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the table a primary key",
+            )
+        position = end_of_log(self.plain)
+        low = self.marker.low(chunk)
+        self._tell("low", chunk)
+        with self.marker.reading(chunk, self.reader) as exact:
+            definition = self._definition(request.table)
+            schema = definition.plan.schema
+            path = chunk_path(chunk)
+            with self._asked(dump, request):
+                written = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
+        self._tell("selected", chunk)
+        stored = self.dumps.move(
+            chunk,
+            ChunkState.STORED,
+            path=path,
+            rows=written.rows,
+            size_bytes=written.size_bytes,
+            crc32=written.crc32,
+            buckets=written.buckets,
+            low=exact if exact is not None else low,
+            position=position,
+        )
+        if stored is None:
+            return None
+        self._tell("stored", stored)
+        self.marker.high(stored)
+        self._tell("high", stored)
+        marked = self.dumps.move(stored, ChunkState.MARKED, end=end_of_log(self.plain))
+        self._tell("marked", marked or stored)
+        _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=written.rows, size_bytes=written.size_bytes)
+        return marked or stored
+
+    @contextmanager
+    def _asked(self, dump: Dump, request: TableRequest) -> Iterator[None]:
+        """A condition that the server took may still fail on some row. That does not pass by itself."""
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            if not request.where or code in MAY_PASS or not (1000 <= code < 2000 or 3000 <= code < 5000):
+                raise
+            raise DumpRefused(
+                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {error.args[-1]} ({code})",
+                where=f"dump {dump.id}",
+                hint=f"`sluice dump cancel {self.runtime.name} {dump.id}`, then ask for it with a condition that holds for every row",
+            ) from error
+
+    def _rows(self, request: TableRequest, definition: Definition, chunk: Chunk) -> Iterator[pa.Table]:
+        key = key_of(definition, request)
+        columns = definition.plan.schema.columns
+        where = f"({request.where})" if request.where else ""
+        place = f"rows of {request.table}"
+        rows_of(
+            self.reader, f"USE {quoted(request.table.schema)}"
+        )  # the user's condition may name tables without a schema
+        if request.key_file:
+            start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])
+            for keys in stored_keys(self.store, request.key_file, start, stop):
+                names = request.identity or key.names
+                sql = selection_sql(request.table, columns, key, among(names, keys), where)
+                yield from select(self.reader, sql, columns, place)
+            return
+        if chunk.upto == NULLS:
+            yield from select(
+                self.reader, selection_sql(request.table, columns, key, nulls(key, True), where), columns, place
+            )
+            return
+        low, high = range_of(request, key)
+        behind, end = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
+        conditions = (low, high, behind, end, nulls(key, False), where)
+        yield from select(self.reader, selection_sql(request.table, columns, key, *conditions), columns, place)
+
+    def _tell(self, step: str, chunk: Chunk) -> None:
+        if self.shared.hook:
+            self.shared.hook(step, chunk)
+
+
+__all__ = ["is_placed", "settle", "work"]

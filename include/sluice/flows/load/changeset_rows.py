@@ -1,0 +1,155 @@
+"""The rows that a part of a load writes: at once where they are few, else piece by piece, so that its memory does not grow with the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.segments import changeset as stored
+from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_numbers
+from sluice.segments.store import SegmentStore
+from sluice.spark import packing
+
+PIECE_BYTES = 16 * 2**20
+"""Of rows in memory: what is written of a large part before more is read."""
+
+Keys = tuple[int | None, int | None]
+
+
+def is_large(size_bytes: int) -> bool:
+    """True if rows of so many bytes are read piece by piece."""
+    return size_bytes > 2 * PIECE_BYTES
+
+
+def memory_of(size_bytes: int, files: int) -> int:
+    """Bytes that a part takes: a piece, and a row group of each file from which pieces are put together."""
+    if not is_large(size_bytes):
+        return packing.memory_of(size_bytes)
+    return packing.memory_of(2 * PIECE_BYTES) + files * stored.ROW_GROUP_BYTES
+
+
+def reading(
+    store: SegmentStore, files: Sequence[ChangesetFile], keys: Keys | None, *, lean: bool, in_order: bool
+) -> tuple[pa.Table, Callable[[], Iterator[pa.Table]]]:
+    """No rows, with the columns; and what reads the rows in pieces, as often as it is called.
+
+    ``in_order``: those that a rule kept first, in the order of the log. A row that is there at the end came after all kept ones whose key the server
+    holds for equal: while it was there, they could not be.
+    """
+    readers = [ChangesetReader(store, file, lean=lean) for file in files]
+    schema = pa.unify_schemas([reader.schema for reader in readers], promote_options="permissive")
+    if keys is None and not in_order and all(file.key_starts for file in files):
+        keys = (None, None)
+    if keys is not None:
+        return schema.empty_table(), partial(_by_key, readers, keys, schema)
+    if in_order:
+        kept = [reader for reader in readers if reader.file.revived]
+        others = [reader for reader in readers if not reader.file.revived]
+        return schema.empty_table(), partial(_kept_first, kept, others, schema)
+    return schema.empty_table(), partial(_one_by_one, readers, schema)
+
+
+def _one_by_one(readers: Sequence[ChangesetReader], schema: pa.Schema) -> Iterator[pa.Table]:
+    held = _Held(schema)
+    for reader in readers:
+        for group in range(reader.groups):
+            yield from held.add(reader.read(group))
+    yield from held.rest()
+
+
+def _kept_first(
+    kept: Sequence[ChangesetReader], others: Sequence[ChangesetReader], schema: pa.Schema
+) -> Iterator[pa.Table]:
+    tables = list(_one_by_one(kept, schema))
+    if tables:
+        rows = pa.concat_tables(tables)
+        rows = rows.take(pa.array(np.argsort(rows["_seq"].to_numpy(), kind="stable")))
+        for start in range(0, rows.num_rows, packing.UNIT_ROWS):
+            yield rows.slice(start, packing.UNIT_ROWS)
+    yield from _one_by_one(others, schema)
+
+
+def _by_key(readers: Sequence[ChangesetReader], keys: Keys, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Several files that are each in the order of the first key column, as one that is: the target writes its tree from left to right."""
+    low, high = keys
+    inside = [
+        start
+        for reader in readers
+        for start in reader.file.key_starts[:-1]
+        if (low is None or start > low) and (high is None or start < high)
+    ]
+    borders: list[int | None] = [*sorted(set(sorted(inside)[:: max(PIECE_BYTES // stored.ROW_GROUP_BYTES, 1)])), high]
+    cursors = [_Cursor(reader, low, high) for reader in readers]
+    held = _Held(schema, ordered=True)
+    for border in borders:
+        for cursor in cursors:
+            for rows in cursor.below(border):
+                yield from held.add(rows)
+        yield from held.rest()
+
+
+class _Held:
+    """Rows until there are enough of them."""
+
+    def __init__(self, schema: pa.Schema, *, ordered: bool = False) -> None:
+        self._schema, self._ordered = schema, ordered
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+
+    def add(self, rows: pa.Table) -> Iterator[pa.Table]:
+        if rows.num_rows:
+            self._tables.append(rows)
+            self._bytes += rows.nbytes
+        if self._bytes >= 2 * PIECE_BYTES:  # many rows may have one number in the first key column
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.Table]:
+        if self._tables:
+            rows = pa.concat_tables([self._schema.empty_table(), *self._tables], promote_options="permissive")
+            self._tables, self._bytes = [], 0
+            yield _sorted(rows) if self._ordered else rows
+
+
+class _Cursor:
+    """One file from its first row of a range on; holds at most a row group."""
+
+    def __init__(self, reader: ChangesetReader, low: int | None, high: int | None) -> None:
+        self._reader, self._low = reader, low
+        self._groups = reader.file.groups(low, high)
+        self._rows: pa.Table | None = None
+        self._numbers = np.zeros(0, np.int64)
+        self._at = 0
+
+    def below(self, border: int | None) -> Iterator[pa.Table]:
+        """What follows, up to ``border``."""
+        while True:
+            if self._rows is None:
+                if not self._groups or (border is not None and self._starts_behind(border)):
+                    return
+                self._load(self._groups.pop(0))
+            assert self._rows is not None
+            stop = len(self._numbers) if border is None else int(np.searchsorted(self._numbers, border))
+            if stop > self._at:
+                yield self._rows.slice(self._at, stop - self._at)
+                self._at = stop
+            if stop < len(self._numbers):
+                return
+            self._rows = None
+
+    def _starts_behind(self, border: int) -> bool:
+        return self._reader.file.key_starts[self._groups[0]] >= border
+
+    def _load(self, group: int) -> None:
+        self._rows = self._reader.read(group)
+        numbers = key_numbers(self._rows)
+        assert numbers is not None
+        self._numbers = numbers
+        self._at = int(np.searchsorted(numbers, self._low)) if self._low is not None else 0
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    numbers = key_numbers(rows)
+    return rows if numbers is None else rows.take(pa.array(np.argsort(numbers, kind="stable")))

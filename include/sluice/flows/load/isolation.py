@@ -1,0 +1,124 @@
+"""Targets apart: one that fails is held, the others go on, and it catches up by itself from the segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.coordination.holds import Hold
+from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write
+from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
+
+OF_A_TARGET = (TargetUnavailable, LoadError, MappingError, ConfigError)
+"""Errors of one target, if they are met while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
+
+SLICE = 20
+"""Batches that a catch-up delivers before it acknowledges and looks around."""
+
+
+def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
+    """As :func:`load`; but a target that fails while others go on is held, and one that is held is left alone.
+
+    Returns the Hold if the batch stays in the segments for a later :func:`catch_up`.
+
+    Raises:
+        What :func:`load` raises, for the last target that goes.
+    """
+    if len(runtime.pipeline.targets) == 1:
+        return load(runtime, target, batch)
+    with runtime.state() as state:
+        held = state.holds.of(target)
+        if held is not None:
+            return held
+        try:
+            return _load(runtime, target, batch)
+        except _OfTheTarget as found:
+            error = found.error
+            hold = state.holds.hold(target, str(error))
+            if hold is None:
+                raise error from None
+            _log.error("target_held", pipeline=runtime.name, consumer=target, batch=batch, error=str(error))
+            return hold
+
+
+class _OfTheTarget(Exception):
+    """``error`` was met while the target was written to, and is one of :data:`OF_A_TARGET`."""
+
+    def __init__(self, error: SluiceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
+    """As :func:`load`. Raises _OfTheTarget for an error of the target itself. A merge that has to be done first is not the target's: a broken rule
+    stops the pipeline, and never holds the target whose load met it."""
+    while True:
+        prepare(runtime, target, batch)
+        try:
+            return write(runtime, target, batch)
+        except Unprepared:
+            continue
+        except OF_A_TARGET as error:
+            raise _OfTheTarget(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What a catch-up did: ``batches`` delivered, ``left`` to deliver; ``held``: the target is still held."""
+
+    target: str
+    held: bool
+    batches: int = 0
+    left: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"target": self.target, "held": self.held, "batches": self.batches, "left": self.left}
+
+
+def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
+    """Deliver the next ``batches`` of what a held target lacks; release it when nothing is left. Nothing to do for one that is not held.
+
+    Raises:
+        LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays held.
+    """
+    with runtime.state() as state:
+        if state.holds.of(target) is None:
+            return CatchUp(target, held=False)
+        if runtime.owner:
+            state.turns.take(runtime.owner)
+        cursor, process = state.cursor(), state.process(target)
+        if cursor is None or process is None:
+            return CatchUp(target, held=True)
+        last = cursor.next_batch - 1
+        until = min(last, process.batch + batches)
+        try:
+            _deliver_up_to(runtime, target, process.batch, until)
+        except _OfTheTarget as found:
+            state.holds.hold(target, str(found.error))
+            raise found.error from None
+        if until < last:
+            return CatchUp(target, True, until - process.batch, last - until)
+        state.holds.release(target)
+        _log.info("target_released", pipeline=runtime.name, consumer=target, batch=until)
+        now = state.cursor()
+        assert now is not None
+        if now.next_batch - 1 > until and isinstance(deliver(runtime, target, now.next_batch - 1), LoadOutcome):
+            ack(
+                runtime, target, now.next_batch - 1
+            )  # of runs that looked just before the release, and left these to us
+        return CatchUp(target, state.holds.of(target) is not None, now.next_batch - 1 - process.batch)
+
+
+def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None:
+    if until > done:
+        _load(runtime, target, until)
+        try:
+            ack(runtime, target, until)
+        except OF_A_TARGET as error:
+            raise _OfTheTarget(error) from error

@@ -1,0 +1,111 @@
+"""alert: tell people, once, when a target lags further behind than ``alert_lag``, and once more when it has caught up."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, RetryableError, SluiceError
+from sluice.flows.operate.status import Status
+from sluice.flows.runtime import Runtime
+
+_log = structlog.get_logger()
+
+WEBHOOK_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """The lag of a target crossed its limit: ``raised`` upwards, else downwards."""
+
+    pipeline: str
+    consumer: str
+    raised: bool
+    lag_ms: int
+    limit_ms: int
+
+    @property
+    def text(self) -> str:
+        if not self.raised:
+            return f"{self.pipeline}: target {self.consumer} has caught up"
+        return (
+            f"{self.pipeline}: target {self.consumer} is {self.lag_ms / 1000:.0f} s behind its source, "
+            f"more than {self.limit_ms / 1000:g} s; `sluice status {self.pipeline}` shows where it stands"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "pipeline": self.pipeline,
+            "target": self.consumer,
+            "state": "raised" if self.raised else "cleared",
+            "lag_ms": self.lag_ms,
+            "limit_ms": self.limit_ms,
+        }
+
+
+def look_at_lag(runtime: Runtime, now: Status) -> list[Alert]:
+    """Compare every target's lag with ``alert_lag``. Of many callers one gets each alert; it has been told when this returns."""
+    limit = runtime.pipeline.alert_lag
+    if limit is None:
+        return []
+    limit_ms = int(limit.total_seconds() * 1000)
+    found: list[Alert] = []
+    with runtime.state() as state:
+        for target in now.targets:
+            if target.lag_ms is None:
+                continue
+            late = target.lag_ms > limit_ms
+            if late and state.raise_alert(target.name, target.lag_ms):
+                found.append(Alert(runtime.name, target.name, True, target.lag_ms, limit_ms))
+            elif not late and target.alert_since and state.clear_alert(target.name):
+                found.append(Alert(runtime.name, target.name, False, target.lag_ms, limit_ms))
+    for alert in found:
+        (_log.error if alert.raised else _log.info)(
+            "lag_alert" if alert.raised else "lag_alert_over",
+            pipeline=alert.pipeline,
+            consumer=alert.consumer,
+            text=alert.text,
+        )
+        _tell(runtime, alert)
+    return found
+
+
+def _tell(runtime: Runtime, alert: Alert) -> None:
+    """To the webhook, if there is one. One that does not answer is a line in the log: delivery goes on without it."""
+    connection = runtime.pipeline.alert_connection
+    if connection is None:
+        return
+    try:
+        post(runtime.resolver(connection), alert.to_json())
+    except SluiceError as error:
+        _log.error("alert_not_told", pipeline=alert.pipeline, consumer=alert.consumer, error=str(error))
+
+
+def post(endpoint: Endpoint, body: dict[str, Any]) -> None:
+    """JSON to a webhook: the connection's schema (http), host, port, and ``extra.path``; its password goes as a bearer token."""
+    host = endpoint.host if "://" in endpoint.host else f"{endpoint.schema or 'http'}://{endpoint.host}"
+    if not host.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"connection {endpoint.connection_id!r} is not a webhook", hint="its schema must be http or https"
+        )
+    url = f"{host}:{endpoint.port}" if endpoint.port else host
+    url += str(endpoint.extra.get("path", "/"))
+    headers = {"Content-Type": "application/json"}
+    if endpoint.password:
+        headers["Authorization"] = f"Bearer {endpoint.password}"
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=headers, method="POST")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S):  # noqa: S310 - the operator's own connection
+            pass
+    except (urllib.error.URLError, OSError) as error:
+        raise RetryableError(
+            f"the webhook of connection {endpoint.connection_id!r} does not take alerts: {error}",
+            where=endpoint.address,
+        ) from None

@@ -1,0 +1,350 @@
+"""check: everything that can be known to be wrong before the first batch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sluice.binlog.connection import open_connection, rows_of, server_info
+from sluice.binlog.inventory import SourceTable
+from sluice.binlog.preflight import preflight
+from sluice.binlog.replica_ids import check_id
+from sluice.binlog.rereading import reread
+from sluice.binlog.selection import Selection
+from sluice.config.engine import RuleKind
+from sluice.config.loading import meant
+from sluice.errors import LostPosition, SluiceError
+from sluice.flows.checkpoints import Sides
+from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
+from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.transform.stage_rules import Ruling
+from sluice.mapping import Mapping
+from sluice.merge.compact import merged_schema
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets import open_target
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding:
+    """One line of the report: ``severity`` is ok, warning or error; ``part`` is pipeline, zookeeper, source, rules, store or a target."""
+
+    severity: str
+    part: str
+    setting: str
+    value: str
+    why: str
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What ``sluice check`` knows: findings line by line, and what would be copied where."""
+
+    findings: tuple[CheckFinding, ...]
+    copies: tuple[PlannedCopy, ...]
+
+    @property
+    def failed(self) -> bool:
+        """True if something must be mended before the first batch."""
+        return any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def statements(self) -> list[tuple[str, str]]:
+        """(target, DDL) that would make what is missing, in order, each once."""
+        found = [
+            (copy.target, r.statement)
+            for copy in self.copies
+            for r in copy.remarks
+            if r.severity == "error" and r.statement
+        ]
+        return list(dict.fromkeys(found))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "findings": [finding.to_json() for finding in self.findings],
+            "tables": [copy.to_json() for copy in self.copies],
+            "statements": [{"target": target, "statement": statement} for target, statement in self.statements],
+        }
+
+
+def check(runtime: Runtime) -> CheckReport:
+    """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
+    findings = [
+        CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
+        *_guard("zookeeper", lambda: _zookeeper(runtime)),
+        *_guard("source", lambda: _source(runtime)),
+        *_guard("store", lambda: _store(runtime)),
+        *_guard("rules", lambda: _rules(runtime)),
+    ]
+    for target in runtime.pipeline.targets:
+        findings += _guard(f"target {target.name}", lambda name=target.name: _target(runtime, name))
+    copies: list[PlannedCopy] = []
+    if not any(f.severity == "error" and f.part != "source" for f in findings):
+        findings += _guard("mapping", lambda: _tables(runtime, copies))
+    return CheckReport(tuple(findings), tuple(copies))
+
+
+def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
+    """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
+    for name, statement in statements:
+        open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name).apply_statement(statement)
+
+
+def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
+    """One line a table that fits; one for each remark otherwise."""
+    found, tables = planned_copies(runtime)
+    copies += found
+    lines = [
+        *_unknown_names(runtime, tables),
+        *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
+    ]
+    lines += [
+        CheckFinding(
+            "error",
+            "source",
+            str(table.id),
+            f"{column} {kind}",
+            "the type is not understood",
+            "exclude the table from capture",
+        )
+        for table in tables
+        for column, kind in table.unknown
+    ]
+    for copy in found:
+        part, names = f"target {copy.target}", f"{copy.plan.source} -> {copy.plan.target}"
+        for remark in copy.remarks:
+            place = f"{names}, column {remark.column}" if remark.column else names
+            lines.append(
+                CheckFinding(remark.severity, part, "table", place, remark.why, remark.statement or remark.hint)
+            )
+        if copy.key == "whole row":
+            fix = f"name its unique key: mapping: [{{from: {copy.plan.source}, to: {copy.plan.target}, key: [{', '.join(copy.unique)}]}}]"
+            fix = fix if copy.unique else "add a primary key at the source"
+            why = "it has no primary key: rows are told apart by all of their values, and an update costs a scan at the target"
+            lines.append(CheckFinding("warning", part, "table", names, why, fix))
+        if not copy.remarks:
+            words = f"{len(copy.plan.columns)} columns, about {copy.rows} rows, by {copy.key}"
+            if copy.left_out:
+                words += f"; without {', '.join(copy.left_out)}"
+            if copy.renamed:
+                words += f"; renamed {', '.join(f'{a} -> {b}' for a, b in copy.renamed)}"
+            lines.append(CheckFinding("ok", part, "table", names, words))
+    lines += _shadows(runtime)
+    lines += _unseen(runtime, [table.id for table in tables])
+    if not found:
+        lines.append(
+            CheckFinding(
+                "warning", "source", "capture", "no table", "no table fits capture.include now", "look at the patterns"
+            )
+        )
+    return lines
+
+
+def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """An error for each name in the mapping that no table of its line has: what is misspelt goes over, or is not told apart by it."""
+    routes = Mapping.compile(runtime.pipeline.mapping)
+    known: dict[int, dict[str, None]] = {}
+    for table in tables:
+        matched = routes.matched(table.id)
+        if matched is not None:
+            names = [*(c.name for c in table.schema.columns), *(name for name, _ in table.unknown)]
+            known.setdefault(runtime.pipeline.mapping.index(matched[0]), {}).update(dict.fromkeys(names))
+    lines = []
+    for number, line in enumerate(runtime.pipeline.mapping):
+        place = f"mapping.{number} ({line.from_})"
+        if number not in known:
+            names = [str(table.id) for table in tables]
+            why = f"no captured table goes by this line{meant(line.from_, names)}"
+            lines.append(CheckFinding("warning", "mapping", place, "no table", why, "correct its from, or remove it"))
+            continue
+        columns = line.columns
+        asked = {
+            "columns.include": columns.include or (),
+            "columns.exclude": columns.exclude,
+            "columns.rename": columns.rename,
+            "columns.convert": columns.convert,
+            "key": line.key,
+            "column_groups": [name for group in line.column_groups for name in group],
+        }
+        for field, given in asked.items():
+            for name in given:
+                if name not in known[number]:
+                    why = f"there is no column {name!r}{meant(name, known[number])}"
+                    lines.append(
+                        CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
+                    )
+    return lines
+
+
+def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """Built-in rules and those in SQL, run on no row of each table: columns that it lacks, and values that do not fit it, show."""
+    from sluice.rules import RuleSet, images, kinds
+    from sluice.rules.lookups import resolved
+    from sluice.rules.ruleset import emitted, matches
+
+    if runtime.rules_path is None:
+        return []
+    rules = RuleSet.load(runtime.rules_path)
+    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    lines = []
+    for table in tables:
+        rows = images.unfold(merged_schema(table.schema.arrow_schema).empty_table())
+        sure = True
+        for rule in rules:
+            if not matches(rule, table.id):
+                continue
+            if rule.config.builtin is None and rule.kind is not RuleKind.SQL:
+                sure = False  # what columns it makes is known when it runs
+                continue
+            try:
+                held = resolved(rule.config.lookups, ruling.reader(rule))
+                key = images.key_columns(rows.schema)
+                made = kinds.run(kinds.Run(rule, table.id, held), rows)[table.id]
+                rows = emitted(rule, made, table.id, table.id, key)
+            except SluiceError as error:
+                elsewhere = "environment variable" in error.message and runtime.pipeline.spark.mode != "local"
+                severity = "error" if sure and not elsewhere else "warning"
+                lines.append(
+                    CheckFinding(
+                        severity,
+                        "rules",
+                        f"{rule.name} on {table.id}",
+                        error.where or "",
+                        error.message,
+                        error.hint or "",
+                    )
+                )
+                break
+    return lines
+
+
+def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
+    """A warning for each pattern that fits no table, where there may be tables that the source's login does not see."""
+    lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
+    if not lost:
+        return []
+    with open_connection(runtime.source) as connection:
+        grants = [str(row[0]).upper() for row in rows_of(connection, "SHOW GRANTS")]
+        user, _, host = str(rows_of(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+    everywhere = ",".join(grant.partition(" ON *.*")[0] for grant in grants if " ON *.*" in grant)
+    if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
+        return []
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.include",
+            pattern,
+            f"it fits no table that the login {user!r} sees, and it does not see tables on which it has no privilege",
+            f"GRANT SELECT ON *.* TO '{user}'@'{host}', or ON the schema of these tables",
+        )
+        for pattern in lost
+    ]
+
+
+def _shadows(runtime: Runtime) -> list[CheckFinding]:
+    """A warning for the tables that are not captured because of their name alone."""
+    selection = Selection.compile(runtime.pipeline.capture)
+    with open_connection(runtime.source) as connection:
+        rows = rows_of(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' ORDER BY 1, 2",
+        )
+    names = [str(table) for table in (TableId(str(s), str(t)) for s, t in rows) if selection.looks_like_shadow(table)]
+    if not names:
+        return []
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return [
+        CheckFinding(
+            "warning",
+            "source",
+            "capture.shadow_tables",
+            listed,
+            "named as the tables that an online schema change (gh-ost, pt-online-schema-change) makes, and so not captured",
+            "if they are your own: capture: {shadow_tables: capture}",
+        )
+    ]
+
+
+def _guard(part: str, look: Any) -> list[CheckFinding]:
+    try:
+        return list(look())
+    except SluiceError as error:
+        return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
+
+
+def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
+    with runtime.state() as state:
+        cursor = state.cursor()
+        value = str(cursor.position) if cursor else "none yet"
+        return [CheckFinding("ok", "zookeeper", "captured position", value, "ZooKeeper answers")]
+
+
+def _source(runtime: Runtime) -> list[CheckFinding]:
+    try:
+        with runtime.state() as state:
+            cursor = state.cursor()
+    except SluiceError:
+        cursor = None
+    with open_connection(runtime.source) as connection:
+        info = server_info(connection)
+        found = preflight(
+            connection, info, runtime.pipeline, cursor.position if cursor else None, server_id_of(runtime.pipeline)
+        )
+    lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
+    if cursor and not any(line.severity == "error" for line in lines):
+        lines += _same_log(runtime, cursor.position, mariadb=info.is_mariadb)
+    return lines or [
+        CheckFinding(
+            "ok", "source", "pre-flight", str(info.head), f"{info.flavour} {info.version}: nothing to complain of"
+        )
+    ]
+
+
+def _same_log(runtime: Runtime, position: Position, *, mariadb: bool) -> list[CheckFinding]:
+    """Is the log still the one that was drained?"""
+    try:
+        stream = reread(runtime.source, position, server_id=check_id(server_id_of(runtime.pipeline)), mariadb=mariadb)
+    except LostPosition as lost:
+        return [CheckFinding("error", "source", "position", str(position), lost.message, lost.hint or "")]
+    if stream is not None:
+        stream.close()
+    return []
+
+
+def _store(runtime: Runtime) -> list[CheckFinding]:
+    store = runtime.store
+    store.check_space()
+    return [CheckFinding("ok", "store", "segments", runtime.store_uri, f"{len(store.batches())} batches stored")]
+
+
+def _rules(runtime: Runtime) -> list[CheckFinding]:
+    from sluice.rules import RuleSet
+
+    if runtime.rules_path is None:
+        return [CheckFinding("ok", "rules", "rules", "none", "rows go as they are")]
+    rules = RuleSet.load(runtime.rules_path)
+    rules.validate()
+    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"{len(rules)} rules load")]
+    for rule in rules:
+        for name, config in rule.config.lookups.items():
+            rows = len(ruling.reader(rule)(name, config))
+            found.append(
+                CheckFinding("ok", "rules", f"lookup {name} of {rule.name}", f"{rows:,} rows", "it can be read")
+            )
+    return found
+
+
+def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
+    target = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
+    target.acked_batch()  # does it answer at all?
+    with runtime.state() as state:
+        checkpoint = Sides(runtime, state, name, target).look()
+    batch = checkpoint.batch if checkpoint else 0
+    return [CheckFinding("ok", f"target {name}", "acknowledged batch", str(batch), "the target answers")]

@@ -1,0 +1,415 @@
+"""pause, resume, rollback, skip, seek: what a person does to a pipeline. Each has a plan that can be shown before it is done."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.binlog.connection import open_connection, server_info
+from sluice.binlog.positions import resolve_start
+from sluice.binlog.preflight import require_ready
+from sluice.config.pipeline import MAX_GRACE, StartPosition, TargetConfig
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
+from sluice.flows.checkpoints import Sides, require_no_checkpoints
+from sluice.flows.operate.stored import manifest_of
+from sluice.flows.runtime import Runtime, server_id_of
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.targets import open_target
+
+
+def who() -> str:
+    """``user@host``, for the audit."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be done, in sentences."""
+
+    what: str
+    steps: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "steps": list(self.steps)}
+
+
+def pause(runtime: Runtime, *, by: str, reason: str = "") -> Plan:
+    """No task starts or goes on; work under way stops at its next safe point. Nothing is lost."""
+    with runtime.state() as state:
+        state.set_permit(open_=False, by=by, reason=reason)
+        state.audit(by=by, what="pause", details={"reason": reason})
+    return Plan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
+
+
+def resume(runtime: Runtime, *, by: str) -> Plan:
+    """The opposite of :func:`pause`."""
+    with runtime.state() as state:
+        state.set_permit(open_=True, by=by, reason="")
+        state.audit(by=by, what="resume", details={})
+    return Plan("resume", (f"{runtime.name} goes on",))
+
+
+def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | None = None) -> Plan:
+    """Everything under way stops and begins again from the same batches. ``grace_s`` (default: ``coordination.grace``): so long no
+    other installation takes over, so that workers or the scheduler may be restarted meanwhile."""
+    grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
+    if not 0 <= grace <= MAX_GRACE.total_seconds():  # nor for NaN
+        raise ConfigError(
+            f"a grace of {grace:g} s is none: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
+            hint=f"for longer: `sluice pause {runtime.name}`",
+        )
+    with runtime.state() as state:
+        state.turns.announce_restart(grace)
+        state.set_permit(open_=None, by=by, reason=reason)
+        state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
+    return Plan(
+        "restart",
+        (
+            f"tasks of {runtime.name} under way stop within seconds and begin again from the same batches",
+            f"for {grace:g} s no other installation takes over",
+        ),
+    )
+
+
+def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
+    """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same segments.
+
+    A batch whose segments are damaged or gone keeps what was made of it: it could not be made again.
+    """
+    with runtime.state() as state:
+        waiting, steps = [], []
+        for number in state.undelivered():
+            record = state.batch(number)
+            lost = "" if record is None or record.dropped else _lost_segment(runtime.store, record)
+            if lost:
+                steps.append(f"batch {number}: {lost} is damaged or gone, so that its changeset is kept as it is")
+            else:
+                waiting.append(number)
+                steps.append(f"batch {number}: its changeset is forgotten and made anew")
+        if not steps:
+            steps = ["every batch is acknowledged: there is nothing to roll back"]
+        if not dry_run:
+            state.set_permit(open_=None, by=by, reason="rollback")  # who is at work on one of them begins again
+            for number in waiting:
+                state.unmerge(number)
+            state.audit(by=by, what="rollback", details={"batches": waiting})
+    return Plan("rollback", tuple(steps))
+
+
+def _lost_segment(store: SegmentStore, record: Batch) -> str:
+    """The first file of a batch that is not there or damaged, "" if all are whole. Reads them all."""
+    try:
+        manifest = store.read_manifest(record.manifest)
+    except SegmentError:
+        return record.manifest
+    for file in manifest.files:
+        try:
+            if store.checksum(file.path) != (file.size_bytes, file.crc32):
+                return file.path
+        except SegmentError:
+            return file.path
+    return ""
+
+
+def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool, lost: bool = False) -> Plan:
+    """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store for ever.
+
+    ``lost``: its files are damaged or gone. They are not read, nothing is kept, and what is lost is said as far as it is known.
+
+    Raises:
+        OutOfOrder: it is not the next batch of that target. SegmentError: a file of it is damaged or gone, and ``lost`` is not given.
+        CheckpointError: what the target says it holds does not fit ZooKeeper's state.
+    """
+    config = target_of(runtime, target)
+    with runtime.state() as state:
+        record = state.require(batch)
+        process = state.process(target)
+        following = (process.batch if process else 0) + 1
+        if batch != following:
+            raise OutOfOrder(
+                f"the next batch of target {target} is {following}; batch {batch} cannot be skipped now",
+                where=f"pipeline {runtime.name}",
+            )
+        store = runtime.store
+        folder = f"dead-letters/{target}/batch={batch:010d}"
+        manifest = None if lost else _whole_manifest(runtime, record, target)
+        plan = Plan(
+            "skip",
+            (
+                f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
+                *(
+                    _what_is_lost(runtime, state, record, target)
+                    if manifest is None
+                    else (
+                        f"its {len(manifest.files)} files are copied to {folder}; `sluice dead-letters replay {runtime.name}` delivers them later",
+                        *_not_run(manifest),
+                    )
+                ),
+                f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
+            ),
+        )
+        if dry_run:
+            return plan
+        if manifest is not None:
+            for file in manifest.files:
+                store.write_bytes(f"{folder}/{file.path.split('/', 1)[1]}", store.read_bytes(file.path))
+            note = {
+                "batch": batch,
+                "target": target,
+                "by": by,
+                "reason": reason,
+                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                "manifest": json.loads(manifest.to_json()),
+            }
+            store.write_bytes(f"{folder}/skipped.json", json.dumps(note, ensure_ascii=False, indent=1).encode())
+        with state.consumer(target) as lease:
+            loader = open_target(config, runtime.resolver, runtime.name)
+            held = Sides(runtime, state, target, loader).begin(lease)
+            if held < batch:
+                loader.finish_load(lease.epoch, batch, record.last)
+            state.acknowledge(target, record)
+        kept: dict[str, Any] = {"lost": list(plan.steps[1:-1])} if manifest is None else {"kept_in": folder}
+        state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
+    return plan
+
+
+def target_of(runtime: Runtime, target: str) -> TargetConfig:
+    """Raises ConfigError if the pipeline has no target of that name."""
+    for config in runtime.pipeline.targets:
+        if config.name == target:
+            return config
+    known = ", ".join(config.name for config in runtime.pipeline.targets)
+    raise ConfigError(
+        f"pipeline {runtime.name} has no target {target!r}", where=f"pipeline {runtime.name}", hint=f"it has {known}"
+    )
+
+
+def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:
+    """Raises SegmentError: a copy of a damaged file could not be replayed."""
+    damaged = _lost_segment(runtime.store, record)
+    if damaged:
+        raise SegmentError(
+            f"batch {record.number} cannot be kept for a replay: a file of it is damaged or gone",
+            where=damaged,
+            hint=f"`sluice skip {runtime.name} {target} {record.number} --lost` goes on without its changes; "
+            f"`sluice seek {runtime.name} --drop-undelivered` reads them again from the log, while the server still has it",
+        )
+    return runtime.store.read_manifest(record.manifest)
+
+
+def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target: str) -> tuple[str, ...]:
+    """What ZooKeeper knows of a batch whose files are gone, and its manifest, if that is still there."""
+    steps = [
+        f"its files are not read and not kept: the {record.changes} changes of the log from {record.first.file}:{record.first.offset} to "
+        f"{record.last.file}:{record.last.offset} are lost for {target}, and no replay brings them"
+    ]
+    try:
+        manifest = runtime.store.read_manifest(record.manifest)
+    except SluiceError:
+        tables = ", ".join(runtime.pipeline.capture.include)
+        steps.append(f"which tables they are of is not known, as its manifest cannot be read; captured are {tables}")
+    else:
+        tables = ", ".join(sorted({str(file.table_id) for file in manifest.files}))
+        steps += [f"tables: {tables or 'none'}", *_not_run(manifest)]
+    steps += _dumped(state, record)
+    steps.append(
+        f"`sluice dump start {runtime.name} --target {target} --table SCHEMA.TABLE --replace` makes a table equal again"
+    )
+    return tuple(steps)
+
+
+def _dumped(state: PipelineState, *batches: Batch) -> list[str]:
+    """Dumps that may have placed rows in a batch. The log does not have these rows."""
+    oldest = min((batch.created_ms for batch in batches), default=0)
+    newest = max((batch.created_ms for batch in batches), default=0)
+    found = [dump.id for dump in state.dumps.under_way_since(oldest) if dump.created_ms <= newest]
+    return (
+        [f"rows that these dumps placed in it are not in the log, start them anew: {', '.join(found)}"] if found else []
+    )
+
+
+def _not_run(manifest: SegmentManifest) -> list[str]:
+    """What a target that skips a batch does not get, and no replay brings."""
+    if not manifest.ddl:
+        return []
+    shown = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
+    more = f" and {len(manifest.ddl) - 3} more" if len(manifest.ddl) > 3 else ""
+    return [f"what it changed in definitions is not done there, and no replay does it: {shown}{more}"]
+
+
+def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> Plan:
+    """Load acknowledged batches again from their segments: after a target was restored from a backup or replaced.
+
+    ``from_batch`` None: from the batch behind the one the target says it holds.
+
+    Raises:
+        SegmentError: a batch is no longer stored. CheckpointError: the target holds batches of another state.
+    """
+    config = target_of(runtime, target)
+    with runtime.state() as state:
+        process = state.process(target)
+        if process is None:
+            raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
+        sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+        checkpoint = sides.loader.checkpoint()
+        wrong = sides.disagreement(checkpoint)
+        if wrong is not None and wrong.kind not in {"behind", "gone"}:
+            raise wrong
+        held = checkpoint.batch if checkpoint else process.began
+        first = from_batch or held + 1
+        store = runtime.store
+        batches = [_known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
+        if not batches:
+            return Plan("redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",))
+        plan = Plan(
+            "redeliver",
+            (f"batches {first} to {process.batch} are loaded into {target} again, in order, from the segments",),
+        )
+        if dry_run:
+            return plan
+        with state.consumer(target) as lease:
+            loader = open_target(config, runtime.resolver, runtime.name)
+            loader.reset_ack(lease.epoch, first - 1, batches[0].first, identity=state.identity())
+            state.redeliver(lease, target, batches[0].first, batches)
+        state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
+    return plan
+
+
+def _known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
+    """Batch ``number``, as ZooKeeper or else the store has it. Raises SegmentError if a file of it is not there."""
+    with runtime.state() as state:
+        batch = state.batch(number)
+    manifest = None
+    if batch is None or not batch.dropped:
+        with suppress(SegmentError):
+            manifest = manifest_of(runtime, store, number)
+        if manifest is None or not all(store.exists(file.path) for file in manifest.files):
+            raise SegmentError(
+                f"batch {number} is no longer stored",
+                where=store.uri,
+                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
+                "else the target needs a new copy of the source's tables, or a backup that is not older than the retained segments",
+            )
+    if batch:
+        return batch
+    assert manifest is not None
+    return Batch(
+        number=BatchNumber(number),
+        epoch=Epoch(manifest.epoch),
+        claim="redelivered",
+        manifest=store.manifest_path(number, manifest.epoch),
+        first=manifest.first.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        first_commit_time_us=manifest.first_commit_time_us,
+    )
+
+
+def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> Plan:
+    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 moment.
+
+    ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of them begins, so that
+    the log is read again from there.
+
+    Raises:
+        OutOfOrder: a batch is undelivered, and ``drop`` is not given.
+        ConfigError: ``to`` is none of those, or the server has no such position. LostPosition: it has it no more.
+        CheckpointError: nothing is captured yet, and a target holds something already.
+    """
+    with runtime.state() as state:
+        cursor = state.cursor()
+        waiting = [b for b in map(state.batch, state.undelivered()) if b and not b.dropped] if drop else []
+        if drop and cursor is None:
+            raise ConfigError(f"nothing of {runtime.name} is captured yet: there is no batch to drop")
+        if drop and not to and not waiting:
+            raise ConfigError(f"every batch of {runtime.name} is delivered: say which position to go to")
+        if not drop and not to:
+            raise ConfigError(
+                "say which position to go to",
+                hint="latest, earliest, binlog.000042:1234, a GTID set or 2026-01-31T12:00:00Z",
+            )
+        if cursor is None:
+            require_no_checkpoints(runtime, state)
+        with open_connection(runtime.source) as connection:
+            info = server_info(connection)
+            if to:
+                position: Position = resolve_start(
+                    runtime.source, connection, info, parse_position(to), server_id_of(runtime.pipeline)
+                )
+            else:
+                position = waiting[0].first
+                require_ready(connection, info, runtime.pipeline, position, server_id_of(runtime.pipeline))
+        now = str(cursor.position) if cursor else "none"
+        direction = ""
+        if cursor and cursor.position.server_uuid == position.server_uuid:
+            back = cursor.position.order > position.order
+            direction = "changes between are read again" if back else "changes between are NOT delivered"
+        steps = [f"captured position: {now} -> {position}", direction or "the next drain begins there"]
+        if waiting:
+            steps += _dropped(state, waiting, position)
+        plan = Plan("seek", tuple(steps))
+        if dry_run:
+            return plan
+        if waiting:
+            state.set_permit(open_=None, by=by, reason="seek")  # who is at work on one of them begins again
+        with state.replicator() as lease:
+            cursor = state.cursor()
+            if cursor is None:
+                following = max(runtime.store.batches(), default=0) + 1  # numbers that an earlier state did not use
+                state.begin(lease, position, following, targets=[target.name for target in runtime.pipeline.targets])
+            elif drop:
+                state.drop(lease, cursor, position, [batch.number for batch in waiting])
+            else:
+                state.seek(lease, cursor, position)
+        details: dict[str, Any] = {"from": now, "to": str(position)}
+        if waiting:
+            details["dropped"] = list(plan.steps[2:])
+        state.audit(by=by, what="seek", details=details)
+    return plan
+
+
+def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> list[str]:
+    """What it means that ``waiting`` are let go and the log is read again from ``position``."""
+    first, last = waiting[0], waiting[-1]
+    steps = [
+        f"batch {b.number} ({b.changes} changes, {b.first} to {b.last}) is dropped: no target that lacks it gets it"
+        for b in waiting
+    ]
+    if first.first.server_uuid == position.server_uuid and position.order <= first.first.order:
+        steps.append(
+            "all of their changes are read again from the log; a target that has some of them gets those twice, and ends equal"
+        )
+        steps.append("a table without a key may get rows twice where a target has a part of these batches")
+    else:
+        steps.append(
+            f"changes between {first.first} and {min(position, last.last, key=lambda p: p.order)} are NOT delivered"
+        )
+    return steps + _dumped(state, *waiting)
+
+
+def parse_position(text: str) -> Any:
+    """What ``source.start`` takes, from one word."""
+    if text in {"latest", "earliest"}:
+        return text
+    file, colon, offset = text.rpartition(":")
+    try:
+        if colon and offset.isdigit() and "." in file and "-" not in offset and file.count("-") < 4:
+            return StartPosition(file=file, offset=int(offset))
+        if "T" in text and text[:4].isdigit():
+            return StartPosition(timestamp=text)
+        return StartPosition(gtid=text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{text!r} is not a position",
+            hint="write latest, earliest, binlog.000042:1234, a GTID set or 2026-01-31T12:00:00Z",
+        ) from error

@@ -1,0 +1,153 @@
+"""What a pipeline would copy where: the source's tables as they are now, through the mapping, beside what each target has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.binlog.connection import open_connection, server_info
+from sluice.binlog.inventory import SourceTable, create_statement, source_tables
+from sluice.binlog.selection import Selection
+from sluice.config.pipeline import ColumnConversion
+from sluice.flows.load.unique_keys import unique_at_target
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping, TableRoute
+from sluice.mapping.convert import declared, refuse, remark
+from sluice.model.tables import TableId, quoted_table
+from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
+
+_CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
+_CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCopy:
+    """One source table on its way to one target.
+
+    Attributes:
+        target: name of the target. plan: the table there and the columns that go.
+        rows: the source's estimate; left_out: columns that do not go; renamed: (source, target) names.
+        key: how rows are told apart: "primary key", the columns of mapping.key, or "whole row".
+        unique: columns of a unique key that could be mapping.key.
+        remarks: what the target said about it.
+    """
+
+    target: str
+    plan: PlannedTable
+    rows: int
+    left_out: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    key: str
+    remarks: tuple[Remark, ...] = ()
+    unique: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "source_table": str(self.plan.source),
+            "target_table": str(self.plan.target),
+            "rows": self.rows,
+            "columns": [
+                {"name": c.name, "type": c.sql_type, "key": c.key, "generated": c.generated} for c in self.plan.columns
+            ],
+            "left_out": list(self.left_out),
+            "renamed": dict(self.renamed),
+            "identified_by": self.key,
+            "remarks": [
+                {"severity": r.severity, "column": r.column, "why": r.why, "statement": r.statement}
+                for r in self.remarks
+            ],
+        }
+
+
+def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTable]]:
+    """Every captured table for every target, by target; and the source's tables themselves.
+
+    Raises:
+        MappingError: the mapping contradicts itself. SourceUnavailable, TargetUnavailable, ConfigError.
+    """
+    selection = Selection.compile(runtime.pipeline.capture)
+    routes = Mapping.compile(runtime.pipeline.mapping)
+    with open_connection(runtime.source) as connection:
+        flavour = server_info(connection).flavour
+        tables = source_tables(connection, selection.wants)
+        copies = []
+        for config in runtime.pipeline.targets:
+            target = open_target(config, runtime.resolver, runtime.name)
+            plans = [(table, plan_of(table, routes.route(table.id), flavour)) for table in tables]
+            said: dict[TableId, list[Remark]] = {}
+            for remark in target.review([plan for _, plan in plans]):
+                said.setdefault(remark.table, []).append(remark)
+            if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
+                plans = [(table, _with_statement(connection, table, plan, routes)) for table, plan in plans]
+                said = {}
+                for remark in target.review([plan for _, plan in plans]):
+                    said.setdefault(remark.table, []).append(remark)
+            copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
+    return copies, tables
+
+
+def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
+    """What goes over of ``table``: target names, types as declared at the source."""
+    key = table.schema.primary_key or route.key
+    columns = []
+    for column in table.schema.columns:
+        if conversion := route.conversion(column.name):
+            refuse(column.name, column.sql_type, column.name in key, conversion, str(table.id))
+    for column in table.schema.columns:
+        ordinal = key.index(column.name) + 1 if column.name in key else 0
+        name = route.target_name(column.name)
+        if name is None and not ordinal:
+            continue
+        columns.append(
+            PlannedColumn(
+                name or dict(route.rename).get(column.name, column.name),
+                column.sql_type,
+                ordinal,
+                column.generated,
+                column.charset or "",
+                column.collation or "",
+                str(column.arrow_type),
+                column.nullable,
+                *_conversion(column.sql_type, route.conversion(column.name)),
+            )
+        )
+    return PlannedTable(
+        route.target,
+        table.id,
+        tuple(columns),
+        flavour=flavour,
+        unique=unique_at_target(table.unique, route),
+        promised=route.unique,
+    )
+
+
+def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str, str]:
+    return ("", "") if conversion is None else (declared(sql_type, conversion), remark(sql_type, conversion))
+
+
+def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
+    """With the source's own CREATE TABLE where the whole table goes: defaults, secondary keys and options come along."""
+    route = routes.route(table.id)
+    if not route.keeps_columns:
+        return plan
+    sql = _COUNTER.sub("", create_statement(connection, table.id))
+    if plan.target != plan.source:
+        sql = _CONSTRAINT.sub("", sql)
+    sql = _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(plan.target)}", sql, count=1)
+    return replace(plan, create_sql=sql)
+
+
+def _copy(
+    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[Remark]
+) -> PlannedCopy:
+    route = routes.route(table.id)
+    names = [column.name for column in table.schema.columns]
+    going = {column.name for column in plan.columns}
+    renamed = tuple((a, b) for a, b in route.rename if a in names)
+    left_out = tuple(n for n in names if dict(route.rename).get(n, n) not in going)
+    key = "primary key" if table.schema.primary_key else f"({', '.join(route.key)})" if route.key else "whole row"
+    return PlannedCopy(target, plan, table.rows, left_out, renamed, key, tuple(remarks), table.unique_not_null)

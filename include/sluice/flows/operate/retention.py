@@ -1,0 +1,122 @@
+"""prune: remove what every target has acknowledged and nobody will ask for again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import SluiceError
+from sluice.flows.deadletters.store import prune_letters
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import DumpState
+from sluice.segments.schemas import SchemaStore
+from sluice.segments.store import SegmentStore
+
+_log = structlog.get_logger()
+
+
+def _written_s(store: SegmentStore, batch: int) -> float:
+    """When the newest file of a batch was written, seconds since 1970."""
+    infos = store.filesystem.get_file_info([store.full_path(path) for path, _ in store.files(batch)])
+    return max((info.mtime.timestamp() for info in infos if info.mtime), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneOutcome:
+    """Batches removed from the store, and those kept; ``warnings``: about the room that is left; ``audit``: entries of the audit removed."""
+
+    removed: tuple[int, ...]
+    kept: int
+    warnings: tuple[str, ...] = ()
+    audit: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"removed": list(self.removed), "kept": self.kept, "warnings": list(self.warnings), "audit": self.audit}
+
+
+SOON_S = 24 * 3600.0
+"""The disk is warned of when it would be full within this time at the present rate, or when less than a tenth of it is free."""
+
+
+def space_warnings(runtime: Runtime) -> list[str]:
+    """What an operator should know before the disk runs out; nothing for stores that do not say how much room they have."""
+    try:
+        space = runtime.store.space()
+    except SluiceError as error:
+        return [str(error)]
+    if space is None:
+        return []
+    free, total = space
+    gib = 2**30
+    if free < total / 10:
+        return [
+            f"the disk of the segment store has {free / gib:.1f} GiB free, {free * 100 // total} % of it ({runtime.store_uri})"
+        ]
+    return []
+
+
+def rate_warning(free_bytes: int, written: Sequence[tuple[float, int]], now_s: float) -> str | None:
+    """``written``: (time, bytes) of what was stored lately. A sentence if the disk would be full soon, else None."""
+    lately = [(at, size) for at, size in written if now_s - at < 3600]
+    if len(lately) < 2:
+        return None
+    span_s = max(now_s - min(at for at, _ in lately), 60.0)
+    rate = sum(size for _, size in lately) / span_s
+    if rate <= 0 or free_bytes / rate > SOON_S:
+        return None
+    return f"at the rate of the last hour the disk of the segment store is full in {free_bytes / rate / 3600:.1f} hours"
+
+
+def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math.inf) -> PruneOutcome:
+    """Remove batches that are acknowledged by every target and older than ``capture.segments.retain``.
+
+    What some target still needs stays, whatever its age. Entries of the audit go that are older than ``keep_audit_s``. Warns, in the log
+    and in the outcome, before the disk runs out.
+    """
+    store = runtime.store
+    limit_s = time.time() - runtime.pipeline.capture.segments.retain.total_seconds()
+    batches = store.batches()
+    removed: list[int] = []
+    written: list[tuple[float, int]] = []
+    with runtime.state() as state:
+        delivered = state.delivered()
+        for batch in batches:
+            at_s = _written_s(store, batch)
+            if batch <= delivered and at_s < limit_s:
+                if not dry_run and batch > state.delivered():  # taken back a moment ago: it is to be delivered again
+                    break
+                if not dry_run:
+                    store.delete_batch(batch)
+                removed.append(batch)
+            elif time.time() - at_s < 3600:
+                written.append((at_s, sum(size for _, size in store.files(batch))))
+        if not dry_run:
+            _forget_dumps(state, store)
+        audit = state.forget_audit(before_s=time.time() - keep_audit_s, dry_run=dry_run)
+        cursor = state.cursor()
+        if cursor is not None and cursor.schema:
+            SchemaStore(store).prune(cursor.schema, cursor.position, limit_s, dry_run=dry_run)
+    prune_letters(runtime, older_than_s=runtime.pipeline.capture.segments.retain.total_seconds(), dry_run=dry_run)
+    warnings = space_warnings(runtime)
+    space = store.space()
+    soon = rate_warning(space[0], written, time.time()) if space else None
+    warnings += [soon] if soon else []
+    for warning in warnings:
+        _log.warning("space", pipeline=runtime.name, warning=warning, undelivered=sum(b > delivered for b in batches))
+    _log.info("pruned", pipeline=runtime.name, removed=len(removed), kept=len(batches) - len(removed), dry_run=dry_run)
+    return PruneOutcome(tuple(removed), len(batches) - len(removed), tuple(warnings), audit)
+
+
+def _forget_dumps(state: PipelineState, store: SegmentStore) -> None:
+    """Files of dumps that have ended (keys, chunks of dead attempts), and the oldest of their nodes."""
+    state.dumps.forget_old()
+    for folder in store.folders("dumps"):
+        dump = state.dumps.get(folder.rpartition("/")[2])
+        if dump is None or dump.state in {DumpState.DONE, DumpState.CANCELLED}:
+            store.delete_folder(folder)

@@ -1,0 +1,57 @@
+"""What rules did lately, and what waits in the dead-letter store: for status, segments and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sluice.errors import SluiceError
+from sluice.flows.deadletters.store import letters
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.dead_letter_files import FOLDER
+from sluice.model.batches import Batch
+from sluice.segments.changeset import read_changeset
+
+_counted: dict[str, tuple[tuple[str, ...], int]] = {}
+"""Store -> (files, letters that wait): a page asks again and again."""
+
+
+def rules_of(runtime: Runtime, batch: Batch) -> list[dict[str, Any]]:
+    """Rows in and out, seconds, errors and dead letters of every rule; nothing if the batch isn't merged, or no longer stored."""
+    if not batch.changeset:
+        return []
+    try:
+        return [rule.model_dump() for rule in read_changeset(runtime.store, batch.changeset).manifest.rules]
+    except SluiceError:
+        return []
+
+
+def newest_rules(runtime: Runtime, batches: Sequence[Batch]) -> tuple[int | None, list[dict[str, Any]]]:
+    """Number of the newest merged batch of ``batches`` (ascending), and :func:`rules_of` it."""
+    for batch in reversed(batches):
+        if batch.changeset:
+            return batch.number, rules_of(runtime, batch)
+    return None, []
+
+
+def waiting_letters(runtime: Runtime) -> int:
+    """Rows and skipped batches that some target lacks."""
+    files = tuple(runtime.store.list_files(FOLDER))
+    if not files:
+        return 0
+    known = _counted.get(runtime.store.full_path(""))
+    if known is None or known[0] != files:
+        known = _counted[runtime.store.full_path("")] = files, len(letters(runtime))
+    return known[1]
+
+
+def in_words(rules: Sequence[dict[str, Any]]) -> str:
+    """``tidy 10 → 10, filter 10 → 7 (1 dead letter)``; rules that saw nothing are left out."""
+    texts = []
+    for rule in rules:
+        if rule["rows_in"] or rule["errors"]:
+            text = f"{rule['name']} {rule['rows_in']:,} → {rule['rows_out']:,} in {rule['seconds']:.2f} s"
+            kept, skipped = rule["dead_letters"], rule["errors"] - rule["dead_letters"]
+            notes = [f"{kept} dead letters"] * bool(kept) + [f"{skipped} skipped"] * bool(skipped)
+            texts.append(text + (f" ({', '.join(notes)})" if notes else ""))
+    return ", ".join(texts)

@@ -1,0 +1,332 @@
+"""Trying a rule out: over changes that a person wrote down, or over a stored batch. Nothing is written anywhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from ruamel.yaml import YAML
+
+from sluice.config.connections import ConnectionResolver, from_environment
+from sluice.config.engine import OnError, RuleConfig, RuleKind
+from sluice.config.loading import load_yaml, meant, read_text, shown
+from sluice.config.masking import SHOWN, Masking
+from sluice.errors import ConfigError, SluiceError
+from sluice.flows.operate.stored import manifest_of
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.lookups import LookupReader
+from sluice.flows.transform.segment_rows import merged_tables
+from sluice.flows.transform.spark_rules import try_frames
+from sluice.model.tables import META_COLUMNS, TableId, stored_name
+from sluice.rules import RuleSet
+from sluice.rules.columns import arrow_type
+from sluice.rules.script import Rule
+from sluice.rules.values import from_python, inferred, to_python, true_name
+
+_OPS = {"insert": "i", "update": "u", "delete": "d"}
+_WORDS = {short: word for word, short in _OPS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Merged rows of one table to try a rule on; ``expected``: by row number, what a person says should come out."""
+
+    table: TableId
+    rows: pa.Table
+    expected: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RowOut:
+    """A row that came out: where it goes and what happens there."""
+
+    table: str
+    op: str
+    row: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One change through the rule.
+
+    Attributes:
+        op: insert, update or delete; row: as it came in (of a delete: its last image); before: as it was, None for an insert.
+        out: what comes out. Empty: nothing goes to the target. error: what the rule raised.
+        expected: what a person says should come out, None if nobody said; right: whether it did.
+    """
+
+    table: str
+    op: str
+    row: dict[str, Any]
+    before: dict[str, Any] | None
+    out: list[RowOut]
+    error: SluiceError | None = None
+    expected: list[dict[str, Any]] | None = None
+
+    @property
+    def right(self) -> bool:
+        if self.error is not None:
+            return False
+        if self.expected is None:
+            return True
+        got = [o.row for o in self.out if o.op != "delete"]
+        return len(got) == len(self.expected) and all(
+            all(_same(row.get(name), value) for name, value in want.items())
+            for row, want in zip(got, self.expected, strict=True)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "op": self.op,
+            "row": self.row,
+            "before": self.before,
+            "out": [{"table": o.table, "op": o.op, "row": o.row} for o in self.out],
+            "error": str(self.error) if self.error else None,
+            "expected": self.expected,
+            "right": self.right,
+        }
+
+
+def find_rule(name: str, folder: Path, *, kind: str | None = None) -> RuleSet:
+    """A rule by its name in ``folder``/engine.yaml or by its file. A file that engine.yaml does not name is run with its defaults.
+
+    Raises:
+        ConfigError: there is none; lists those there are. RuleError: it is broken.
+    """
+    path = Path(name)
+    engine = (path.parent if path.suffix else folder) / "engine.yaml"
+    rules = RuleSet.load(engine) if engine.exists() else RuleSet()
+    for rule in rules:
+        if rule.name == name or (path.suffix and Path(rule.path).resolve() == path.resolve()):
+            return RuleSet((rule,))
+    if not path.suffix:
+        known = ", ".join(rule.name for rule in rules) or "none"
+        raise ConfigError(
+            f"there is no rule {name!r}", where=str(engine), hint=f"known: {known}; or give the path of a file"
+        )
+    text = read_text(path, name)
+    known_kinds = [one.value for one in RuleKind]
+    if kind and kind not in known_kinds:
+        raise ConfigError(
+            f"there is no kind of rule {kind!r}{meant(kind, known_kinds)}",
+            hint=f"choose one of {', '.join(known_kinds)}",
+        )
+    guessed = RuleKind(kind) if kind else RuleKind.SQL if path.suffix == ".sql" else RuleKind.ROW
+    return RuleSet((
+        Rule(RuleConfig(name=path.stem.replace(".", "_"), path=path.name, type=guessed), str(path), text, f"{path}:1"),
+    ))
+
+
+def try_rule(
+    rules: RuleSet,
+    samples: Sequence[Sample],
+    *,
+    masking: Masking | None = None,
+    resolver: ConnectionResolver = from_environment,
+) -> Iterator[Tried]:
+    """Each change by itself through the rule, whatever its ``on_error`` says, so that each shows what comes of it."""
+    rules.validate()
+    rules = RuleSet(
+        tuple(Rule(r.config.model_copy(update={"on_error": OnError.STOP}), r.path, r.text, r.engine) for r in rules)
+    )
+    readers = {
+        r.name: LookupReader(r.name, r.engine, str(Path(r.engine.rsplit(":", 1)[0]).parent), resolver) for r in rules
+    }
+    for sample in samples:
+        names = list(map(true_name, sample.rows.schema))
+        hide = masking.hidden(sample.table.schema, sample.table.table, names) if masking else frozenset()
+        results = _frames(rules.rules[0], sample, readers) if any(r.kind is RuleKind.SPARK for r in rules) else None
+        for number in range(sample.rows.num_rows):
+            item = sample.rows.slice(number, 1)
+            row, before, op = _row(item, hide), _before(item, hide), _WORDS[item["_op"][0].as_py()]
+            expected = sample.expected.get(number)
+            try:
+                if isinstance(results, SluiceError):
+                    raise results
+                tables = (
+                    results[number]
+                    if results is not None
+                    else rules.apply(item, sample.table, lookups=readers, masking=masking).tables
+                )
+            except SluiceError as error:
+                yield Tried(str(sample.table), op, row, before, [], error, expected)
+                continue
+            out = [
+                RowOut(
+                    str(table),
+                    _WORDS[rows["_op"][i].as_py()],
+                    _row(rows.slice(i, 1), hide if table == sample.table else frozenset(), made=bool(hide)),
+                )
+                for table, rows in tables.items()
+                for i in range(rows.num_rows)
+            ]
+            yield Tried(str(sample.table), op, row, before, out, None, expected)
+
+
+def _frames(
+    rule: Rule, sample: Sample, readers: Mapping[str, LookupReader]
+) -> list[dict[TableId, pa.Table]] | SluiceError:
+    """A rule of type spark on all rows of a sample, in one job; what went wrong is the result of each."""
+    try:
+        return try_frames(rule, sample.table, sample.rows, readers.get(rule.name))
+    except SluiceError as error:
+        return error
+
+
+def recorded(runtime: Runtime, batch: int, *, table: str | None, limit: int) -> list[Sample]:
+    """Merged rows of a stored batch, ``limit`` a table. Raises ConfigError if the batch has no such table."""
+    store = runtime.store
+    manifest = manifest_of(runtime, store, batch)
+    if manifest is None:
+        raise ConfigError(f"batch {batch} is not stored", hint=f"`sluice segments {runtime.name}` lists those that are")
+    names = sorted({str(f.table_id) for f in manifest.files})
+    if table is not None and table not in names:
+        raise ConfigError(f"batch {batch} has no changes of {table}", hint=f"it has {', '.join(names) or 'none'}")
+    return [Sample(t, rows.slice(0, limit)) for t, rows in merged_tables(store, manifest) if table in {None, str(t)}]
+
+
+def handwritten(path: Path) -> list[Sample]:
+    """Changes from a YAML or JSON file.
+
+    ::
+
+        table: shop.customers
+        key: [id]
+        columns: {paid: "decimal(10,2)"}      # types; the others follow from the values
+        changes:
+          - insert: {id: 1, email: " Ann@X.org "}
+            expect: {email: ann@x.org}        # or null: nothing comes out; or a list of rows
+          - update: {id: 1, email: b@x.org}
+            before: {email: a@x.org}
+          - delete: {id: 2, email: c@x.org}
+
+    Raises ConfigError with file and line.
+    """
+    text = read_text(path)
+    data = load_yaml(text, shown(str(path)))
+    marked = YAML(typ="rt").load(io.StringIO(text))
+    documents, marks = (data, marked) if isinstance(data, list) else ([data], [marked])
+    return [_sample(document, mark, str(path)) for document, mark in zip(documents, marks, strict=True)]
+
+
+def _sample(document: Any, marked: Any, where: str) -> Sample:
+    if (
+        not isinstance(document, dict)
+        or not isinstance(document.get("changes"), list)
+        or "." not in str(document.get("table", ""))
+    ):
+        raise ConfigError(
+            "a file of changes needs table (schema.table) and changes (a list)",
+            where=f"{where}:1",
+            hint="write for one: {table: shop.customers, key: [id], changes: [{insert: {id: 1}}]}",
+        )
+    unknown = sorted(set(document) - {"table", "key", "columns", "changes"})
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]}: there is no such key; write table, key, columns, changes",
+            where=f"{where}:{marked.lc.data[unknown[0]][0] + 1}",
+        )
+    table = TableId(*str(document["table"]).split(".", 1))
+    key = document.get("key") or []
+    rows: list[dict[str, Any]] = []
+    ops, befores, expected = [], [], {}
+    for number, change in enumerate(document["changes"]):
+        line = marked["changes"].lc.data[number][0] + 1
+        verbs = [verb for verb in _OPS if isinstance(change, dict) and verb in change]
+        if len(verbs) != 1 or not isinstance(change[verbs[0]], dict) or set(change) - {*verbs, "before", "expect"}:
+            raise ConfigError(
+                "a change is one of insert, update or delete with a row, and perhaps before and expect",
+                where=f"{where}:{line}",
+            )
+        row, before = dict(change[verbs[0]]), change.get("before")
+        if (verbs[0] == "update") != isinstance(before, dict):
+            raise ConfigError("before goes with update: the columns that were different", where=f"{where}:{line}")
+        rows.append(row)
+        ops.append(_OPS[verbs[0]])
+        befores.append({**row, **before} if before is not None else row if verbs[0] == "delete" else None)
+        if "expect" in change:
+            wanted = change["expect"]
+            expected[number] = [] if wanted is None else wanted if isinstance(wanted, list) else [wanted]
+    names = list(dict.fromkeys(name for row in [*rows, *(b for b in befores if b)] for name in row))
+    fields, arrays, olds = [], [], []
+    for name in names:
+        try:
+            made, array, old = _column(
+                name,
+                [r.get(name) for r in rows],
+                [(b or {}).get(name) for b in befores],
+                (document.get("columns") or {}).get(name),
+                key,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"column {name!r}: {error}",
+                where=f"{where}:1",
+                hint="give its type: columns: {" + name + ': "decimal(10,2)"}',
+            ) from error
+        fields.append(made)
+        arrays.append(array)
+        olds.append(old)
+    struct = pa.StructArray.from_arrays(olds, fields=fields, mask=pa.array([b is None for b in befores]))
+    now = dt.datetime.now(dt.UTC)
+    count = len(rows)
+    meta = [
+        pa.array(ops),
+        pa.array(range(count), pa.uint64()),
+        pa.array([now] * count, pa.timestamp("us", tz="UTC")),
+        struct,
+    ]
+    types = [
+        pa.field("_op", pa.string()),
+        pa.field("_seq", pa.uint64()),
+        pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
+        pa.field("_before", struct.type),
+    ]
+    return Sample(table, pa.table([*arrays, *meta], schema=pa.schema([*fields, *types])), expected)
+
+
+def _column(
+    name: str, values: list[Any], befores: list[Any], declared: str | None, key: Sequence[str]
+) -> tuple[pa.Field, pa.Array, pa.Array]:
+    metadata = {"sluice.name": name} | ({"sluice.key": str(key.index(name) + 1)} if name in key else {})
+    if declared:
+        metadata["sluice.type"] = declared
+    kind = arrow_type(declared) if declared else inferred(values + befores).type
+    made = pa.field(stored_name(name), kind, metadata=metadata)
+    return made, from_python(values, made), from_python(befores, made)
+
+
+def _row(rows: pa.Table, hide: frozenset[str], *, made: bool = False) -> dict[str, Any]:
+    """``made``: columns that no source has are hidden too: they may hold what a masked column held."""
+    found = {}
+    for column in rows.schema:
+        if column.name in META_COLUMNS:
+            continue
+        name = true_name(column)
+        secret = name in hide or (
+            made and b"sluice.type" not in (column.metadata or {}) and b"sluice.key" not in (column.metadata or {})
+        )
+        value = to_python(rows[column.name])[0]
+        found[name] = SHOWN if secret and value is not None else value
+    return found
+
+
+def _before(item: pa.Table, hide: frozenset[str]) -> dict[str, Any] | None:
+    struct = item["_before"].combine_chunks()
+    if not struct.is_valid()[0].as_py():
+        return None
+    found = {}
+    for index, column in enumerate(struct.type):
+        value, name = to_python(struct.field(index))[0], true_name(column)
+        found[name] = SHOWN if name in hide and value is not None else value
+    return found
+
+
+def _same(got: Any, want: Any) -> bool:
+    return got == want or (got is not None and want is not None and str(got) == str(want))

@@ -1,0 +1,291 @@
+"""Merged rows on their way through rules and mapping into the files of a changeset: what the merge and every later stage end with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.pipeline import TableMapping
+from sluice.errors import RuleError
+from sluice.flows.transform.dead_letter_files import Written
+from sluice.flows.transform.stage_rules import Ruling, rule_totals, tagged_as_made
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.merge.compact import user_columns
+from sluice.merge.presence import is_partial, remapped, unknown_before
+from sluice.model.tables import TableId, member, stored_name
+from sluice.rules import RuleCount
+from sluice.segments.changeset import (
+    Changeset,
+    ChangesetColumn,
+    ChangesetFile,
+    ChangesetManifest,
+    ChangesetTable,
+    RuleTotal,
+    changeset_file_path,
+    changeset_folder,
+    columns_of,
+    write_changeset_file,
+)
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.spark.packing import memory_of
+
+
+@dataclass(frozen=True, slots=True)
+class MergedPart:
+    """What came of a part; ``file`` is None if nothing did."""
+
+    source: TableId
+    route: TableRoute
+    columns: tuple[ChangesetColumn, ...]
+    file: ChangesetFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What came of a unit."""
+
+    parts: tuple[MergedPart, ...]
+    rules: tuple[RuleCount, ...]
+    seconds: float
+    dead_letters: tuple[Written, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Merged rows."""
+        return sum(part.file.rows for part in self.parts if part.file)
+
+    def __add__(self, other: MergeResult) -> MergeResult:
+        return MergeResult(
+            self.parts + other.parts,
+            self.rules + other.rules,
+            self.seconds + other.seconds,
+            self.dead_letters + other.dead_letters,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all parts of a unit share: where files go, and the rules. ``routes`` None: another stage follows, names stay the source's."""
+
+    store: SegmentStore
+    batch: int
+    attempt: str
+    ruling: Ruling
+    routes: Routes | None
+
+
+class Part(Protocol):
+    """What a unit is made of."""
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class RuledUnit(Generic[_P]):
+    """Parts that one worker takes through rules and mapping, one after the other; ``mapping`` None: another stage of rules follows."""
+
+    store_uri: str
+    pipeline: str
+    batch: int
+    attempt: str
+    number: int
+    parts: tuple[_P, ...]
+    ruling: Ruling
+    mapping: tuple[TableMapping, ...] | None = ()
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process: its parts are worked on one after the other."""
+        return memory_of(max((part.size_bytes for part in self.parts), default=0))
+
+    def stage(self) -> Stage:
+        """What the parts share. Raises MappingError."""
+        routes = Routes.compile(self.mapping) if self.mapping is not None else None
+        return Stage(SegmentStore(self.store_uri, self.pipeline), self.batch, self.attempt, self.ruling, routes)
+
+    def name(self, number: int) -> str:
+        """Tells the files of part ``number`` from those of all others of the attempt."""
+        return f"{self.number:05d}-{number:04d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageRows:
+    """Merged rows of a part of ``source``.
+
+    Attributes:
+        name: tells the files of an attempt apart. buckets: (first, last) key bucket of the rows.
+        segments: where the changes are, for the position of a dead letter.
+        added: columns that older rows of the batch do not have (see :class:`sluice.flows.transform.segment_rows.PartRead`).
+        revived: an earlier stage kept deleted rows.
+    """
+
+    name: str
+    source: TableId
+    rows: pa.Table
+    buckets: tuple[int, int]
+    segments: Sequence[SegmentFile]
+    added: Sequence[tuple[int, str]] = ()
+    revived: bool = False
+
+
+def finish_part(stage: Stage, part: StageRows) -> MergeResult:
+    """Rows of a part through rules and mapping into files. Raises RuleError, MappingError, StorageUnavailable."""
+    store, ruling, source = stage.store, stage.ruling, part.source
+    if is_partial(part.rows) and ruling.concerning(source):
+        raise _needs_whole_rows(source)
+    hides = ruling.hides(part.rows, source)
+    ruled = ruling.apply(ruling.tagged(part.rows, source), source)
+    letters = ruling.keep_rejected(store, stage.batch, stage.attempt, part.name, source, ruled, part.segments)
+    done = []
+    for table, rows in ruled.tables.items():
+        route = stage.routes.route(table) if stage.routes is not None else TableRoute(table, table)
+        rows = tagged_as_made(rows) if hides else rows
+        mapped = _known_columns(rows, route.apply(rows), route)
+        pieces = [(mapped, part.name, part.revived)]
+        kept = ruled.revived.get(table)
+        if kept is not None and not part.revived:
+            pieces = [
+                (mapped.filter(pc.invert(kept)), part.name, False),
+                (mapped.filter(kept), f"{part.name}-kept", True),
+            ]
+        for piece, stem, marked in pieces:
+            for version, same in enumerate(_by_version(piece, route, part.added if stage.routes is not None else ())):
+                file = None
+                if same.num_rows:
+                    own = f"{stem}-v{version}" if version else stem
+                    path = changeset_file_path(store, stage.batch, stage.attempt, route.target, own)
+                    file = write_changeset_file(store, path, same, part.buckets, revived=marked)
+                done.append(MergedPart(table, route, columns_of(same.schema), file))
+    return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
+
+
+def _needs_whole_rows(source: TableId) -> RuleError:
+    return RuleError(
+        f"rules work on whole rows, and the log of {source} brings only the columns that changed",
+        where=str(source),
+        hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the log already: take the table out "
+        "of the rules' match until it is delivered, then copy it through the rules (`sluice dump start`)",
+    )
+
+
+def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
+    """``_present`` for the columns of the mapped rows."""
+    if mapped is rows or not is_partial(rows):
+        return mapped
+    before = user_columns(rows.schema)
+    origin = {column_name(rows.schema.field(name)): name for name in before}
+    back = {route.target_name(name) or name: stored for name, stored in origin.items()}
+    after = [back.get(column_name(mapped.schema.field(name))) for name in user_columns(mapped.schema)]
+    index = mapped.schema.get_field_index("_present")
+    return mapped.set_column(index, mapped.schema.field(index), remapped(rows, before, after))
+
+
+def column_name(field_: pa.Field) -> str:
+    """A column's own name."""
+    return str((field_.metadata or {}).get(b"sluice.name", field_.name.encode()).decode())
+
+
+def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, str]]) -> list[pa.Table]:
+    """``rows``, split where a column was added in the middle of the batch: the target's default stands in rows that never had it."""
+    borders = sorted({seq for seq, _ in added})
+    if not borders or not rows.num_rows:
+        return [rows]
+    if "_present" in rows.schema.names:  # which says itself what a row has
+        names = {stored_name(name): start for start, old in added if (name := route.target_name(old))}
+        return [unknown_before(rows, user_columns(rows.schema), names)]
+    pieces = []
+    seq = rows["_seq"].to_numpy().astype(np.int64)
+    for low, high in pairwise([-1, *borders, 1 << 62]):
+        piece = rows.filter(pa.array((seq >= low) & (seq < high)))
+        missing = [route.target_name(name) for start, name in added if start >= high]
+        pieces.append(_without(piece, {stored_name(name) for name in missing if name}))
+    return pieces[::-1]  # the newest definition first: its columns are the table's
+
+
+def _without(rows: pa.Table, names: set[str]) -> pa.Table:
+    present = names & set(rows.schema.names)
+    if not present:
+        return rows
+    before = rows["_before"].combine_chunks()
+    kept = [field for field in before.type if field.name not in names]
+    children = [member(before, field.name) for field in kept]
+    struct = pa.StructArray.from_arrays(children, fields=kept, mask=pc.is_null(before))
+    index = rows.schema.get_field_index("_before")
+    return rows.set_column(index, pa.field("_before", struct.type), struct).drop_columns(sorted(present))
+
+
+def write_changeset_manifest(
+    store: SegmentStore,
+    manifest: SegmentManifest,
+    attempt: str,
+    results: Sequence[MergeResult],
+    earlier: Sequence[RuleTotal] = (),
+    letters_before: tuple[Sequence[str], int] = ((), 0),
+) -> Changeset:
+    """Write what all units of an attempt made; the changeset exists from here on.
+
+    ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
+    """
+    tables: dict[tuple[TableId, TableId], list[MergedPart]] = {}
+    for result in results:
+        for part in result.parts:
+            tables.setdefault((part.source, part.route.target), []).append(part)
+    entries = []
+    for (source, target), parts in sorted(tables.items()):
+        files = tuple(part.file for part in parts if part.file)
+        if files:
+            columns = {c.name: c for part in parts if part.file for c in part.columns}
+            entries.append(
+                ChangesetTable(
+                    schema_=target.schema,
+                    table=target.table,
+                    source_schema=source.schema,
+                    source_table=source.table,
+                    weight=parts[0].route.weight,
+                    columns=tuple(columns.values()),
+                    files=files,
+                )
+            )
+    every = [file for entry in entries for file in entry.files]
+    letters = [letter for result in results for letter in result.dead_letters]
+    changeset = ChangesetManifest(
+        batch=manifest.batch,
+        attempt=attempt,
+        last=manifest.last,
+        tables=tuple(entries),
+        rules=(*earlier, *rule_totals((c for r in results for c in r.rules), letters)),
+        dead_letters=(*letters_before[0], *(letter.path for letter in letters)),
+        counts={
+            "changes": manifest.changes,
+            "ddl": len(manifest.ddl),
+            "replaces": len(manifest.replaces),
+            "rows": sum(f.rows for f in every),
+            "inserts": sum(f.inserts for f in every),
+            "updates": sum(f.updates for f in every),
+            "deletes": sum(f.deletes for f in every),
+            "dead_letters": letters_before[1] + sum(letter.rows for letter in letters),
+        },
+    )
+    path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
+    store.write_bytes(path, (changeset.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+    return Changeset(path, changeset)

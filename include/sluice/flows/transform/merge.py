@@ -1,0 +1,189 @@
+"""merge: a batch becomes a changeset: one row a key, rules applied, columns mapped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.config.engine import OnError
+from sluice.errors import SegmentError
+from sluice.flows.cancellation import Watch
+from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
+from sluice.flows.transform.dead_letter_files import forget_attempts
+from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merge_unit
+from sluice.flows.transform.segment_rows import MergePart, cut
+from sluice.flows.transform.spread import LEVELS, can_spread, forget_spread, plan_spread, run_spread_unit
+from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
+from sluice.flows.transform.stage_rules import rule_totals
+from sluice.flows.transform.stage_units import log_totals
+from sluice.model.batches import Batch
+from sluice.model.tables import KEY_BUCKETS
+from sluice.rules import RuleSet
+from sluice.segments.changeset import changeset_damage, changeset_folder, damage, read_changeset
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.spark.base import UnitRunner
+from sluice.spark.packing import ROW_BYTES, most_bytes
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What a merge did: ``changes`` rows in, ``rows`` out, in ``units`` work units; ``already``: it was merged before.
+
+    ``changeset`` is empty as long as rules with a task of their own have to follow.
+    """
+
+    batch: int
+    changeset: str
+    changes: int = 0
+    rows: int = 0
+    units: int = 0
+    seconds: float = 0.0
+    already: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch": self.batch,
+            "changeset": self.changeset,
+            "changes": self.changes,
+            "rows": self.rows,
+            "units": self.units,
+            "seconds": round(self.seconds, 3),
+            "already": self.already,
+        }
+
+
+def merge(runtime: Runtime, batch: int) -> MergeOutcome:
+    """Merge batch number ``batch``. Two merges of one batch may run; the first to end is kept, the other's files are orphans.
+
+    A changeset that is there is looked through; one that is damaged is made anew, with the rules as they are now.
+
+    Raises:
+        RuleError: a rule is broken; the batch stays.
+        SegmentError: a segment is damaged.
+        Paused, Restarted: a person said so.
+    """
+    started = time.monotonic()
+    with runtime.state() as state:
+        record = state.require(batch)
+        watch = Watch(state, f"merging batch {batch}")
+        store = runtime.store
+        if record.dropped:
+            return MergeOutcome(batch, "", already=True)
+        if record.changeset or record.stages:
+            lost = _damage(store, record) if batch > state.delivered() else ""
+            if not lost:
+                return MergeOutcome(batch, record.changeset or "", already=True)
+            _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
+            state.unmerge(batch, made=record)
+        manifest = store.read_manifest(record.manifest)
+        attempt = attempt_id()
+        rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+        rules.validate()
+        stages = stages_of(rules)
+        last = len(stages) == 1
+        runner = runtime.runner_for(manifest.changes)
+        pieces, spread = _small_enough(runtime, watch, runner, manifest, attempt)
+        units = plan_merge(
+            store,
+            manifest,
+            runtime.pipeline,
+            runtime.rules_path,
+            attempt,
+            resolver=runtime.resolver,
+            rules=stages[0],
+            last=last,
+            pieces=pieces,
+        )
+        results: list[MergeResult] = watch.run(
+            runner,
+            run_merge_unit,
+            units,
+            description=f"{runtime.name}: merge batch {batch}",
+        )
+        forget_spread(store, spread)
+        if last:
+            changeset = write_changeset_manifest(store, manifest, attempt, results)
+            kept = state.merged(batch, changeset.path, under=watch.permit)
+            path, rows, totals = kept.changeset or changeset.path, changeset.rows, changeset.manifest.rules
+            if any(rule.config.on_error is OnError.DEAD_LETTER for rule in rules):
+                forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
+        else:
+            passed = _passed_on(attempt, batch, stages, rules, results)
+            state.staged(
+                batch, 0, write_stage(store, changeset_folder(store, batch, attempt), passed), under=watch.permit
+            )
+            path, rows, totals = "", sum(r.rows for r in results), passed.totals
+        log_totals(runtime.name, batch, totals)
+        outcome = MergeOutcome(
+            batch,
+            path,
+            changes=manifest.changes,
+            rows=rows,
+            units=len(units),
+            seconds=time.monotonic() - started,
+        )
+        _log.info("merged", pipeline=runtime.name, **outcome.to_json())
+        return outcome
+
+
+def _damage(store: SegmentStore, record: Batch) -> str:
+    """Path of what an earlier merge left and that is damaged or gone by now, "" if all of it is whole. What everybody has is not looked at: it may
+    have been removed."""
+    if record.changeset:
+        return changeset_damage(store, record.changeset)
+    try:
+        stage = read_stage(store, record.stages[-1])
+    except SegmentError:
+        return record.stages[-1]
+    return damage(store, (file for table in stage.tables for file in table.files))
+
+
+def _small_enough(
+    runtime: Runtime, watch: Watch, runner: UnitRunner, manifest: SegmentManifest, attempt: str
+) -> tuple[list[MergePart], list[SegmentFile]]:
+    """What the batch is cut into, and the files that were made of pieces that no process could take."""
+    store, pipeline = runtime.store, runtime.pipeline
+    most = most_bytes(pipeline.spark.memory)
+    pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
+    for level in range(LEVELS):
+        large = [piece for piece in pieces if piece.size_bytes > most and can_spread(piece)]
+        if not large:
+            break
+        planned = plan_spread(store, manifest.batch, attempt, large, level)
+        _log.info("spreading", pipeline=runtime.name, batch=manifest.batch, parts=len(large))
+        description = f"{runtime.name}: spread large tables of batch {manifest.batch}"
+        written = watch.run(runner, run_spread_unit, [one for mine in planned for one in mine], description=description)
+        made += [file for files in written for file in files]
+        pieces = [piece for piece in pieces if piece not in large]
+        for piece, mine in zip(large, planned, strict=True):
+            files = tuple(file for files in written[: len(mine)] for file in files)
+            del written[: len(mine)]
+            if not files:  # all that happened was undone
+                continue
+            anew = MergePart(piece.source, files, (0, KEY_BUCKETS), (), piece.segments or piece.files)
+            pieces += cut(anew, most // ROW_BYTES // 2)
+    return pieces, made
+
+
+def _passed_on(
+    attempt: str, batch: int, stages: list[RuleSet], rules: RuleSet, results: list[MergeResult]
+) -> StageManifest:
+    """What the merge leaves for the first rule with a task of its own."""
+    letters = [letter for result in results for letter in result.dead_letters]
+    return StageManifest(
+        batch=batch,
+        attempt=attempt,
+        plan=tuple(tuple(rule.name for rule in stage) for stage in stages),
+        rules=stored(rules),
+        tables=tables_of(results),
+        totals=rule_totals((c for r in results for c in r.rules), letters),
+        dead_letters=tuple(letter.path for letter in letters),
+        dead_letter_rows=sum(letter.rows for letter in letters),
+    )

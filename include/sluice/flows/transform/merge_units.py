@@ -1,0 +1,111 @@
+"""The merge's work units: how a batch is cut, and what runs in a unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from sluice.config.connections import ConnectionResolver
+from sluice.config.pipeline import PipelineConfig
+from sluice.flows.transform.changeset_writer import MergeResult, RuledUnit, StageRows, finish_part
+from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_part
+from sluice.flows.transform.stage_rules import Ruling
+from sluice.mapping import Mapping as Routes
+from sluice.merge.compact import compact
+from sluice.model.tables import KEY_BUCKETS
+from sluice.rules import RuleSet
+from sluice.segments.footers import measured
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.spark.packing import pack, unit_size
+
+
+class MergeUnit(RuledUnit[MergePart]):
+    """Parts of tables to be merged."""
+
+    __slots__ = ()
+
+
+def plan_merge(
+    store: SegmentStore,
+    manifest: SegmentManifest,
+    pipeline: PipelineConfig,
+    rules_path: Path | None,
+    attempt: str,
+    *,
+    parallelism: int | None = None,
+    resolver: ConnectionResolver | None = None,
+    rules: RuleSet | None = None,
+    last: bool = True,
+    pieces: Sequence[MergePart] | None = None,
+) -> list[MergeUnit]:
+    """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
+
+    ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
+    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since.
+
+    Raises:
+        RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
+    """
+    if rules is None:
+        rules = RuleSet.load(rules_path) if rules_path else RuleSet()
+    rules.validate()
+    ruling = Ruling.of(rules, pipeline, rules_path, resolver)
+    if pieces is None:
+        pieces = plan_pieces(store, manifest, pipeline, parallelism=parallelism)
+    size = _size(pieces, pipeline, parallelism)
+    return [
+        MergeUnit(
+            store.uri,
+            store.pipeline,
+            manifest.batch,
+            attempt,
+            number,
+            tuple(group),
+            ruling,
+            pipeline.mapping if last else None,
+        )
+        for number, group in enumerate(pack([(piece, piece.cost) for piece in pieces], size))
+    ]
+
+
+def plan_pieces(
+    store: SegmentStore, manifest: SegmentManifest, pipeline: PipelineConfig, *, parallelism: int | None = None
+) -> list[MergePart]:
+    """The tables of a batch, large ones cut by key bucket. Raises MappingError."""
+    routes = Routes.compile(pipeline.mapping)
+    parts = [
+        MergePart(source, measured(store, files), (0, KEY_BUCKETS), routes.route(source).key)
+        for source, files in by_table(manifest).items()
+    ]
+    size = _size(parts, pipeline, parallelism)
+    return [piece for part in parts for piece in cut(part, size)]
+
+
+def _size(parts: Sequence[MergePart], pipeline: PipelineConfig, parallelism: int | None) -> int:
+    workers = parallelism or max((t.parallelism for t in pipeline.targets), default=4)
+    return unit_size(sum(part.cost for part in parts), workers * 2, pipeline.spark.memory)
+
+
+def run_merge_unit(unit: MergeUnit) -> MergeResult:
+    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    started = time.perf_counter()
+    stage = unit.stage()
+    result = MergeResult((), (), 0.0)
+    for number, part in enumerate(unit.parts):
+        buckets = (part.buckets[0], part.buckets[1] - 1)
+        rows, added = _merged(stage.store, part)
+        result += finish_part(
+            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments or part.files, added)
+        )
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def _merged(store: SegmentStore, part: MergePart) -> tuple[pa.Table, Added]:
+    """The rows of a part; what they were made of is free again."""
+    read = read_part(store, part)
+    return compact(read.changes, read.key), read.added

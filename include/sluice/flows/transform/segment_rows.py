@@ -1,0 +1,220 @@
+"""The changes of a part of a table, read from its segments as one table in the newest definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.errors import SegmentError
+from sluice.mapping import Mapping as Routes
+from sluice.merge.compact import compact, thinned, user_columns
+from sluice.merge.presence import is_partial, renewed
+from sluice.merge.rekey import rekeyed
+from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
+from sluice.segments.footers import measured
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore, ways_on
+from sluice.spark import packing
+
+_READ = ("_op", "_seq", "_commit_ts", "_before")
+
+
+@dataclass(frozen=True, slots=True)
+class MergePart:
+    """A range of key buckets of one table: ``buckets`` is (lo, hi), hi excluded; ``key``: its key, if it has no primary key.
+
+    ``segments``: the files that the table's changes are in, where ``files`` are made of them (see :mod:`sluice.flows.transform.spread`).
+    """
+
+    source: TableId
+    files: tuple[SegmentFile, ...]
+    buckets: tuple[int, int]
+    key: tuple[str, ...] = ()
+    segments: tuple[SegmentFile, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no bucket cuts it: a table without a key, whose rows are counted as a whole, and one whose rows are followed from key to key."""
+        if self.segments:
+            return False
+        return any(file.moved_partially or not file.primary_key for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory."""
+        return sum(file.share(packing.bytes_of(file), bucket) for file in self.files for bucket in range(*self.buckets))
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        rows = sum(file.share(file.rows, bucket) for file in self.files for bucket in range(*self.buckets))
+        return packing.cost_of(rows, self.size_bytes) + packing.TABLE_COST
+
+
+Added = tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """Rows of a part in the newest definition of its table, and the key's stored names.
+
+    ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+    """
+
+    changes: pa.Table
+    key: list[str]
+    added: Added = ()
+
+
+def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
+    """The files of a batch by table."""
+    tables: dict[TableId, list[SegmentFile]] = {}
+    for file in manifest.files:
+        tables.setdefault(file.table_id, []).append(file)
+    return tables
+
+
+def cut(part: MergePart, size: int) -> Iterator[MergePart]:
+    """By key bucket, into pieces of about ``size`` (cost) each."""
+    if part.cost <= size or part.is_whole:
+        yield part
+        return
+    low, cost = 0, 0
+    for bucket in range(KEY_BUCKETS):
+        more = _cost(part, bucket)
+        if cost and cost + more > size:
+            yield from _range(part, low, bucket)
+            low, cost = bucket, 0
+        cost += more
+    yield from _range(part, low, KEY_BUCKETS)
+
+
+def _cost(part: MergePart, bucket: int) -> int:
+    rows = sum(file.share(file.rows, bucket) for file in part.files)
+    return packing.cost_of(rows, sum(file.share(packing.bytes_of(file), bucket) for file in part.files))
+
+
+def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
+    files = tuple(f for f in part.files if f.bucket_min < high and f.bucket_max >= low)
+    if files:
+        yield replace(part, files=files, buckets=(low, high))
+
+
+def read_part(store: SegmentStore, part: MergePart) -> PartRead:
+    """Raises SegmentError."""
+    tables: list[pa.Table] = []
+    thin = Thinning()
+    for file in part.files:
+        wanted = wanted_columns(store, file)
+        table = read_file(store, file, part.buckets, wanted)
+        if not is_partial(table) and "_present" in table.schema.names:
+            table = table.drop_columns(["_present"])
+        tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
+        if not part.key:
+            tables = thin(tables)
+    newest = max(tables, key=_last_seq).schema
+    added = []
+    for name in user_columns(newest):
+        having = [table for table in tables if name in table.schema.names]
+        if len(having) < len(tables):
+            added.append((min(_first_seq(table) for table in having), name))
+    if any("_present" in table.schema.names for table in tables) and "_present" not in newest.names:
+        newest = newest.append(pa.field("_present", pa.binary()))
+    changes = pa.concat_tables([_as(table, newest) for table in tables])
+    key = key_columns(newest)
+    if part.key and not key:
+        changes = rekeyed(changes, part.source, part.key)
+        return PartRead(changes, [stored_name(name) for name in part.key], tuple(added))
+    return PartRead(changes, key, tuple(added))
+
+
+def merged_tables(
+    store: SegmentStore, manifest: SegmentManifest, routes: Routes | None = None
+) -> Iterator[tuple[TableId, pa.Table]]:
+    """All tables of a batch, merged: for looking at, and for a batch that was skipped. Large tables come in pieces, by key bucket; one without a key
+    whole. ``routes``: as for :class:`MergePart`'s key.
+    """
+    for source, files in sorted(by_table(manifest).items()):
+        key = routes.route(source).key if routes is not None else ()
+        for part in cut(MergePart(source, measured(store, files), (0, KEY_BUCKETS), key), packing.MAX_UNIT_ROWS):
+            read = read_part(store, part)
+            yield source, compact(read.changes, read.key)
+
+
+def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:
+    """Columns of a segment file that a merge reads. Raises SegmentError."""
+    with store.open_input(file.path) as source:
+        try:
+            schema = pq.read_schema(source)
+        except (pa.ArrowException, OSError) as error:
+            raise SegmentError("the segment file is damaged", where=file.path, hint=ways_on(store.pipeline)) from error
+    return [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
+
+
+class Thinning:
+    """Few keys may have most of the changes: what a merge does not need goes while the files are read. Looks again when there is twice as much."""
+
+    def __init__(self) -> None:
+        self._rows, self._bytes = packing.MAX_UNIT_ROWS, packing.THIN_BYTES
+
+    def __call__(self, tables: list[pa.Table]) -> list[pa.Table]:
+        """The same rows, or fewer with the same merge."""
+        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+        if len(tables) < 2 or (rows <= self._rows and size <= self._bytes):
+            return tables
+        tables = _thinned(tables)
+        rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+        self._rows, self._bytes = max(packing.MAX_UNIT_ROWS, 2 * rows), max(packing.THIN_BYTES, 2 * size)
+        return tables
+
+
+def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
+    """One table of the rows that a merge needs, if all have one definition."""
+    schema = tables[0].schema
+    if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
+        return tables
+    return [thinned(pa.concat_tables(tables), key_columns(schema))]
+
+
+def key_columns(schema: pa.Schema) -> list[str]:
+    """Stored names of the key columns of a segment, in key order."""
+    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
+    return [name for _, name in sorted(key)]
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` in a newer definition: new columns are null, dropped ones go, types are converted."""
+    if table.schema.equals(schema, check_metadata=True):
+        return table
+    columns = []
+    for field_ in schema:
+        if field_.name == "_present":
+            columns.append(renewed(table, user_columns(table.schema), user_columns(schema)))
+        elif field_.name not in table.schema.names:
+            columns.append(pa.nulls(table.num_rows, field_.type))
+        elif field_.name == "_before":
+            struct = table["_before"].combine_chunks()
+            present = {child.name for child in struct.type}
+            children = [
+                member(struct, child.name).cast(child.type)
+                if child.name in present
+                else pa.nulls(table.num_rows, child.type)
+                for child in field_.type
+            ]
+            columns.append(pa.StructArray.from_arrays(children, fields=list(field_.type), mask=pc.is_null(struct)))
+        else:
+            columns.append(table[field_.name].cast(field_.type))
+    return pa.table(columns, schema=schema)
+
+
+def _first_seq(table: pa.Table) -> int:
+    return int(pc.min(table["_seq"]).as_py() or 0)
+
+
+def _last_seq(table: pa.Table) -> int:
+    return int(pc.max(table["_seq"]).as_py() or 0)

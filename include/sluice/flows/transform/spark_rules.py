@@ -1,0 +1,300 @@
+"""A stage that begins with a rule of type spark: DataFrame in, DataFrame out, then on in work units like any other stage."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sluice.config.masking import Masking
+from sluice.errors import RuleError, SluiceError
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.stage_manifest import StageManifest, StageTable
+from sluice.model.tables import TableId, stored_name
+from sluice.rules import RuleContext, RuleCount, images, views
+from sluice.rules.lookups import LookupSource, resolved
+from sluice.rules.ruleset import emitted, matches, sees
+from sluice.rules.script import Rule
+from sluice.rules.values import fitted, true_name
+from sluice.segments.buckets import key_bucket
+from sluice.segments.changeset import ChangesetFile, changeset_file_path, read_changeset_file, write_changeset_file
+from sluice.segments.store import SegmentStore
+
+BATCH_ROWS = 20_000
+_KEPT = ("_op", "_seq", "_commit_ts", "_image")
+"""What a rule of type spark has to keep."""
+
+_USER_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """What came of the tables that the rule matches.
+
+    Attributes:
+        images: files of images by table, to be folded. inputs: files of which rows may have passed the rule by.
+        count: rows in and out, seconds.
+    """
+
+    images: dict[TableId, tuple[ChangesetFile, ...]]
+    inputs: dict[TableId, tuple[ChangesetFile, ...]]
+    untouched: tuple[StageTable, ...]
+    count: RuleCount
+
+
+def run_frames(
+    runtime: Runtime, manifest: StageManifest, attempt: str, rule: Rule, masking: Masking, lookups: LookupSource | None
+) -> Framed:
+    """One Spark job for all tables that ``rule`` matches. Raises RuleError, SparkUnavailable, SegmentError."""
+    from sluice.spark.frames import FrameTable, plain_type
+
+    started = time.perf_counter()
+    store = runtime.store
+    concerned = [table for table in manifest.tables if matches(rule, table.table_id)]
+    held = resolved(rule.config.lookups, lookups)
+    function, tables = rule.function(), []
+    for table in concerned:
+        with store.open_input(table.files[0].path) as source:
+            stored = pq.read_schema(source)
+        schema = views.view(images.unfold(stored.empty_table())).schema
+        hidden = masking.hidden(table.schema_, table.table, map(true_name, stored))
+        key = tuple(true_name(stored.field(name)) for name in images.key_columns(stored))
+        context = RuleContext(rule.name, table.schema_, table.table, key, rule.params(), held)
+        tables.append(
+            FrameTable(
+                pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema]),
+                len(table.files),
+                partial(_read, store.uri, store.pipeline, table.files, rule),
+                partial(_transform, rule, function, context, bool(hidden)),
+                partial(_write, store.uri, store.pipeline, manifest.batch, attempt, table.table_id, stored, rule),
+                sys.modules.get(function.__module__),
+            )
+        )
+    try:
+        reports = (
+            runtime.runner.frames(tables, description=f"{runtime.name}: rule {rule.name} on batch {manifest.batch}")
+            if tables
+            else []
+        )
+    except SluiceError:
+        raise
+    except Exception as error:  # what Spark says of the rule's own plan or functions
+        names = ", ".join(str(t.table_id) for t in concerned[:3]) + (" …" if len(concerned) > 3 else "")
+        raise _failed(rule, error, names, withheld=bool(masking)) from None
+    found: dict[TableId, list[ChangesetFile]] = {}
+    rows_out = 0
+    for report in reports:
+        for place, file, visible in pickle.loads(report):  # noqa: S301 - written by our own workers a moment ago
+            found.setdefault(place, []).append(file)
+            rows_out += visible
+    rows_in = sum(file.rows for table in concerned for file in table.files)
+    inputs = {table.table_id: table.files for table in concerned} if _may_pass(rule) else {}
+    untouched = tuple(table for table in manifest.tables if table not in concerned)
+    count = RuleCount(rule.name, rows_in, rows_out, time.perf_counter() - started)
+    return Framed({place: tuple(files) for place, files in found.items()}, inputs, untouched, count)
+
+
+def _may_pass(rule: Rule) -> bool:
+    """True if rows of a matching table may pass the rule by."""
+    match = rule.config.match
+    every = {"insert", "update", "delete"}
+    return bool(match.columns) or {e for e in every if e in match.events and re.fullmatch(match.operation, e)} != every
+
+
+def _read(
+    uri: str, pipeline: str, files: tuple[ChangesetFile, ...], rule: Rule, number: int
+) -> Iterator[pa.RecordBatch]:
+    from sluice.spark.frames import plain
+
+    rows = images.unfold(read_changeset_file(SegmentStore(uri, pipeline), files[number]))
+    seen = views.view(rows.filter(pa.array(sees(rule, rows))))
+    yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches(BATCH_ROWS)
+
+
+def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, frame: Any) -> Any:
+    where = f"{context.schema}.{context.table}"
+    try:
+        made = function(frame, context)
+        columns = list(made.columns)
+    except SluiceError:
+        raise
+    except AttributeError as error:
+        if not hasattr(locals().get("made", frame), "columns"):
+            raise RuleError(
+                f"rule {rule.name!r} returned no DataFrame for {where}", where=rule.home, hint="return a DataFrame"
+            ) from None
+        raise rule.error(error, f"failed on {where}", withheld=hidden) from None
+    except (Exception, SystemExit) as error:
+        raise rule.error(error, f"failed on {where}", withheld=hidden) from None
+    lost = [name for name in _KEPT if name not in columns]
+    if lost:
+        raise RuleError(
+            f"rule {rule.name!r} lost the column {lost[0]} of {where}",
+            where=rule.home,
+            hint="keep every column that begins with _",
+        )
+    return made
+
+
+def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
+    """What came out of the DataFrame as images again, by table. ``stored``: schema of the merged rows that went in."""
+    columns, fields = [], []
+    for name in images.user_columns(rows.schema):
+        if name == "_row":
+            continue
+        known = stored.field(name) if name in stored.names else None
+        try:
+            column = fitted(rows[name], known.type if known is not None else None)
+        except (pa.ArrowException, ValueError):
+            raise RuleError(
+                f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit", where=rule.home
+            ) from None
+        columns.append(column)
+        made = pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
+        fields.append(known if known is not None else made)
+    shadow, gone = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
+    kinds = [pa.scalar(kind, pa.int8()) for kind in (images.SHADOW, images.DELETED, images.AFTER)]
+    for name in ("_op", "_seq", "_commit_ts"):
+        columns.append(rows[name].cast(stored.field(name).type))
+        fields.append(stored.field(name))
+    columns.append(pc.if_else(shadow, kinds[0], pc.if_else(gone, kinds[1], kinds[2])))
+    fields.append(pa.field("_image", pa.int8()))
+    whole = pa.table(columns, schema=pa.schema(fields))
+    places = views.by_table(whole, rows["_table"], table) if "_table" in rows.schema.names else {table: whole}
+    key = images.key_columns(stored)
+    return {place: emitted(rule, part, place, table, key) for place, part in places.items() if part.num_rows}
+
+
+def _write(
+    uri: str,
+    pipeline: str,
+    batch: int,
+    attempt: str,
+    table: TableId,
+    stored: pa.Schema,
+    rule: Rule,
+    batches: Iterator[pa.RecordBatch],
+) -> bytes | None:
+    """Images of one partition into files. Names are new every time: a task that Spark runs twice leaves an orphan."""
+    parts = list(batches)
+    if not sum(part.num_rows for part in parts):
+        return None
+    store = SegmentStore(uri, pipeline)
+    report = []
+    for place, made in _images_of(pa.Table.from_batches(parts), table, stored, rule).items():
+        path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
+        report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
+    return pickle.dumps(report)
+
+
+def try_frames(
+    rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
+) -> list[dict[TableId, pa.Table]]:
+    """Each merged row by itself through a rule of type spark, in one job of a session in this process: what comes out of each."""
+    from sluice.spark.frames import FrameTable, local_session, plain, plain_type, run_frames
+
+    schema = views.view(images.unfold(rows.slice(0, 0))).schema
+    key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
+    context = RuleContext(
+        rule.name, table.schema, table.table, key, rule.params(), resolved(rule.config.lookups, lookups)
+    )
+
+    def read(row: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
+        unfolded = images.unfold(row)
+        seen = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
+        yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches()
+
+    def write(number: int, stored: pa.Schema, batches: Iterator[pa.RecordBatch]) -> bytes | None:
+        parts = list(batches)
+        if not sum(part.num_rows for part in parts):
+            return None
+        return pickle.dumps((number, _images_of(pa.Table.from_batches(parts), table, stored, rule)))
+
+    function = rule.function()
+    plain_schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
+    tables = [
+        FrameTable(
+            plain_schema,
+            1,
+            partial(read, rows.slice(number, 1)),
+            partial(_transform, rule, function, context, False),
+            partial(write, number, rows.schema),
+            sys.modules.get(function.__module__),
+        )
+        for number in range(rows.num_rows)
+    ]
+    try:
+        reports = run_frames(local_session(), tables)
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise _failed(rule, error, str(table), withheld=False) from None
+    found: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
+    for report in reports:
+        number, made = pickle.loads(report)  # noqa: S301 - written by our own workers a moment ago
+        found[number] = {place: _folded(part) for place, part in made.items()}
+    for number in range(rows.num_rows):
+        unfolded = images.unfold(rows.slice(number, 1))
+        if not sees(rule, unfolded).any():
+            found[number] = {table: rows.slice(number, 1)}
+    return found
+
+
+def _folded(rows: pa.Table) -> pa.Table:
+    """Images without ``_before`` and ``_source_row`` as merged rows."""
+    whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
+    whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
+    return images.fold(whole, images.key_columns(whole.schema))
+
+
+def fold_files(
+    store: SegmentStore,
+    files: tuple[ChangesetFile, ...],
+    inputs: tuple[ChangesetFile, ...],
+    rule: Rule,
+    share: tuple[int, int],
+) -> tuple[pa.Table, int]:
+    """Merged rows of one table of a share ``(number, of)`` of its keys, and how many of them passed the rule by."""
+    parts = [read_changeset_file(store, file) for file in files]
+    passed = 0
+    for file in inputs:
+        rows = images.unfold(read_changeset_file(store, file))
+        rows = rows.filter(pa.array(~sees(rule, rows)))
+        parts.append(_share(rows.drop_columns(["_before", "_source_row"]), share))
+        passed += images.visible(parts[-1])
+    parts = [_share(part, share) for part in parts]
+    whole = pa.concat_tables([p for p in parts if p.num_rows] or parts[:1], promote_options="permissive")
+    return _folded(whole), passed
+
+
+def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
+    number, of = share
+    key = images.key_columns(rows.schema)
+    if of == 1 or not key or not rows.num_rows:
+        return rows
+    buckets = key_bucket("", "", [rows[name].combine_chunks() for name in key], rows.num_rows)
+    return rows.filter(pa.array(np.asarray(buckets) % of == number))
+
+
+def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> RuleError:
+    """What Spark says, cut down to the user's line and the innermost exception."""
+    lines = [int(line) for path, line in _USER_LINE.findall(str(error)) if path == rule.path]
+    text = str(error).strip().splitlines()
+    told = next((t for t in reversed(text) if re.match(r"\w*(Error|Exception)\b", t.strip())), text[0] if text else "")
+    return RuleError(
+        f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
+        + ("" if withheld else f": {told.strip()[:500]}"),
+        where=f"{rule.path}:{lines[-1] if lines else 1}",
+        hint="mend the rule; the batch stays and is tried again",
+    )

@@ -1,0 +1,145 @@
+"""Rules inside a work unit: what they need travels with the unit, what they reject goes to the dead-letter store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from sluice.config.connections import ConnectionResolver
+from sluice.config.masking import Masking
+from sluice.config.pipeline import PipelineConfig
+from sluice.config.resolved import Endpoints
+from sluice.errors import ConfigError
+from sluice.flows.transform.dead_letter_files import Written, write_rejected
+from sluice.flows.transform.lookups import LookupReader
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.rules import RuleCount, Ruled, RuleSet
+from sluice.rules.script import Rule
+from sluice.rules.values import true_name
+from sluice.segments.changeset import RuleTotal
+from sluice.segments.manifest import SegmentFile
+from sluice.segments.store import SegmentStore
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """The rules of one stage of a batch, and what they need. Picklable.
+
+    Attributes:
+        rules: with the contents of their files when the stage began. A task of Spark that is run again uses the same ones.
+        masking: columns whose values stay out of errors. endpoints: of the connections that lookups name.
+        folder: of engine.yaml; files of lookups are relative to it. stage: number of the stage.
+    """
+
+    rules: RuleSet = field(default_factory=RuleSet)
+    masking: Masking = field(default_factory=Masking)
+    endpoints: Endpoints = field(default_factory=lambda: Endpoints({}))
+    folder: str = ""
+    stage: int = 0
+
+    @classmethod
+    def of(
+        cls, rules: RuleSet, pipeline: PipelineConfig, rules_path: Path | None, resolver: ConnectionResolver | None
+    ) -> Ruling:
+        """Resolves the connections of lookups now. Raises ConfigError."""
+        wanted = {lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection}
+        if wanted and resolver is None:
+            raise ConfigError(f"lookups need the connection {min(wanted)!r}, and there is nobody to ask for it")
+        endpoints = Endpoints.of(resolver, wanted) if resolver is not None else Endpoints({})
+        return cls(rules, Masking(pipeline.masked), endpoints, str(rules_path.parent.resolve()) if rules_path else "")
+
+    def concerning(self, table: TableId) -> bool:
+        """True if a rule may apply to ``table``."""
+        return bool(self.rules.matching(table).rules)
+
+    def reader(self, rule: Rule) -> LookupReader:
+        """Who finds the lookups of ``rule``."""
+        return LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
+
+    def apply(self, merged: pa.Table, source: TableId) -> Ruled:
+        """Run the rules over merged rows of ``source``. Raises RuleError."""
+        readers = {rule.name: self.reader(rule) for rule in self.rules if rule.config.lookups}
+        return self.rules.apply(merged, source, lookups=readers, masking=self.masking)
+
+    def hides(self, rows: pa.Table, source: TableId) -> bool:
+        """True if values of some column must not be shown."""
+        return bool(self.masking.hidden(source.schema, source.table, map(true_name, rows.schema)))
+
+    def tagged(self, rows: pa.Table, source: TableId) -> pa.Table:
+        """The rows with a mark on masked columns, which stays with them on their way."""
+        hidden = self.masking.hidden(source.schema, source.table, map(true_name, rows.schema))
+        return with_mark(rows, lambda field: true_name(field) in hidden) if hidden else rows
+
+    def keep_rejected(
+        self,
+        store: SegmentStore,
+        batch: int,
+        attempt: str,
+        part: str,
+        source: TableId,
+        ruled: Ruled,
+        segments: Sequence[SegmentFile],
+    ) -> list[Written]:
+        """Write what the rules rejected, before anything that lacks those rows is written."""
+        return [
+            write_rejected(
+                store,
+                batch,
+                attempt,
+                f"{part}-{re.sub('[^A-Za-z0-9_-]', '_', rejected.rule)}",
+                source,
+                rejected,
+                segments,
+                self.masking,
+                self.stage,
+            )
+            for rejected in ruled.rejected
+        ]
+
+
+def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table:
+    """``sluice.masked`` on the user's fields for which ``is_masked``."""
+    fields = [
+        field.with_metadata({**(field.metadata or {}), b"sluice.masked": b"1"})
+        if field.name not in META_COLUMNS and is_masked(field)
+        else field
+        for field in rows.schema
+    ]
+    return pa.table(rows.columns, schema=pa.schema(fields))
+
+
+def tagged_as_made(rows: pa.Table) -> pa.Table:
+    """The same mark on columns that rules made of a table with masked columns: they may hold what those held."""
+    return with_mark(rows, lambda field: b"sluice.type" not in (field.metadata or {}))
+
+
+def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tuple[RuleTotal, ...]:
+    """One line a rule over all units, in the order in which they ran."""
+    kept: dict[str, int] = {}
+    for file in written:
+        kept[file.by] = kept.get(file.by, 0) + file.rows
+    totals: dict[str, RuleCount] = {}
+    for count in counts:
+        known = totals.get(count.name, RuleCount(count.name, 0, 0, 0.0))
+        totals[count.name] = RuleCount(
+            count.name,
+            known.rows_in + count.rows_in,
+            known.rows_out + count.rows_out,
+            known.seconds + count.seconds,
+            known.errors + count.errors,
+        )
+    return tuple(
+        RuleTotal(
+            name=c.name,
+            rows_in=c.rows_in,
+            rows_out=c.rows_out,
+            seconds=round(c.seconds, 6),
+            errors=c.errors,
+            dead_letters=kept.get(c.name, 0),
+        )
+        for c in totals.values()
+    )

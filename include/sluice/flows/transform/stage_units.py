@@ -1,0 +1,128 @@
+"""Work units of a stage: files of an earlier stage through the rules of this one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from sluice.config.pipeline import TableMapping
+from sluice.flows.transform.changeset_writer import MergeResult, RuledUnit, StageRows, finish_part
+from sluice.flows.transform.spark_rules import Framed, fold_files
+from sluice.flows.transform.stage_manifest import StageTable
+from sluice.flows.transform.stage_rules import Ruling
+from sluice.model.tables import KEY_BUCKETS, TableId
+from sluice.rules import RuleCount
+from sluice.rules.script import Rule
+from sluice.segments.changeset import ChangesetFile, RuleTotal, read_changeset_file
+from sluice.segments.footers import measured
+from sluice.segments.manifest import SegmentFile
+from sluice.segments.store import SegmentStore
+from sluice.spark import packing
+from sluice.spark.packing import pack, unit_size
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """A file of one table, or what a rule of type spark made of a share ``(number, of)`` of its keys.
+
+    Attributes:
+        files: one of merged rows; with ``framed``, all files of images; inputs: files of which rows may have passed ``framed`` by.
+        segments: where the table's changes are, for the position of a dead letter.
+    """
+
+    source: TableId
+    files: tuple[ChangesetFile, ...]
+    segments: tuple[SegmentFile, ...] = ()
+    framed: Rule | None = None
+    inputs: tuple[ChangesetFile, ...] = ()
+    share: tuple[int, int] = (0, 1)
+
+    @property
+    def cost(self) -> int:
+        return packing.rows_of(self.files) // self.share[1] + packing.TABLE_COST
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory; of a share: of the file that is read at a time, and of the share."""
+        every = [packing.bytes_of(file) for file in (*self.files, *self.inputs)]
+        return sum(every) // self.share[1] + (max(every) if self.share[1] > 1 else 0)
+
+
+class StageUnit(RuledUnit[StagePart]):
+    """Files of an earlier stage."""
+
+    __slots__ = ()
+
+
+def plan_stage(
+    store: SegmentStore,
+    batch: int,
+    tables: Sequence[StageTable],
+    attempt: str,
+    ruling: Ruling,
+    mapping: tuple[TableMapping, ...] | None,
+    segments: Sequence[SegmentFile],
+    parallelism: int,
+    framed: tuple[Rule, Framed] | None = None,
+    *,
+    memory: int = 2**30,
+) -> list[StageUnit]:
+    """Units of about equal cost. A file is never cut: it is as large as the unit that wrote it. ``framed``: what a rule of type spark left."""
+    by_table: dict[TableId, list[SegmentFile]] = {}
+    for file in segments:
+        by_table.setdefault(file.table_id, []).append(file)
+    parts = [
+        StagePart(table.table_id, (file,), tuple(by_table.get(table.table_id, segments)))
+        for table in tables
+        for file in measured(store, table.files)
+    ]
+    if framed is not None:
+        rule, made = framed
+        for table in sorted({*made.images, *made.inputs}):
+            files, inputs = made.images.get(table, ()), made.inputs.get(table, ())
+            most = unit_size(1 << 62, 1, memory)
+            of = min(max(1, -(-packing.rows_of((*files, *inputs)) // most)), KEY_BUCKETS)
+            found = tuple(by_table.get(table, segments))
+            parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
+    total = sum(part.cost for part in parts)
+    size = unit_size(total, parallelism * 2, memory)
+    return [
+        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping)
+        for number, group in enumerate(pack([(part, part.cost) for part in parts], size))
+    ]
+
+
+def run_stage_unit(unit: StageUnit) -> MergeResult:
+    """Read, apply rules, map if it is the last stage, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    started = time.perf_counter()
+    stage = unit.stage()
+    result = MergeResult((), (), 0.0)
+    for number, part in enumerate(unit.parts):
+        if part.framed is not None:
+            rows, passed = fold_files(stage.store, part.files, part.inputs, part.framed, part.share)
+            buckets, revived = (0, KEY_BUCKETS - 1), any(file.revived for file in part.inputs)
+            result += MergeResult((), (RuleCount(part.framed.name, -passed, 0, 0.0),), 0.0)
+        else:
+            rows, revived = read_changeset_file(stage.store, part.files[0]), part.files[0].revived
+            buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
+        result += finish_part(
+            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived)
+        )
+    return replace(result, seconds=time.perf_counter() - started)
+
+
+def log_totals(pipeline: str, batch: int, totals: Sequence[RuleTotal]) -> None:
+    """A line a rule, in the task's log."""
+    for rule in totals:
+        _log.info("rule", pipeline=pipeline, batch=batch, **_figures(rule))
+
+
+def _figures(rule: RuleTotal) -> dict[str, Any]:
+    figures = {"rule": rule.name, "rows_in": rule.rows_in, "rows_out": rule.rows_out, "seconds": round(rule.seconds, 4)}
+    return figures | ({"errors": rule.errors, "dead_letters": rule.dead_letters} if rule.errors else {})

@@ -1,0 +1,157 @@
+"""transform: the stages of rules that have a task of their own, behind the merge."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import structlog
+
+from sluice.config.engine import RuleKind
+from sluice.coordination.state import PipelineState
+from sluice.errors import RuleError
+from sluice.flows.cancellation import Watch
+from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
+from sluice.flows.transform.dead_letter_files import forget_attempts
+from sluice.flows.transform.merge import merge
+from sluice.flows.transform.spark_rules import run_frames
+from sluice.flows.transform.stage_manifest import StageManifest, read_stage, rules_of_stage, tables_of, write_stage
+from sluice.flows.transform.stage_rules import Ruling, rule_totals
+from sluice.flows.transform.stage_units import log_totals, plan_stage, run_stage_unit
+from sluice.rules import RuleCount, RuleSet
+from sluice.segments.changeset import RuleTotal, changeset_folder, read_changeset
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What the task of a rule did: rows in and out; ``already``: it was done before, or the rule is not in use for this batch."""
+
+    batch: int
+    rule: str
+    rows_in: int = 0
+    rows_out: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    already: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
+
+
+def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
+    """The stage of ``batch`` that rule ``rule`` begins, and those before it that are not done.
+
+    Raises:
+        RuleError: the rule is broken; the batch stays.
+    """
+    started = time.monotonic()
+    with runtime.state() as state:
+        record = state.require(batch)
+        if record.dropped:
+            return RuleOutcome(batch, rule, already=True)
+        if not record.stages and not record.changeset:
+            merge(runtime, batch)
+            record = state.require(batch)
+        if not record.stages:
+            return RuleOutcome(batch, rule, already=True)
+        plan = read_stage(runtime.store, record.stages[0]).plan
+        wanted = next((i for i, names in enumerate(plan) if i and names[0] == rule), 0)
+        if record.changeset or wanted < len(record.stages):
+            return RuleOutcome(batch, rule, already=True)
+        totals: dict[str, RuleTotal] = {}
+        for stage in range(len(record.stages), wanted + 1):
+            totals = _run_stage(runtime, state, batch, stage)
+        mine = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
+        outcome = RuleOutcome(batch, rule, mine.rows_in, mine.rows_out, mine.errors, time.monotonic() - started)
+        _log.info("ruled", pipeline=runtime.name, **outcome.to_json())
+        return outcome
+
+
+def transform(runtime: Runtime, batch: int) -> str:
+    """Merge ``batch`` and take it through all stages that are not done; the path of its changeset."""
+    with runtime.state() as state:
+        changeset = merge(runtime, batch).changeset
+        while not changeset:
+            record = state.require(batch)
+            if record.dropped:
+                return ""
+            if not record.changeset:
+                _run_stage(runtime, state, batch, len(record.stages))
+            changeset = state.require(batch).changeset or ""
+        return changeset
+
+
+def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -> dict[str, RuleTotal]:
+    """One stage; its totals by rule."""
+    record = state.require(batch)
+    watch = Watch(state, f"applying rules to batch {batch}")
+    if record.changeset or len(record.stages) != stage:
+        return {}
+    store = runtime.store
+    before = read_stage(store, record.stages[-1])
+    manifest = store.read_manifest(record.manifest)
+    attempt = attempt_id()
+    last = stage == len(before.plan) - 1
+    mapping = runtime.pipeline.mapping if last else None
+    workers = max(t.parallelism for t in runtime.pipeline.targets)
+    description = f"{runtime.name}: rule {before.plan[stage][0]} on batch {batch}"
+    try:
+        rules = rules_of_stage(before, stage, runtime.rules_path, anew=record.reread)
+        ruling = replace(Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver), stage=stage)
+        first: list[RuleCount] = []
+        tables, framed = before.tables, None
+        if rules.rules[0].kind is RuleKind.SPARK:
+            rule = rules.rules[0]
+            made = run_frames(runtime, before, attempt, rule, ruling.masking, ruling.reader(rule))
+            ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
+            first, tables, framed = [made.count], made.untouched, (rule, made)
+        units = plan_stage(
+            store,
+            batch,
+            tables,
+            attempt,
+            ruling,
+            mapping,
+            manifest.files,
+            workers,
+            framed,
+            memory=runtime.pipeline.spark.memory,
+        )
+        results: list[MergeResult] = watch.run(
+            runtime.runner_for(manifest.changes), run_stage_unit, units, description=description
+        )
+    except RuleError:
+        state.stage_failed(batch)
+        raise
+    letters = [letter for result in results for letter in result.dead_letters]
+    if first:  # the unit's own remark on rows that passed the rule by belongs to it
+        first += [c for r in results for c in r.rules if c.name == first[0].name]
+        results = [replace(r, rules=tuple(c for c in r.rules if c.name != first[0].name)) for r in results]
+    totals = rule_totals([*first, *(c for r in results for c in r.rules)], letters)
+    letters_before = (before.dead_letters, before.dead_letter_rows)
+    if last:
+        done = write_changeset_manifest(
+            store, manifest, attempt, results, (*before.totals, *(totals[:1] if first else ())), letters_before
+        )
+        kept = state.merged(batch, done.path, under=watch.permit).changeset or done.path
+        forget_attempts(store, batch, read_changeset(store, kept).manifest.dead_letters)
+    else:
+        passed = StageManifest(
+            batch=batch,
+            attempt=attempt,
+            plan=before.plan,
+            rules=before.rules,
+            tables=tables_of(results),
+            totals=(*before.totals, *totals),
+            dead_letters=(*before.dead_letters, *(letter.path for letter in letters)),
+            dead_letter_rows=before.dead_letter_rows + sum(letter.rows for letter in letters),
+        )
+        state.staged(
+            batch, stage, write_stage(store, changeset_folder(store, batch, attempt), passed), under=watch.permit
+        )
+    log_totals(runtime.name, batch, totals)
+    return {total.name: total for total in totals}
