@@ -26,7 +26,7 @@ venv: ## the environment, from requirements.txt
 	@.ci/venv
 
 kernels: venv
-	@$(BIN)/python -c "from sluice.binlog.capture import warm_up; warm_up()"
+	@$(BIN)/python -c "from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()"
 
 servers: venv
 	@$(BIN)/python -c "from sluice.stack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"

@@ -24,7 +24,7 @@ import structlog
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
-from sluice.binlog.capture import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/apply.json"

@@ -19,7 +19,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
-from sluice.binlog.capture import warm_up  # noqa: E402
+from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from sluice.stack.mysql import MySQLServer  # noqa: E402
 from tests.integration.capturing import draining, head  # noqa: E402
 
@@ -157,7 +157,7 @@ def baseline(server: MySQLServer, start: Any, limit_s: float = 6.0) -> float:
 _START = """
 import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
 import tempfile
-from sluice.binlog.capture import CaptureLimits, Selection, capture
+from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.model.positions import Position

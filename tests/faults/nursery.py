@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from sluice.binlog.capture import warm_up
+from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.faults import crew
 
 PRELOADED = (

@@ -20,12 +20,12 @@ from typing import Any
 import psutil
 import pymysql
 
-from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
+from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.stack.demo import shop
 from sluice.stack.demo.workload import Workload, seed
 from sluice.stack.mysql import MySQLServer

@@ -17,9 +17,9 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
 
-from sluice.binlog.connection import collations, open_connection, server_info  # noqa: E402
-from sluice.binlog.dictionary import read_state  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
+from sluice.sources.mysql.catalog.information_schema import read_state  # noqa: E402
+from sluice.sources.mysql.server.connection import collations, open_connection, server_info  # noqa: E402
 from sluice.stack.mariadb import MariaDBServer, fetched_mariadb  # noqa: E402
 from sluice.stack.mysql import Distribution, MySQLServer  # noqa: E402
 

@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
-from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.model.changes import Change
@@ -23,6 +21,8 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
+from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture
+from sluice.sources.mysql.server.connection import open_connection, server_info
 
 
 @dataclass

@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture, warm_up
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.errors import SluiceError
@@ -25,6 +24,7 @@ from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
+from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture, warm_up
 from tests.integration.capturing import log_files
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sluice.binlog.connection import collations, open_connection
-from sluice.binlog.plan import plan_table
-from sluice.binlog.scanner import Scanner
 from sluice.config.connections import parse_connection
 from sluice.errors import CaptureError
 from sluice.model.positions import Position
+from sluice.sources.mysql.decoder.row_layout import plan_table
+from sluice.sources.mysql.decoder.scanner import Scanner
+from sluice.sources.mysql.server.connection import collations, open_connection
 
 FLIPS = int(os.environ.get("SLUICE_BIT_FLIPS", "120"))
 _PACKET = 0xFFFFFF

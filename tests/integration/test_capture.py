@@ -14,10 +14,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from sluice.binlog.connection import open_connection, server_info
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
 from sluice.segments.reader import read_file, verify_file
+from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.stack import debian, paths
 from tests.integration.capturing import draining
 
@@ -332,7 +332,7 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
             for row in rows:
                 mysql_source.execute(f"KILL {row[0]}")
 
-    from sluice.binlog.capture import CaptureLimits, Selection, capture
+    from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
 
     with pytest.raises(SourceUnavailable):
         capture(
@@ -342,5 +342,5 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
 
 
 def test_start_up_does_not_import_pandas(made):
-    code = "import sys; from sluice.binlog.capture import warm_up; warm_up(); assert 'pandas' not in sys.modules"
+    code = "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up(); assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": "include"})

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from sluice.binlog import xa
-from sluice.binlog.connection import open_connection, server_info
 from sluice.errors import LostPosition
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.control import rollback
+from sluice.sources.mysql.events import xa
+from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head

@@ -13,7 +13,6 @@ import pytest
 from kazoo.client import KazooClient
 from typer.testing import CliRunner
 
-from sluice.binlog.capture import warm_up
 from sluice.cli import app
 from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.capture.drain import drain
@@ -22,6 +21,7 @@ from sluice.flows.load.load import load
 from sluice.flows.operate.check import check
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
+from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.pipelines import Case, case
 
 

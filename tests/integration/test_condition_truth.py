@@ -11,12 +11,12 @@ from typing import Any
 import pymysql
 import pytest
 
-from sluice.binlog.connection import rows_of
-from sluice.binlog.resultset import open_reader
 from sluice.config.connections import parse_connection
 from sluice.dump.condition import FUNCTIONS, rendered
 from sluice.errors import ConfigError
 from sluice.model.tables import TableId
+from sluice.sources.mysql.server.connection import rows_of
+from sluice.sources.mysql.snapshot.result_set import open_reader
 from tests.servers import setting
 
 COUNT = int(os.environ.get("SLUICE_TEST_CONDITIONS", "400"))

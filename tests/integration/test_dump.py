@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sluice.binlog import resultset
 from sluice.flows.dump import worker as dumping
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
+from sluice.sources.mysql.snapshot import result_set
 from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.pipelines import Case, case
 from tests.servers import setting
@@ -435,7 +435,7 @@ def test_a_chunk_is_read_without_a_lock(quiet: Case, monkeypatch) -> None:
     )
     begin(quiet)
     seen: list[tuple[set[tuple[str, ...]], list[tuple[str, ...]], list[tuple[str, ...]]]] = []
-    monkeypatch.setattr(resultset, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(result_set, "PIECE_BYTES", 1 << 20)
     plain = dumping.write_chunk
 
     def look() -> None:

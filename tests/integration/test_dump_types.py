@@ -7,11 +7,11 @@ import random
 import pyarrow as pa
 import pytest
 
-from sluice.binlog import resultset
-from sluice.binlog.connection import collations, open_connection
-from sluice.binlog.definitions import read_definition
-from sluice.binlog.resultset import expression, named, open_reader, select
 from sluice.model.tables import META_COLUMNS, TableId
+from sluice.sources.mysql.catalog.live_table import read_definition
+from sluice.sources.mysql.server.connection import collations, open_connection
+from sluice.sources.mysql.snapshot import result_set
+from sluice.sources.mysql.snapshot.result_set import expression, named, open_reader, select
 from tests.integration.capturing import draining
 from tests.integration.values import create, groups, insert, types_of
 
@@ -63,7 +63,7 @@ def test_every_type_is_what_the_log_says(kind, request, tmp_path, fresh_schema):
 
 def test_rows_larger_than_a_packet_and_many_pieces(mysql_source, fresh_schema, monkeypatch):
     db = fresh_schema(mysql_source)
-    monkeypatch.setattr(resultset, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(result_set, "PIECE_BYTES", 1 << 16)
     sizes = [17 * 2**20, 5, 2**24 - 20, 2**24 - 1, 0, 70_000, 1]
     with mysql_source.connect(db) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL max_allowed_packet = 67108864")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sluice.binlog.capture import warm_up
 from sluice.errors import OutOfOrder, SegmentError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
+from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.integration.test_checkpoints import deliver, insert, rows, sluice
 from tests.pipelines import Case, case
 

@@ -80,7 +80,7 @@ def test_tables_named_as_those_of_an_online_schema_change(
 
 
 def test_a_server_that_asks_for_a_file_gets_an_error_of_ours() -> None:
-    from sluice.binlog.connection import open_connection, rows_of
+    from sluice.sources.mysql.server.connection import open_connection, rows_of
 
     def packet(number: int, body: bytes) -> bytes:
         return struct.pack("<I", len(body))[:3] + bytes([number]) + body

@@ -14,11 +14,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pymysql.err import IntegrityError
 
-from sluice.binlog.readers import closed_pieces
-from sluice.binlog.stream import LogStream
 from sluice.errors import UnknownEvent
 from sluice.model.positions import Position
 from sluice.segments.reader import iter_changes
+from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.reader.parallel import closed_pieces
 from tests.integration.capturing import draining, head
 
 EXAMPLES = int(os.environ.get("SLUICE_READER_EXAMPLES", "5"))
@@ -148,8 +148,8 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
         cursor.execute("CREATE TABLE a (id INT PRIMARY KEY, v VARCHAR(2000))")
         with draining(mysql_source, tmp_path, db) as drain:
             write_files_of_one_table(cursor)
-            from sluice.binlog.capture import CaptureLimits, Selection, capture
             from sluice.segments.writer import SegmentWriter
+            from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
             from tests.integration.capturing import log_files
 
             class Enough(Exception):

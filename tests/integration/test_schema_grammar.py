@@ -15,13 +15,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from sluice.binlog.connection import collations, open_connection, server_info
-from sluice.binlog.dictionary import flavour_of, read_state, read_tables
-from sluice.binlog.lookahead import statements_between
-from sluice.binlog.tracker import SchemaTracker
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId, quoted_table
 from sluice.schema.definitions import TableDefinition
+from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
+from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
+from sluice.sources.mysql.reader.statement_scan import statements_between
+from sluice.sources.mysql.server.connection import collations, open_connection, server_info
 from tests.integration.ddl_grammar import MODES, Grammar, Session
 from tests.integration.test_schema_truth import comparable, differing
 

@@ -11,13 +11,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from sluice.binlog.connection import collations, open_connection, server_info
-from sluice.binlog.dictionary import flavour_of, read_state, read_tables
-from sluice.binlog.lookahead import statements_between
-from sluice.binlog.tracker import SchemaTracker
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
 from sluice.schema.definitions import TableDefinition
+from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
+from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
+from sluice.sources.mysql.reader.statement_scan import statements_between
+from sluice.sources.mysql.server.connection import collations, open_connection, server_info
 from tests.integration import ddl_statements as statements
 
 SEQUENCES = int(os.environ.get("SLUICE_DDL_SEQUENCES", "2"))

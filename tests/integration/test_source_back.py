@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.binlog.connection import open_connection, server_info
-from sluice.binlog.preflight import preflight
-from sluice.binlog.rereading import reread
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LostPosition
 from sluice.model.positions import Position
+from sluice.sources.mysql.reader.event_reread import reread
+from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.mysql.server.preflight import preflight
 from sluice.stack.mariadb import MariaDBServer
 from sluice.stack.mysql import MySQLServer
 from tests.dumping import dumped

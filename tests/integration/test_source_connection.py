@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from sluice.binlog import stream
-from sluice.binlog.capture import CaptureLimits, Selection, capture
-from sluice.binlog.catalog import Catalog
-from sluice.binlog.connection import connected, open_connection, rows_of, server_info
-from sluice.binlog.preflight import preflight
-from sluice.binlog.replica_ids import reader_id
-from sluice.binlog.stream import LogStream
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LostPosition, SourceUnavailable
 from sluice.model.positions import split_file
+from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.protocol import binlog_dump
+from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
+from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
+from sluice.sources.mysql.server.preflight import preflight
+from sluice.sources.mysql.server.server_ids import reader_id
 from sluice.stack.mariadb import MariaDBServer, find_mariadb
 from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
@@ -263,8 +263,8 @@ class SilentProxy:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(stream, "HEARTBEAT_S", 0.3)
-    monkeypatch.setattr(stream, "SILENCE_S", 1.2)
+    monkeypatch.setattr(binlog_dump, "HEARTBEAT_S", 0.3)
+    monkeypatch.setattr(binlog_dump, "SILENCE_S", 1.2)
 
 
 @pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
@@ -332,7 +332,7 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
 def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatch):
     db = fresh_schema(mysql_source)
     with draining(mysql_source, tmp_path, db) as drain:
-        monkeypatch.setattr(stream.socket, "gethostname", lambda: "elsewhere")
+        monkeypatch.setattr(binlog_dump.socket, "gethostname", lambda: "elsewhere")
         others = [LogStream(drain.endpoint, server_id=88_006, start=drain.position)]
         monkeypatch.undo()
         try:
@@ -341,7 +341,7 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
                 assert [(f.severity, f.setting) for f in found] == [("warning", "server_id")]
                 assert "elsewhere" in found[0].why
                 assert preflight(connection, server_info(connection), PIPELINE, None, 88_007) == []
-                monkeypatch.setattr(stream.socket, "gethostname", lambda: "elsewhere")
+                monkeypatch.setattr(binlog_dump.socket, "gethostname", lambda: "elsewhere")
                 others.append(LogStream(drain.endpoint, server_id=reader_id(88_007, 1), start=drain.position))
                 monkeypatch.undo()
                 found = preflight(connection, server_info(connection), PIPELINE, None, 88_007)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sluice.binlog.capture import warm_up
 from sluice.coordination.holds import Hold
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.capture.drain import drain
@@ -23,6 +22,7 @@ from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
+from sluice.sources.mysql.reader.batch_reader import warm_up
 from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy

@@ -60,7 +60,7 @@ class Position:
         offset: byte offset of the next event in that file.
         gtid_set: everything executed up to here as the server prints it, ``""`` where GTIDs are off.
         commit_time_us: commit time of the last transaction, microseconds since 1970 UTC, 0 if none was seen.
-        prepared: XA transactions that are prepared here and wait for their outcome, see :mod:`sluice.binlog.xa`.
+        prepared: XA transactions that are prepared here and wait for their outcome, see :mod:`sluice.sources.mysql.events.xa`.
         last_event: an event that was read just before this place; None where nothing was read yet. Two positions are equal whatever it is.
     """
 

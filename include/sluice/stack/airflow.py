@@ -78,7 +78,7 @@ if "scheduler" in sys.argv:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     with contextlib.suppress(Exception):
-        importlib.import_module("sluice.binlog.capture").warm_up()  # else each drain reads the kernels from disk, 0.2 s
+        importlib.import_module("sluice.sources.mysql.reader.batch_reader").warm_up()  # else each drain reads the kernels from disk, 0.2 s
 '''
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.binlog.decode import ArenaRows, decode_arena
-from sluice.binlog.plan import TablePlan, plan_table
-from sluice.binlog.scanner import Scanner, Statement
-from sluice.binlog.tablemap import TableMap
-from sluice.binlog.tracker import SchemaTracker
 from sluice.errors import UnsupportedType
 from sluice.model.positions import Position
 from sluice.model.tables import META_COLUMNS
 from sluice.model.temporal import to_text
 from sluice.schema.state import SchemaState
 from sluice.segments.buckets import key_bucket
+from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
+from sluice.sources.mysql.decoder.row_layout import TablePlan, plan_table
+from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
+from sluice.sources.mysql.decoder.scanner import Scanner, Statement
+from sluice.sources.mysql.events.table_map import TableMap
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 FLAVOURS = sorted(path.stem for path in GOLDEN.glob("*.binlog"))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sluice.binlog.defaults import default_scalar
 from sluice.errors import UnsupportedType
 from sluice.model.tables import Column, ColumnKind
 from sluice.schema.definitions import ColumnDefinition
+from sluice.sources.mysql.decoder.column_defaults import default_scalar
 
 K = ColumnKind
 DIGITS = "12345678901234567890123456789012345.678901234567890123456789012345"

@@ -9,12 +9,12 @@ import zlib
 import numpy as np
 import pytest
 
-from sluice.binlog import tablemap as t
-from sluice.binlog.plan import plan_table
-from sluice.binlog.scanner import Scanner
-from sluice.binlog.warm import table_map_body
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, LostPosition, UnknownEvent
 from sluice.model.positions import Position
+from sluice.sources.mysql.decoder.row_layout import plan_table
+from sluice.sources.mysql.decoder.scanner import Scanner
+from sluice.sources.mysql.events import table_map as t
+from sluice.sources.mysql.reader.warm_up import table_map_body
 
 SERVER = "00000000-0000-0000-0000-000000000000"
 MAP = table_map_body(7, "s", "t", [("a", t.LONG, b"")], [0])

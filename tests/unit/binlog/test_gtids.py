@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.binlog.gtids import GtidSet, MariaGtidPosition
+from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
 
 U = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.binlog.jsonb import tree, tree_text
-from sluice.binlog.jsondiff import parse_path, patched_text
-from sluice.binlog.jsontext import json_texts
 from sluice.errors import DecodeError
+from sluice.sources.mysql.decoder.json_binary import tree, tree_text
+from sluice.sources.mysql.decoder.json_diff import parse_path, patched_text
+from sluice.sources.mysql.decoder.json_text import json_texts
 
 documents = st.recursive(
     st.none()

@@ -9,7 +9,7 @@ import sys
 
 def test_kernels_on_disk_are_loaded_without_the_compiler():
     code = (
-        "import sys; from sluice.binlog.capture import warm_up; warm_up()\n"
+        "import sys; from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()\n"
         "from sluice.binlog import scan, fill\n"
         "print(len(scan.scan.stats.cache_hits), len(scan.scan.stats.cache_misses), 'numba.np.linalg' in sys.modules, 'pandas' in sys.modules)"
     )

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from sluice.binlog.complete import complete
-from sluice.binlog.connection import ServerInfo
-from sluice.binlog.preflight import _log_settings, _row_image
-from sluice.binlog.sessions import parse_status
-from sluice.binlog.tablemap import parse_table_map
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import DecodeError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.sources.mysql.catalog.complete_table_map import complete
+from sluice.sources.mysql.events.query_status import parse_status
+from sluice.sources.mysql.events.table_map import parse_table_map
+from sluice.sources.mysql.server.connection import ServerInfo
+from sluice.sources.mysql.server.preflight import _log_settings, _row_image
 
 
 def server(flavour: str = "MySQL", version: tuple[int, ...] = (5, 7, 44), **variables: str) -> ServerInfo:

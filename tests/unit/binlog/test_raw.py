@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.binlog import raw
+from sluice.sources.mysql.decoder import machine
 
-KINDS = [raw._crc32_by_tables, raw.crc32_of]
+KINDS = [machine._crc32_by_tables, machine.crc32_of]
 
 
 @pytest.mark.parametrize("sum_of", KINDS, ids=["tables", "this processor"])
@@ -20,11 +20,11 @@ def test_every_length_and_alignment(sum_of):
     for size in range(600):
         for start in (0, 1, 7, 13):
             want = zlib.crc32(noise[start : start + size].tobytes())
-            assert int(sum_of(noise, start, start + size, raw.CRC_TABLES)) == want, (size, start)
+            assert int(sum_of(noise, start, start + size, machine.CRC_TABLES)) == want, (size, start)
 
 
 @given(data=st.binary(max_size=5000), start=st.integers(0, 40))
 def test_any_bytes(data, start):
     buffer = np.frombuffer(bytearray(b"\x5a" * start + data + b"\xa5" * 16), np.uint8)
     for sum_of in KINDS:
-        assert int(sum_of(buffer, start, start + len(data), raw.CRC_TABLES)) == zlib.crc32(data)
+        assert int(sum_of(buffer, start, start + len(data), machine.CRC_TABLES)) == zlib.crc32(data)

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from sluice.binlog.wire import Wire
 from sluice.errors import SourceUnavailable
+from sluice.sources.mysql.protocol.socket_reader import Wire
 
 
 @pytest.fixture

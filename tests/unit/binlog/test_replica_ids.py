@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.binlog.replica_ids import ids_of, reader_id
+from sluice.sources.mysql.server.server_ids import ids_of, reader_id
 
 
 @given(st.integers(1, 2**32 - 1), st.integers(1, 64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.binlog.statements import Effect, look_at
+from sluice.sources.mysql.events.statement_effects import Effect, look_at
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.binlog.statements import look_at
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
 from sluice.schema.changes import ChangeKind, TableChange
@@ -19,6 +18,7 @@ from sluice.schema.lexer import Dialect, tokens
 from sluice.schema.parser import parse_statement
 from sluice.schema.state import SchemaState, Session
 from sluice.schema.types import Flavour
+from sluice.sources.mysql.events.statement_effects import look_at
 
 COLLATIONS = Collations(
     {"utf8mb4_0900_ai_ci": "utf8mb4", "utf8mb4_bin": "utf8mb4", "latin1_swedish_ci": "latin1", "binary": "binary"},

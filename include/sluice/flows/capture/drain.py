@@ -10,11 +10,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from sluice.binlog.capture import CaptureLimits, CaptureResult, Selection, capture
-from sluice.binlog.connection import ServerInfo, connected, log_end, open_connection, server_info, translated
-from sluice.binlog.positions import dump_start, resolve_start
-from sluice.binlog.replica_ids import AUTO_READERS
-from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
@@ -31,6 +26,18 @@ from sluice.mysqlclient import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
+from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture
+from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
+from sluice.sources.mysql.server.connection import (
+    ServerInfo,
+    connected,
+    log_end,
+    open_connection,
+    server_info,
+    translated,
+)
+from sluice.sources.mysql.server.server_ids import AUTO_READERS
 from sluice.sources.mysql.snapshot.watermarks import mark_table_of
 
 _log = structlog.get_logger()

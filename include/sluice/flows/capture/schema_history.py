@@ -7,15 +7,6 @@ from typing import Any
 
 import structlog
 
-from sluice.binlog.connection import ServerInfo, open_connection, server_info
-from sluice.binlog.lookahead import statements_between
-from sluice.binlog.positions import dump_start
-from sluice.binlog.replica_ids import lookahead_id
-from sluice.binlog.rereading import same_log
-from sluice.binlog.scanner import Statement
-from sluice.binlog.selection import Selection
-from sluice.binlog.snapshot import reread_table, snapshot_at
-from sluice.binlog.tracker import SchemaTracker
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.runtime import Runtime
@@ -24,6 +15,15 @@ from sluice.model.tables import TableId
 from sluice.schema.definitions import TableDefinition
 from sluice.schema.state import SchemaState
 from sluice.segments.schemas import SchemaStore
+from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
+from sluice.sources.mysql.decoder.scanner import Statement
+from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
+from sluice.sources.mysql.reader.event_reread import same_log
+from sluice.sources.mysql.reader.start_position import dump_start
+from sluice.sources.mysql.reader.statement_scan import statements_between
+from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
+from sluice.sources.mysql.server.server_ids import lookahead_id
+from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
@@ -102,7 +102,7 @@ def fold_between(
     progress: Callable[[], None] | None = None,
 ) -> None:
     """Fold the statements between two positions into ``state``."""
-    from sluice.binlog.connection import collations
+    from sluice.sources.mysql.server.connection import collations
 
     names = collations(connection)
     tracker = SchemaTracker(lambda: state, lambda: names)
@@ -114,7 +114,7 @@ def fold_between(
 
 
 def rereader(runtime: Runtime, server_id: int) -> Callable[[TableId, Position], TableDefinition]:
-    """Reads a definition again on a connection of its own; see :func:`sluice.binlog.snapshot.reread_table`."""
+    """Reads a definition again on a connection of its own; see :func:`sluice.sources.mysql.history.schema_snapshot.reread_table`."""
 
     def reread(table: TableId, position: Position) -> TableDefinition:
         with open_connection(runtime.source) as connection:

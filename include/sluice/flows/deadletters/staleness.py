@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.binlog.connection import open_connection
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.operate.stored import manifest_of
@@ -27,6 +26,7 @@ from sluice.schema.changes import ChangeKind, TableChange
 from sluice.segments.changeset import read_changeset, read_changeset_file
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file
+from sluice.sources.mysql.server.connection import open_connection
 
 _EMPTIED = {ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.DROP_DATABASE}
 _UNCLEAR = {ChangeKind.RENAME_TABLE, ChangeKind.ROWS_REMOVED, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN}

@@ -10,11 +10,6 @@ from typing import Any
 
 import structlog
 
-from sluice.binlog.connection import ServerInfo
-from sluice.binlog.preflight import require_ready
-from sluice.binlog.rereading import reread
-from sluice.binlog.selection import Selection
-from sluice.binlog.stream import EarlyLogin, LogStream
 from sluice.config.pipeline import CaptureConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
@@ -23,6 +18,11 @@ from sluice.flows.dump.start import captured_tables, new_dump
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
+from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.reader.event_reread import reread
+from sluice.sources.mysql.server.connection import ServerInfo
+from sluice.sources.mysql.server.preflight import require_ready
+from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
@@ -98,7 +98,7 @@ def ready_or_moved(
 
     With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
 
-    Raises what the pre-flight and :func:`sluice.binlog.rereading.reread` raise.
+    Raises what the pre-flight and :func:`sluice.sources.mysql.reader.event_reread.reread` raise.
     """
     try:
         position = cursor.position if cursor else None

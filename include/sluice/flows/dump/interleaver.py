@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
-from sluice.binlog.gtids import GtidSet
 from sluice.coordination.state import PipelineState
 from sluice.coordination.znodes import Step
 from sluice.dump.window import survivors
@@ -38,6 +37,7 @@ from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, Seg
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
+from sluice.sources.mysql.events.gtids import GtidSet
 
 _log = structlog.get_logger()
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import pymysql
 
-from sluice.binlog.connection import ServerInfo, collations, rows_of
-from sluice.binlog.definitions import Definition, read_definition
-from sluice.binlog.resultset import open_reader, text_rows
 from sluice.coordination.state import PipelineState
 from sluice.dump.condition import rendered
 from sluice.dump.keys import among, numbers_of, typed_literal
@@ -21,7 +18,10 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, quoted
+from sluice.sources.mysql.catalog.live_table import Definition, read_definition
+from sluice.sources.mysql.server.connection import ServerInfo, collations, rows_of
 from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql
+from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
 from sluice.targets import open_target
 
 

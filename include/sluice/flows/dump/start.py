@@ -11,8 +11,6 @@ from typing import Any
 import pymysql
 import structlog
 
-from sluice.binlog.connection import ServerInfo, open_connection, rows_of, server_info
-from sluice.binlog.selection import Selection
 from sluice.config.loading import meant
 from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
 from sluice.coordination.leases import owner_label
@@ -24,7 +22,9 @@ from sluice.flows.runtime import Runtime, attempt_id
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import Dump, TableRequest, Tuning
 from sluice.model.tables import TableId
+from sluice.sources.mysql.server.connection import ServerInfo, open_connection, rows_of, server_info
 from sluice.sources.mysql.snapshot.watermarks import choose_marking
+from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 

@@ -11,10 +11,10 @@ from typing import Any
 import pymysql
 import structlog
 
-from sluice.binlog.connection import open_connection, rows_of, translated
 from sluice.config.connections import Endpoint
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Tuning
+from sluice.sources.mysql.server.connection import open_connection, rows_of, translated
 
 _log = structlog.get_logger()
 

@@ -16,9 +16,6 @@ import pyarrow as pa
 import pymysql
 import structlog
 
-from sluice.binlog.connection import collations, open_connection, rows_of
-from sluice.binlog.definitions import Definition, read_definition
-from sluice.binlog.resultset import open_reader, select
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
@@ -30,6 +27,8 @@ from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
 from sluice.model.tables import TableId, quoted
 from sluice.segments.chunk_file import chunk_path, write_chunk
+from sluice.sources.mysql.catalog.live_table import Definition, read_definition
+from sluice.sources.mysql.server.connection import collations, open_connection, rows_of
 from sluice.sources.mysql.snapshot.chunk_queries import (
     NULLS,
     border_sql,
@@ -40,6 +39,7 @@ from sluice.sources.mysql.snapshot.chunk_queries import (
     range_of,
     selection_sql,
 )
+from sluice.sources.mysql.snapshot.result_set import open_reader, select
 from sluice.sources.mysql.snapshot.watermarks import Marker, end_of_log, make_marker, mark_table_of
 
 _log = structlog.get_logger()

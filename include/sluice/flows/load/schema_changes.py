@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.binlog.selection import Selection
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
 from sluice.schema.changes import ChangeKind, TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
+from sluice.sources.table_filter import Selection
 from sluice.targets import DdlStep
 
 _K, _D = ChangeKind, DdlKind

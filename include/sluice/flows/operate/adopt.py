@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.binlog.connection import open_connection, server_info
-from sluice.binlog.preflight import require_ready
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.control import Plan, target_of
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.positions import BatchNumber, Position
+from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.mysql.server.preflight import require_ready
 from sluice.targets import Checkpoint, open_target
 
 

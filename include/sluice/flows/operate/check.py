@@ -6,12 +6,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sluice.binlog.connection import open_connection, rows_of, server_info
-from sluice.binlog.inventory import SourceTable
-from sluice.binlog.preflight import preflight
-from sluice.binlog.replica_ids import check_id
-from sluice.binlog.rereading import reread
-from sluice.binlog.selection import Selection
 from sluice.config.engine import RuleKind
 from sluice.config.loading import meant
 from sluice.errors import LostPosition, SluiceError
@@ -23,6 +17,12 @@ from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
+from sluice.sources.mysql.reader.event_reread import reread
+from sluice.sources.mysql.server.connection import open_connection, rows_of, server_info
+from sluice.sources.mysql.server.preflight import preflight
+from sluice.sources.mysql.server.server_ids import check_id
+from sluice.sources.mysql.server.table_list import SourceTable
+from sluice.sources.table_filter import Selection
 from sluice.targets import open_target
 
 

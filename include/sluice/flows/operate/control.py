@@ -10,9 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.binlog.connection import open_connection, server_info
-from sluice.binlog.positions import resolve_start
-from sluice.binlog.preflight import require_ready
 from sluice.config.pipeline import MAX_GRACE, StartPosition, TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
@@ -23,6 +20,9 @@ from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
+from sluice.sources.mysql.reader.start_position import resolve_start
+from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.mysql.server.preflight import require_ready
 from sluice.targets import open_target
 
 

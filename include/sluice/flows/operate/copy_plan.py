@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.binlog.connection import open_connection, server_info
-from sluice.binlog.inventory import SourceTable, create_statement, source_tables
-from sluice.binlog.selection import Selection
 from sluice.config.pipeline import ColumnConversion
 from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.tables import TableId, quoted_table
+from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.mysql.server.table_list import SourceTable, create_statement, source_tables
+from sluice.sources.table_filter import Selection
 from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
 
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")

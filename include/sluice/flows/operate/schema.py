@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.binlog.connection import open_connection, server_info
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.flows.capture.schema_history import rereader, schema_at
 from sluice.flows.operate.control import Plan
@@ -18,6 +17,7 @@ from sluice.schema.parser import parse_statement
 from sluice.schema.state import SchemaState
 from sluice.schema.statements import CreateTable
 from sluice.segments.schemas import SchemaStore
+from sluice.sources.mysql.server.connection import open_connection, server_info
 
 
 def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import structlog
 
-from sluice.binlog.connection import ServerInfo, open_connection, server_info
 from sluice.config.connections import Endpoint
 from sluice.coordination.state import PipelineState, Process
 from sluice.errors import CheckpointError, SluiceError
@@ -22,6 +21,7 @@ from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart import Queue, restart_position
+from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.targets import open_target
 
 _log = structlog.get_logger()

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pymysql
 from pyarrow import fs
 
-from sluice.binlog.connection import open_connection
 from sluice.config.connections import ConnectionResolver
 from sluice.config.engine import LookupConfig
 from sluice.errors import ConfigError, RuleError, SourceUnavailable
 from sluice.rules.lookups import Lookup
+from sluice.sources.mysql.server.connection import open_connection
 
 _kept: dict[str, tuple[float, Lookup]] = {}
 _lock = threading.Lock()

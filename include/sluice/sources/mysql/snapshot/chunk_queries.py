@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sluice.binlog.definitions import Definition, Index
-from sluice.binlog.resultset import expression
 from sluice.dump.keys import after, both, upto
 from sluice.errors import DumpRefused
 from sluice.flows.dump.key_lists import Key
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column, TableId, quoted
+from sluice.sources.mysql.catalog.live_table import Definition, Index
+from sluice.sources.mysql.snapshot.result_set import expression
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""

@@ -21,14 +21,14 @@ from typing import Any, Protocol
 
 import pymysql
 
-from sluice.binlog.connection import log_end, rows_of
-from sluice.binlog.marks import COLUMNS, mark_table
-from sluice.binlog.resultset import text_rows
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import PreflightError
 from sluice.model.dumps import Chunk, Mark, Marking
 from sluice.model.tables import TableId, quoted
+from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
+from sluice.sources.mysql.server.connection import log_end, rows_of
+from sluice.sources.mysql.snapshot.result_set import text_rows
 
 SLOTS = 64
 _MAY_NOT_WRITE = {1044, 1142, 1227, 1290, 1792, 1836, 3989}

@@ -1,0 +1,176 @@
+"""The schema history at work in a drain: statements are folded into it, bare table maps are completed from it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from sluice.errors import DecodeError, SchemaUnknown, UnsupportedType
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.schema.changes import ChangeKind, TableChange
+from sluice.schema.charsets import UTF8, decode_bytes
+from sluice.schema.definitions import TableDefinition, Unknown
+from sluice.schema.state import SchemaState, Session, storable
+from sluice.sources.mysql.catalog.complete_table_map import complete
+from sluice.sources.mysql.decoder.scanner import Statement
+from sluice.sources.mysql.events import table_map as t
+from sluice.sources.mysql.events.control import Query
+from sluice.sources.mysql.events.query_status import EXPLICIT_TIMESTAMPS, SessionStatus, parse_status
+from sluice.sources.mysql.events.statement_effects import named_tables
+
+_log = structlog.get_logger()
+
+
+_SAYS_TIMESTAMPS = 101002
+"""The version of MariaDB from which the log says it."""
+
+_WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`(?:[^`]|``)+` \(\n  `")
+"""How MariaDB logs CREATE TABLE … SELECT: in UTF-8, whatever the session's charset is."""
+
+Rereader = Callable[[TableId, Position], TableDefinition]
+"""Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
+
+
+def once(load: Callable[[], SchemaState]) -> Callable[[], SchemaState]:
+    """Calls ``load`` at the first call, from whatever thread; all get the same state."""
+    lock = threading.Lock()
+    loaded: list[SchemaState] = []
+
+    def state() -> SchemaState:
+        with lock:
+            if not loaded:
+                loaded.append(load())
+            return loaded[0]
+
+    return state
+
+
+class SchemaTracker:
+    """One drain's view of the history.
+
+    Args:
+        load: gives the state as of the drain's start; called when it is first needed.
+        collations: collation id -> (collation, charset), as the server lists them.
+        reread: see :data:`Rereader`; None: a definition that is not known stops the drain.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], SchemaState],
+        collations: Callable[[], Mapping[int, tuple[str, str]]],
+        reread: Rereader | None = None,
+    ) -> None:
+        self._load = load
+        self._collations = collations
+        self._reread = reread
+        self._state: SchemaState | None = None
+        self._ids: dict[str, int] | None = None
+
+    @property
+    def state(self) -> SchemaState:
+        """The definitions as of the place in the log that was reached."""
+        if self._state is None:
+            self._state = self._load()
+        return self._state
+
+    @property
+    def changed(self) -> bool:
+        """True if a statement was folded since the start."""
+        return self._state is not None and bool(self._state.touched)
+
+    def statement(self, statement: Statement) -> list[TableChange]:
+        """Fold a statement. What is not understood makes the captured tables that it names unknown; nothing is raised here."""
+        query, where = statement.query, str(statement.position)
+        status = parse_status(query.status)
+        names = self._collations()
+        session = Session(
+            status.sql_mode,
+            self._timestamps_explicit(status),
+            names.get(status.server_collation or 0, (None,))[0],
+            names.get(status.utf8mb4_collation or 0, (None,))[0],
+            tuple((names[a][1], names[b][0]) for a, b in status.default_collations if a in names and b in names),
+            names.get(status.client_collation or 0, ("", "utf8mb4"))[1],
+        )
+        sql = self._text(query, session.charset)
+        try:
+            return self.state.fold(sql, query.schema, session, where)
+        except DecodeError as error:
+            return self._not_understood(storable(sql), query.schema, where, storable(error.message))
+
+    def _timestamps_explicit(self, status: SessionStatus) -> bool | None:
+        flavour = self.state.flavour
+        if flavour.mariadb and flavour.version >= _SAYS_TIMESTAMPS:
+            return bool(status.flags & EXPLICIT_TIMESTAMPS)
+        return status.timestamps_explicit
+
+    def text(self, query: Query) -> str:
+        """A statement as text that can be stored and run again: in the log it has the session's charset."""
+        status = parse_status(query.status)
+        return storable(self._text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
+
+    def _text(self, query: Query, charset: str) -> str:
+        if charset not in UTF8 and self.state.flavour.mariadb and _WRITTEN_BY_SERVER.match(query.raw):
+            charset = "utf8mb4"
+        return _text(query, charset)
+
+    def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
+        changes = []
+        for table in named_tables(sql, schema):
+            before = self.state.find(table)
+            if before is not None or self.state.why_unknown(table) is not None:
+                self.state.lose(table, Unknown(why, where, sql[:2000]))
+                changes.append(TableChange(table, (ChangeKind.UNKNOWN,), before, reason=why))
+        if changes:
+            _log.warning("statement_not_understood", position=where, why=why, tables=[str(c.table) for c in changes])
+        return changes
+
+    def definition(self, table: TableId, position: Position, where: str) -> TableDefinition:
+        """A table's definition as of ``position``. Raises SchemaUnknown that says since when and what to run."""
+        found = self.state.find(table)
+        if found is not None:
+            return found
+        if self._reread is not None:
+            found = self._reread(table, position)
+            self.state.put(found)
+            return found
+        raise unknown_table(table, self.state.why_unknown(table), where)
+
+    def complete(self, table_map: t.TableMap, position: Position, where: str) -> t.TableMap:
+        """``table_map`` with what the log leaves out. Raises SchemaUnknown, DecodeError."""
+        definition = self.definition(table_map.table, position, where)
+        if self._ids is None:
+            self._ids = {name: number for number, (name, _) in self._collations().items()}
+        try:
+            return complete(table_map, definition, self._ids)
+        except DecodeError as error:
+            raise DecodeError(
+                f"table {table_map.table}: {error.message}",
+                where=where,
+                hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and `sluice schema reload` mend it",
+            ) from error
+
+
+def _text(query: Query, charset: str) -> str:
+    """The statement; what is no character of the session's charset (a literal of another one) as lone surrogates."""
+    if query.raw.isascii():
+        return query.sql
+    try:
+        return decode_bytes(query.raw, charset)
+    except (LookupError, UnicodeDecodeError, UnsupportedType):
+        return query.raw.decode("utf-8", "surrogateescape") if charset in UTF8 else query.sql
+
+
+def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:
+    """The error for a table whose definition is not known."""
+    reason = why.reason if why else "the schema history never heard of it (may the pipeline's user see it?)"
+    statement = f", since {why.where}: {' '.join(why.sql.split())[:200]}" if why and why.sql else ""
+    return SchemaUnknown(
+        f"the log does not carry the column names of {table}, and its definition there is not known: {reason}{statement}",
+        where=where,
+        hint=f"`sluice schema set PIPELINE {table} --file create.sql` tells it (the CREATE TABLE as of that position), `sluice schema reload "
+        f"PIPELINE {table}` takes today's if no later statement changed it; SET GLOBAL binlog_row_metadata = 'FULL' makes both needless",
+    )

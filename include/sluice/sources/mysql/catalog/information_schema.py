@@ -1,0 +1,244 @@
+"""The server's own data dictionary, as definitions: what a schema history begins with, and what tests hold it against."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.tables import TableId, quoted_table
+from sluice.schema.collations import Collations
+from sluice.schema.columns import read_type
+from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
+from sluice.schema.lexer import Dialect
+from sluice.schema.reader import Reader
+from sluice.schema.state import SchemaState
+from sluice.schema.types import Flavour, labelled, stored_label
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.table_filter import SYSTEM_SCHEMAS
+
+# ruff: noqa: S608 - schema and table names go in as parameters
+
+_SYSTEM = ", ".join(f"'{name}'" for name in sorted(SYSTEM_SCHEMAS))
+_COMPRESSED = re.compile(r"\s*/\*!?M?!?\d* ?COMPRESSED.*?\*/", re.I)
+_NOW = re.compile(r"^(CURRENT_TIMESTAMP|NOW|LOCALTIME)", re.I)
+_NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit", "year"}
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+VISIBLE_TYPES = ("BASE TABLE", "SYSTEM VERSIONED", "SEQUENCE")
+
+
+def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
+    """What the folding of statements has to know of a server."""
+    numbers = (*info.numbers, 0, 0, 0)[:3]
+    version = numbers[0] * 10_000 + numbers[1] * 100 + numbers[2]
+    lower = info.variables.get("lower_case_table_names", "0") == "1"
+    return Flavour(info.is_mariadb, version, read_collations(connection), lower)
+
+
+def read_collations(connection: Any) -> Collations:
+    """Names, defaults and widths of all charsets and collations of the server."""
+    charset_of: dict[str, str] = {}
+    default_of: dict[str, str] = {}
+    table = "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+    try:  # MariaDB 10.10+: collations that several charsets share have their whole name here
+        pairs = rows_of(connection, f"SELECT FULL_COLLATION_NAME, CHARACTER_SET_NAME FROM {table}")
+    except pymysql.err.MySQLError:
+        pairs = rows_of(connection, f"SELECT COLLATION_NAME, CHARACTER_SET_NAME FROM {table}")
+    charset_of.update({str(name): str(charset) for name, charset in pairs if charset is not None})
+    bytes_of: dict[str, int] = {}
+    for charset, collation, size in rows_of(
+        connection, "SELECT CHARACTER_SET_NAME, DEFAULT_COLLATE_NAME, MAXLEN FROM information_schema.CHARACTER_SETS"
+    ):
+        default_of[str(charset)], bytes_of[str(charset)] = str(collation), int(size)
+    return Collations(charset_of, default_of, bytes_of)
+
+
+def read_state(connection: Any, info: ServerInfo) -> SchemaState:
+    """Every table and database the user may see, as of now."""
+    flavour = flavour_of(connection, info)
+    collation = rows_of(connection, "SELECT @@GLOBAL.collation_server")[0][0]
+    state = SchemaState(flavour, _timestamps_explicit(connection), str(collation))
+    for database in read_databases(connection):
+        state.put_database(database)
+    broken: dict[TableId, str] = {}
+    for table in read_tables(connection, flavour, broken=broken):
+        state.put(table)
+    for table_id, why in broken.items():
+        state.lose(table_id, Unknown(why))
+    for schema, name in _versioned(connection):
+        state.lose(TableId(schema, name), Unknown("system-versioned tables have columns that no statement names"))
+    state.touched.clear()
+    return state
+
+
+def _timestamps_explicit(connection: Any) -> bool:
+    try:
+        return bool(int(rows_of(connection, "SELECT @@GLOBAL.explicit_defaults_for_timestamp")[0][0]))
+    except pymysql.err.MySQLError:
+        return False
+
+
+def read_databases(connection: Any) -> list[DatabaseDefinition]:
+    """All databases but the system's."""
+    sql = (
+        "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA "
+        f"WHERE SCHEMA_NAME NOT IN ({_SYSTEM})"
+    )
+    return [
+        DatabaseDefinition(str(n), str(charset), str(collation)) for n, charset, collation in rows_of(connection, sql)
+    ]
+
+
+def read_tables(
+    connection: Any,
+    flavour: Flavour,
+    tables: Sequence[TableId] | None = None,
+    *,
+    broken: dict[TableId, str] | None = None,
+) -> list[TableDefinition]:
+    """Definitions of the named tables (those that exist), or of all.
+
+    ``broken`` takes the tables that are not understood, with the reason; without it they raise DecodeError or UnsupportedType.
+    """
+    where, names = _where(tables)
+    heads = {
+        TableId(str(schema), str(name)): (str(collation or ""), str(engine or ""), str(comment or ""))
+        for schema, name, kind, collation, engine, comment in rows_of(
+            connection,
+            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_COLLATION, ENGINE, TABLE_COMMENT FROM information_schema.TABLES WHERE "
+            + where,
+            names,
+        )
+        if kind == "BASE TABLE"
+    }
+    columns: dict[TableId, list[tuple[int, ColumnDefinition]]] = defaultdict(list)
+    for row in rows_of(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
+        "COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE " + where,
+        names,
+    ):
+        table = TableId(str(row[0]), str(row[1]))
+        if table not in heads:
+            continue
+        try:
+            columns[table].append((int(row[2]), _column(row[3:], flavour)))
+        except (DecodeError, UnsupportedType) as error:
+            if broken is None:
+                raise type(error)(f"the definition of {table} is not understood: {error.message}") from error
+            broken[table] = error.message
+            del heads[table]
+    indexes = _indexes(connection, where, names)
+    found = []
+    for table, (collation, engine, comment) in heads.items():
+        ordered = tuple(column for _, column in sorted(columns[table], key=lambda item: item[0]))
+        if not ordered:
+            continue
+        charset = flavour.collations.charset_of.get(collation, "")
+        keys = tuple(indexes.get(table, ()))
+        definition = TableDefinition(table, ordered, keys, charset, collation, engine, comment)
+        found.append(_in_key_order(connection, definition))
+    return found
+
+
+def _where(tables: Sequence[TableId] | None) -> tuple[str, list[str]]:
+    if tables is None:
+        return f"TABLE_SCHEMA NOT IN ({_SYSTEM})", []
+    if not tables:
+        return "FALSE", []
+    names = [part for table in tables for part in (table.schema, table.table)]
+    return " OR ".join(["(TABLE_SCHEMA = %s AND TABLE_NAME = %s)"] * len(tables)), names
+
+
+def _versioned(connection: Any) -> Iterable[tuple[str, str]]:
+    sql = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'SYSTEM VERSIONED'"
+    return [(str(schema), str(name)) for schema, name in rows_of(connection, sql)]
+
+
+def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
+    name, printed, nullable, charset, collation, default, extra, comment, expression = (
+        None if value is None else value.decode() if isinstance(value, bytes) else str(value) for value in row
+    )
+    extra_ = (extra or "").upper()
+    kind = str(printed)
+    compressed = bool(_COMPRESSED.search(kind))
+    kind = _COMPRESSED.sub("", kind)
+    labels: tuple[str, ...] = ()
+    family = kind.partition("(")[0].split(" ")[0]
+    if family in {"enum", "set"}:
+        written = read_type(Reader(kind, "", Dialect(flavour.mariadb, flavour.version))).labels
+        if not all(isinstance(label, str) for label in written):  # printed without the zeros of its bytes
+            raise DecodeError(f"column {name} has a label that the server cannot print")
+        labels = tuple(stored_label(label, charset or "binary") for label in written)
+        kind = labelled(family, labels)
+    on_update = re.search(r"ON UPDATE (\S+)", extra or "", re.I)
+    return ColumnDefinition(
+        name=str(name),
+        type=kind,
+        nullable=nullable == "YES",
+        charset=charset or ("binary" if labels else None),  # MySQL leaves it out for labels that are bytes
+        collation=collation or ("binary" if labels else None),
+        labels=labels,
+        default=_default(default, family, extra_, expression, flavour),
+        generated=f"({expression})" if expression else None,
+        stored="STORED" in extra_ or "PERSISTENT" in extra_,
+        invisible="INVISIBLE" in extra_,
+        auto_increment="AUTO_INCREMENT" in extra_,
+        on_update=on_update[1] if on_update else None,
+        comment=comment or "",
+        compressed=compressed,
+    )
+
+
+def _default(value: str | None, family: str, extra: str, expression: str | None, flavour: Flavour) -> str | None:
+    """SQL text of a default. MariaDB prints SQL, MySQL the bare value."""
+    if value is None or expression:
+        return None
+    if flavour.mariadb:
+        return None if value.upper() == "NULL" else value
+    if "DEFAULT_GENERATED" in extra or (family in {"timestamp", "datetime"} and _NOW.match(value)):
+        return value if _NOW.match(value) else f"({value})"
+    if family in _NUMBERS or (family in _BINARY and value.startswith("0x")):
+        return value
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _indexes(connection: Any, where: str, names: Sequence[str]) -> dict[TableId, list[IndexDefinition]]:
+    parts: dict[TableId, dict[str, dict[int, tuple[str, int]]]] = defaultdict(lambda: defaultdict(dict))
+    kinds: dict[tuple[TableId, str], tuple[bool, str]] = {}
+    for schema, table, name, not_unique, seq, column, prefix, kind in rows_of(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, SEQ_IN_INDEX, COLUMN_NAME, SUB_PART, INDEX_TYPE "
+        "FROM information_schema.STATISTICS WHERE " + where,
+        names,
+    ):
+        place = TableId(str(schema), str(table))
+        spatial = str(kind).lower() in {"fulltext", "spatial", "vector"}
+        parts[place][str(name)][int(seq)] = (str(column or ""), 0 if spatial else int(prefix or 0))
+        kinds[place, str(name)] = (not int(not_unique), str(kind).lower() if spatial else "index")
+    return {
+        table: [
+            IndexDefinition(name, tuple(columns[i] for i in sorted(columns)), *kinds[table, name])
+            for name, columns in sorted(indexes.items(), key=lambda item: (item[0] != "PRIMARY", item[0]))
+        ]
+        for table, indexes in parts.items()
+    }
+
+
+def _in_key_order(connection: Any, table: TableDefinition) -> TableDefinition:
+    """Unique keys in the server's own order, where the first of several is what identifies a row."""
+    if table.primary_key or sum(index.unique for index in table.indexes) < 2:
+        return table
+    try:
+        order = list(
+            dict.fromkeys(str(row[2]) for row in rows_of(connection, f"SHOW INDEX FROM {quoted_table(table.table)}"))
+        )
+    except pymysql.err.MySQLError:  # dropped meanwhile
+        return table
+    ranks = {name: rank for rank, name in enumerate(order)}
+    return replace(table, indexes=tuple(sorted(table.indexes, key=lambda index: ranks.get(index.name, len(ranks)))))

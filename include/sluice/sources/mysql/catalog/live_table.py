@@ -1,0 +1,234 @@
+"""A table's definition as the server has it now, in exactly the terms in which the log describes it.
+
+The columns of information_schema are turned into what a table map says of them, so that one module (:mod:`sluice.sources.mysql.decoder.row_layout`) decides how
+each type looks in Arrow, whether a row comes from the log or from a select.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sluice.errors import ConfigError, UnsupportedType
+from sluice.model.labels import labels_of
+from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.schema.charsets import UTF8, tables_of
+from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, TablePlan, plan_table
+from sluice.sources.mysql.events import table_map as t
+from sluice.sources.mysql.server.connection import rows_of
+
+_COLUMNS = (
+    "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "
+    "COLLATION_NAME, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+)
+_INDEX = (  # all columns: which there are depends on the server
+    "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+)
+_PLAIN = {
+    "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG, "bigint": t.LONGLONG,
+    "float": t.FLOAT, "double": t.DOUBLE, "year": t.YEAR, "date": t.DATE,
+}  # fmt: skip
+_TEMPORAL = {"datetime": t.DATETIME2, "timestamp": t.TIMESTAMP2, "time": t.TIME2}
+_BLOBS = {
+    "tinyblob": 1, "blob": 2, "mediumblob": 3, "longblob": 4, "tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4,
+}  # fmt: skip
+_GEOMETRIES = {
+    "geometry": 0, "point": 1, "linestring": 2, "polygon": 3, "multipoint": 4, "multilinestring": 5, "multipolygon": 6,
+    "geometrycollection": 7, "geomcollection": 7,
+}  # fmt: skip
+_FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index.
+
+    Attributes:
+        columns: in its order; an expression is ``""``. unique: no two rows share their values, and none of them is null.
+        prefix: it holds only the beginning of a column, or an expression.
+        unfit: why rows cannot be read in its order; ``""``: they can. remedy: SQL that changes that, as the beginning of a hint.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool
+    prefix: bool = False
+    unfit: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table as the server has it now: its plan, and its indexes by name.
+
+    ``key``: name of the index that tells its rows apart, for the server and so for its log: the primary key, else the first unique one of whole
+    columns that are never null; ``""``: there is none.
+    """
+
+    plan: TablePlan
+    indexes: dict[str, Index]
+    key: str = ""
+
+
+def read_definition(
+    connection: Any, table: TableId, collations: Callable[[], dict[int, tuple[str, str]]]
+) -> Definition:
+    """Ask the server. ``collations``: id -> (collation, charset), see :func:`sluice.sources.mysql.server.connection.collations`.
+
+    Raises:
+        ConfigError: there is no such table. UnsupportedType: a column's type is not understood.
+    """
+    names = (table.schema, table.table)
+    rows = rows_of(connection, _COLUMNS, names)
+    if not rows:
+        raise ConfigError(
+            f"the source has no table {table}",
+            hint="was it dropped or renamed? `sluice dump list PIPELINE` shows the dumps, `sluice dump cancel PIPELINE ID` ends one",
+        )
+    known = collations()
+    numbers = {name: number for number, (name, _) in known.items()}
+    columns = [_mapped(row, numbers, known, f"{table}.{row[0]}") for row in rows]
+    indexes = _read_indexes(connection, table)
+    order = [str(row[0]) for row in rows]
+    key = "PRIMARY" if "PRIMARY" in indexes else _row_key(connection, table, indexes)
+    key_columns = indexes[key].columns if key else ()
+    table_map = t.TableMap(0, table, columns, tuple(order.index(name) for name in key_columns))
+    generated = frozenset(str(row[0]) for row in rows if row[9])
+
+    def lookup(number: int) -> tuple[str, str]:
+        if number not in known:
+            raise UnsupportedType(f"collation {number} is not one the server lists")
+        return known[number]
+
+    return Definition(plan_table(table_map, lookup, generated), indexes, key)
+
+
+def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:
+    with connection.cursor() as cursor:
+        cursor.execute(_INDEX, (table.schema, table.table))
+        names = [str(column[0]).upper() for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        parts.setdefault(str(row["INDEX_NAME"]), []).append(row)
+    return {name: _index(table, name, found) for name, found in parts.items()}
+
+
+def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:
+    """Of several unique indexes the server takes the first in its own order, which only SHOW INDEX tells."""
+    fit = [name for name, index in indexes.items() if index.unique and not index.prefix]
+    if len(fit) < 2:
+        return "".join(fit)
+    rows = rows_of(connection, f"SHOW INDEX FROM {quoted_table(table)}")
+    return next(str(row[2]) for row in rows if str(row[2]) in fit)
+
+
+def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
+    columns = tuple("" if part["COLUMN_NAME"] is None else str(part["COLUMN_NAME"]) for part in parts)
+    never_null = not any(str(part["NULLABLE"]).upper() == "YES" for part in parts)
+    kind = str(parts[0]["INDEX_TYPE"]).upper()
+    unfit, remedy = "", ""
+    if kind != "BTREE":
+        unfit = f"it is a {kind} index, which has no order"
+    elif "" in columns:
+        unfit = "it holds an expression, not columns alone"
+    elif any(part["SUB_PART"] is not None for part in parts):
+        unfit = "it holds only the beginning of a column"
+    elif len({str(part["COLLATION"]) for part in parts}) > 1:
+        unfit = "some of its columns ascend and some descend"
+    elif str(parts[0].get("IS_VISIBLE", "YES")).upper() == "NO":
+        unfit, remedy = "it is invisible, and the server does not use it", "VISIBLE"
+    elif str(parts[0].get("IGNORED", "NO")).upper() == "YES":
+        unfit, remedy = "it is ignored, and the server does not use it", "NOT IGNORED"
+    if remedy:
+        remedy = f"ALTER TABLE {quoted_table(table)} ALTER INDEX {quoted(name)} {remedy}; "
+    whole = "" not in columns and all(part["SUB_PART"] is None for part in parts)
+    unique = kind == "BTREE" and not int(parts[0]["NON_UNIQUE"]) and never_null and "" not in columns
+    return Index(name, columns, unique, not whole, unfit, remedy)
+
+
+def _mapped(
+    row: tuple[Any, ...], numbers: dict[str, int], known: dict[int, tuple[str, str]], where: str
+) -> t.MappedColumn:
+    name, nullable, data_type, column_type, octets, precision, scale, digits, collation, _ = row
+    kind, full = str(data_type).lower(), str(column_type)
+    made = t.MappedColumn(0, 0, str(nullable).upper() == "YES", name=str(name))
+    made.unsigned = "unsigned" in full.lower().partition("(")[2].partition(")")[2] or full.lower().endswith("unsigned")
+    made.unsigned = made.unsigned or "zerofill" in full.lower().rpartition(")")[2]
+    if kind in _PLAIN:
+        made.type = _PLAIN[kind]
+    elif kind in _TEMPORAL:
+        made.type, made.meta = _TEMPORAL[kind], int(digits or 0)
+    elif kind in {"decimal", "numeric"}:
+        made.type, made.meta = t.NEWDECIMAL, int(precision) << 8 | int(scale or 0)
+    elif kind == "bit":
+        made.type, made.meta = t.BIT, int(precision)
+    elif kind in {"char", "varchar", "binary", "varbinary"}:
+        made.type, made.meta = (t.VARCHAR if kind.startswith("var") else t.STRING), int(octets or 0)
+        if "compressed" in full.lower():  # MariaDB's log counts the byte in which a value says how it is packed
+            made.type, made.meta = t.VARCHAR_COMPRESSED, made.meta + 1
+        made.collation = _collation(collation, numbers, where)
+    elif kind in _BLOBS:
+        made.type, made.meta = t.BLOB, _BLOBS[kind]
+        made.collation = _collation(collation, numbers, where)
+    elif kind in {"enum", "set"}:
+        number = _collation(collation, numbers, where)
+        labels = labels_of(full)
+        made.type, made.collation = (t.ENUM if kind == "enum" else t.SET), number
+        made.meta = _pack_bytes(kind, len(labels))
+        made.labels = tuple(_encoded(label, known[number][1]) for label in labels)
+    elif kind == "json":
+        made.type, made.meta = t.JSON, 4
+    elif kind in _GEOMETRIES:
+        made.type, made.meta, made.geometry = t.GEOMETRY, 4, _GEOMETRIES[kind]
+    elif kind == "vector":
+        made.type, made.meta = t.VECTOR, 4
+        made.dimension = int(full.partition("(")[2].partition(")")[0] or 0)
+    elif kind in _FIXED_BYTES:
+        made.type, made.meta, made.collation, made.family = t.STRING, _FIXED_BYTES[kind], BINARY_COLLATION, kind
+    else:
+        raise UnsupportedType(f"column type {kind!r} is not understood by this version", where=where)
+    return made
+
+
+def _collation(name: Any, numbers: dict[str, int], where: str) -> int:
+    if name is None:
+        return BINARY_COLLATION
+    if str(name) not in numbers:
+        raise UnsupportedType(f"collation {name!r} is not one the server lists", where=where)
+    return numbers[str(name)]
+
+
+def _pack_bytes(kind: str, labels: int) -> int:
+    if kind == "enum":
+        return 1 if labels < 256 else 2
+    size = (labels + 7) // 8
+    return 8 if size > 4 else size
+
+
+def _encoded(label: str, charset: str) -> bytes:
+    """The label's bytes as a table map holds them: in the column's charset."""
+    if charset in UTF8 or charset == "binary":
+        return label.encode()
+    if charset in _WIDE:
+        return label.encode(_WIDE[charset])
+    return b"".join(_bytes_of(charset)[char] for char in label)
+
+
+@cache
+def _bytes_of(charset: str) -> dict[str, bytes]:
+    """The bytes of every character of a charset that has tables."""
+    tables = tables_of(charset)
+    assert tables is not None
+    found: dict[str, bytes] = {}
+    for prefix, width, table in ((b"\x8f", 2, tables.third), (b"", 2, tables.second), (b"", 1, tables.first)):
+        for place in np.flatnonzero(table >= 0).tolist():
+            found[chr(int(table[place]))] = prefix + place.to_bytes(width, "big")
+    return found
+
+
+_WIDE = {"gb18030": "gb18030", "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be"}

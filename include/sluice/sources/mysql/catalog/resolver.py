@@ -1,0 +1,140 @@
+"""What the log's table maps leave open: from the schema history as of that place in the log, and names of collations from the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from sluice.config.connections import Endpoint
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.positions import Position
+from sluice.schema.definitions import TableDefinition, Unknown
+from sluice.schema.state import SchemaState
+from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
+from sluice.sources.mysql.decoder.row_layout import TablePlan, close_open, is_left_open, plan_table
+from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.server.connection import collations, rows_of, translated
+
+_log = structlog.get_logger()
+
+_GENERATED = (
+    "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
+    "AND GENERATION_EXPRESSION IS NOT NULL AND GENERATION_EXPRESSION <> ''"
+)
+_TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+
+
+_FRACTIONAL = {"datetime", "timestamp", "time"}
+
+
+class Catalog:
+    """Plans by table map.
+
+    Args:
+        connect: opens an SQL connection to ``endpoint``; called at the first table.
+        history: gives the schema history as of the start of the drain; None: only logs with ``binlog_row_metadata=FULL`` can be read.
+        reread: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[Any]],
+        endpoint: Endpoint,
+        *,
+        mariadb: bool = False,
+        history: Callable[[], SchemaState] | None = None,
+        reread: Rereader | None = None,
+    ) -> None:
+        self._connect = connect
+        self._endpoint = endpoint
+        self._mariadb = mariadb
+        self._stack = ExitStack()
+        self._connection: Any = None
+        self._collations: dict[int, tuple[str, str]] | None = None
+        self.tracker = SchemaTracker(history, self.collations, reread) if history is not None else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._stack.close()
+
+    def plan(self, table_map: TableMap, position: Position, where: str) -> TablePlan:
+        """The plan of a captured table. ``position``: the end of the transaction before its rows.
+
+        Raises:
+            UnsupportedType, DecodeError, SchemaUnknown, SourceUnavailable.
+        """
+        definition: TableDefinition | None = None
+        if not table_map.named:
+            if self.tracker is None:
+                raise UnsupportedType(
+                    f"the log does not carry the column names of {table_map.table}",
+                    where=where,
+                    hint="SET GLOBAL binlog_row_metadata = 'FULL', then start behind this point (`sluice seek`)",
+                )
+            table_map = self.tracker.complete(table_map, position, where)
+            definition = self.tracker.state.find(table_map.table)
+        elif self.tracker is not None:
+            table_map, definition = self._agreed(table_map, where)
+        self._settle(table_map, definition)
+        plan = plan_table(table_map, self._collation, self._generated(table_map, definition), where)
+        return replace(plan, definition=definition)
+
+    def _agreed(self, table_map: TableMap, where: str) -> tuple[TableMap, TableDefinition | None]:
+        """The log describes the table itself: what it says counts, and a history that says otherwise is wrong."""
+        assert self.tracker is not None
+        state = self.tracker.state
+        if state.find(table_map.table) is None:
+            return table_map, None
+        try:
+            return self.tracker.complete(table_map, Position("", "", 0), where), state.find(table_map.table)
+        except DecodeError as error:
+            _log.warning("schema_history_differs", table=str(table_map.table), position=where, why=error.message)
+            state.lose(table_map.table, Unknown(f"the log contradicts it: {error.message}", where))
+            return table_map, None
+
+    def _generated(self, table_map: TableMap, definition: TableDefinition | None) -> frozenset[str]:
+        if definition is not None:
+            return frozenset(column.name for column in definition.columns if column.generated)
+        rows = self._rows(_GENERATED, (table_map.table.schema, table_map.table.table))
+        return frozenset(str(row[0]) for row in rows)
+
+    def _settle(self, table_map: TableMap, definition: TableDefinition | None) -> None:
+        """What MariaDB's log leaves open even with full metadata."""
+        columns = {column.name: column for column in table_map.columns if is_left_open(column)}
+        if not self._mariadb or not columns:
+            return
+        if definition is not None:
+            for name, column in columns.items():
+                known = definition.column(str(name))
+                digits = known.arguments[0] if known.arguments else 0
+                close_open(column, known.family, digits if known.family in _FRACTIONAL else 0)
+            return
+        for name, family, digits in self._rows(_TYPES, (table_map.table.schema, table_map.table.table)):
+            if name in columns:
+                close_open(columns[str(name)], str(family), int(digits or 0))
+
+    def _sql(self) -> Any:
+        if self._connection is None:
+            self._connection = self._stack.enter_context(self._connect())
+        return self._connection
+
+    def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:
+        with translated(self._endpoint, f"asking the source about {'.'.join(names)}"):
+            return rows_of(self._sql(), sql, names)
+
+    def collations(self) -> Mapping[int, tuple[str, str]]:
+        """Collation id -> (collation, charset). Raises SourceUnavailable."""
+        if self._collations is None:
+            with translated(self._endpoint, "asking the source for its collations"):
+                self._collations = collations(self._sql())
+        return self._collations
+
+    def _collation(self, number: int) -> tuple[str, str]:
+        found = self.collations().get(number)
+        if found is None:
+            raise UnsupportedType(f"collation {number} is not one the server lists")
+        return found

@@ -1,0 +1,444 @@
+"""From row images in an arena to Arrow tables with the layout of segment files, in (bucket, sequence) order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, ColumnKind, TableSchema
+from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_diff, json_text
+from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.column_defaults import default_scalar
+from sluice.sources.mysql.decoder.mariadb_types import inet4_text, inet6_text, uuid_text
+from sluice.sources.mysql.decoder.row_layout import ColumnPlan, TablePlan
+from sluice.sources.mysql.decoder.transcode import to_utf8
+from sluice.sources.mysql.events import table_map as t
+
+K = ColumnKind
+Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
+"""(definition, key columns, rows) -> uint8 bucket of each row."""
+
+_OP_NAMES = arrow_buffers.strings(["i", "u", "d", "k"])
+_OP_KEY_MOVED = 3
+_TEMPORAL = {
+    t.DATE: column_kernels.MODE_DATE, t.NEWDATE: column_kernels.MODE_DATE, t.DATETIME2: column_kernels.MODE_DATETIME2, t.TIMESTAMP2: column_kernels.MODE_TIMESTAMP2,
+    t.TIME2: column_kernels.MODE_TIME2, t.TIME: column_kernels.MODE_TIME, t.DATETIME: column_kernels.MODE_DATETIME, t.TIMESTAMP: column_kernels.MODE_TIMESTAMP,
+}  # fmt: skip
+
+
+_OLD_WITH_DIGITS = {
+    t.TIME: column_kernels.MODE_OLD_TIME,
+    t.DATETIME: column_kernels.MODE_OLD_DATETIME,
+    t.TIMESTAMP: column_kernels.MODE_OLD_TIMESTAMP,
+}
+_AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {K.UUID: uuid_text, K.INET4: inet4_text, K.INET6: inet6_text}
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaRows:
+    """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
+
+    Attributes:
+        arena: uint8, with sixteen spare bytes behind ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of each row image.
+        txn_first: ordinal of the first transaction described; gtids, commit_us: one a transaction.
+        files: names by number (R_FILE). plans: by slot.
+    """
+
+    arena: np.ndarray[Any, Any]
+    rev: np.ndarray[Any, Any]
+    images: np.ndarray[Any, Any]
+    txn_first: int
+    gtids: pa.Array
+    commit_us: np.ndarray[Any, Any]
+    files: list[str]
+    plans: list[TablePlan | None]
+
+
+def decode_arena(rows: ArenaRows, bucketer: Bucketer) -> Iterator[tuple[TableSchema, pa.Table]]:
+    """A table (of ``schema.arrow_schema``, sorted by ``_bucket``, ``_seq``) for every definition met. Raises DecodeError."""
+    slots = rows.rev[sc.R_SLOT]
+    order = np.argsort(slots, kind="stable")
+    borders = np.flatnonzero(np.diff(slots[order])) + 1
+    for group in np.split(order, borders):
+        if len(group):
+            plan = rows.plans[int(slots[group[0]])]
+            assert plan is not None
+            yield plan.schema, _TableDecoder(rows, plan, group, bucketer).table()
+
+
+class _TableDecoder:
+    def __init__(self, rows: ArenaRows, plan: TablePlan, events: np.ndarray[Any, Any], bucketer: Bucketer) -> None:
+        self.rows = rows
+        self.plan = plan
+        self.arena = rows.arena
+        self.bucketer = bucketer
+        rev = rows.rev if len(events) == rows.rev.shape[1] else rows.rev[:, events]
+        op = rev[sc.R_OP]
+        image_counts = rev[sc.R_IMAGES]
+        update = op == sc.OP_UPDATE
+        counts = np.where(update, image_counts >> 1, image_counts)
+        total = int(counts.sum())
+        self.event = np.repeat(np.arange(len(events)), counts)
+        within = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        local_first = np.cumsum(image_counts) - image_counts
+        is_update = update[self.event]
+        self.rev = rev
+        self.within = within
+        self.op = op[self.event].astype(np.int8)
+        first = local_first[self.event]
+        self.main = np.where(is_update, first + 2 * within + 1, first + within)
+        self.before = np.where(is_update, first + 2 * within, np.int64(-1))
+        # every image of these events, in log order
+        image_event = np.repeat(np.arange(len(events)), image_counts)
+        image_within = np.arange(len(image_event)) - local_first[image_event]
+        starts = rows.images[rev[sc.R_IMAGE][image_event] + image_within]
+        self.partial: np.ndarray[Any, Any] | None = None
+        if rev[sc.R_PARTIAL].any():  # where the bits of an image with JSON differences stand, 0 for other images
+            marked = starts >= sc.PARTIAL_IMAGE
+            starts = np.where(marked, starts - sc.PARTIAL_IMAGE, starts)
+            size = (sum(p.type == t.JSON for p in plan.columns) + 7) >> 3
+            self.partial = np.where(marked, starts - size, 0)
+        after = update[image_event] & (image_within & 1 == 1)
+        self.bitmaps = np.where(after, rev[sc.R_BM2][image_event], rev[sc.R_BM1][image_event])
+        self.offsets = np.empty((len(plan.columns), len(starts)), np.int64)
+        bad = column_kernels.walk_values(
+            self.arena,
+            starts,
+            rev[sc.R_END][image_event],
+            self.bitmaps,
+            len(plan.columns),
+            plan.widths,
+            0,
+            self.offsets,
+        )
+        if bad >= 0:
+            raise self._error("a row image does not fit its event", int(image_event[bad]))
+        self.incomplete = not column_kernels.all_present(
+            self.arena, self.bitmaps, np.arange(len(starts)), len(plan.columns)
+        )
+        if self.incomplete:
+            self._take_unchanged()
+
+    def _take_unchanged(self) -> None:
+        """A column that the after image leaves out has not changed: where the before image has it, it is known."""
+        updates = self.before >= 0
+        after, before = self.main[updates], self.before[updates]
+        now = self.offsets[:, after]
+        self.offsets[:, after] = np.where(now == column_kernels.ABSENT_COLUMN, self.offsets[:, before], now)
+
+    def table(self) -> pa.Table:
+        plan, schema = self.plan, self.plan.schema
+        self._key_moves()
+        keys = [self._column(plan.columns[c], self.offsets[c], self._key_images(int(c))) for c in plan.key]
+        buckets = self.bucketer(schema, keys, len(self.main))
+        order = np.argsort(buckets, kind="stable") if len(plan.key) else np.arange(len(self.main))
+        if self.moved:  # the rows added behind the others are not in sequence order yet
+            seq = self.rev[sc.R_SEQ][self.event] + self.within
+            order = np.lexsort((seq, buckets))
+        self.main, self.before, self.op = self.main[order], self.before[order], self.op[order]
+        self.event, self.within = self.event[order], self.within[order]
+        main = [self._column(p, self.offsets[i], self.main) for i, p in enumerate(plan.columns)]
+        if self.incomplete:
+            main = [self._with_default(i, values) for i, values in enumerate(main)]
+        fields = [schema.field(c) for c in schema.columns]
+        has_before = self.before >= 0
+        if has_before.any():
+            children = [self._column(p, self.offsets[i], self.before) for i, p in enumerate(plan.columns)]
+            mask = None if has_before.all() else arrow_buffers.booleans(~has_before)
+            before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+        else:
+            before = pa.nulls(len(self.main), pa.struct(fields))
+        return pa.Table.from_arrays([*main, *self._meta(buckets[order]), before], schema=schema.arrow_schema)
+
+    def _key_moves(self) -> None:
+        self.moved = 0
+        plan = self.plan
+        updates = np.flatnonzero(self.op == sc.OP_UPDATE)
+        if not len(updates) or not len(plan.key):
+            return
+        mark = np.zeros(len(updates), np.uint8)
+        self.moved = column_kernels.keys_moved(
+            self.arena, self.offsets, self.before[updates], self.main[updates], plan.key, plan.widths, 0, mark
+        )
+        if not self.moved:
+            return
+        rows = updates[mark == 1]
+        self.main = np.concatenate([self.main, self.before[rows]])
+        self.before = np.concatenate([self.before, np.full(len(rows), -1)])
+        self.op = np.concatenate([self.op, np.full(len(rows), _OP_KEY_MOVED, np.int8)])
+        self.event = np.concatenate([self.event, self.event[rows]])
+        self.within = np.concatenate([self.within, self.within[rows]])
+
+    def _key_images(self, column: int) -> np.ndarray[Any, Any]:
+        """The image that holds each row's value of a key column: the after image, or the before image where that leaves it out."""
+        absent = (self.offsets[column][self.main] == column_kernels.ABSENT_COLUMN) & (self.before >= 0)
+        return np.where(absent, self.before, self.main)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def _column(self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
+        rows = len(select)
+        valid = np.empty(rows, np.uint8)
+        kind, column = plan.type, plan.column
+        if plan.width < 0:
+            return self._variable(plan, offsets, select, valid)
+        if kind in {t.TINY, t.SHORT, t.LONG, t.LONGLONG, t.FLOAT, t.DOUBLE}:
+            out = np.zeros(rows * plan.width, np.uint8)
+            nulls = column_kernels.fill_copy(self.arena, offsets, select, plan.width, out, valid)
+            return _array(plan.arrow_type, rows, valid, nulls, out)
+        numbers = np.empty(rows, np.int64)
+        if kind in _TEMPORAL:
+            mode = _OLD_WITH_DIGITS[kind] if kind in _OLD_WITH_DIGITS and column.fsp else _TEMPORAL[kind]
+            nulls = column_kernels.fill_temporal(self.arena, offsets, select, mode, column.fsp, numbers, valid)
+            if column.kind is K.DATE:
+                numbers = numbers.astype(np.int32)
+            return _array(plan.arrow_type, rows, valid, nulls, numbers)
+        if kind == t.NEWDECIMAL:
+            limbs = 8 if column.precision > 38 else 4
+            words = np.empty((rows, limbs), np.uint32)
+            nulls = column_kernels.fill_decimal(
+                self.arena, offsets, select, column.precision, column.scale, limbs, words, valid
+            )
+            return _array(plan.arrow_type, rows, valid, nulls, words)
+        if kind == t.BIT:
+            nulls = column_kernels.fill_big(self.arena, offsets, select, plan.width, numbers, valid)
+            return _array(plan.arrow_type, rows, valid, nulls, numbers)
+        signed = kind == t.INT24 and not column.unsigned
+        nulls = column_kernels.fill_little(self.arena, offsets, select, plan.width, signed, numbers, valid)
+        if kind == t.INT24:
+            return _array(plan.arrow_type, rows, valid, nulls, numbers.astype(np.int32))
+        if kind == t.YEAR:
+            years = np.where(numbers == 0, 0, numbers + 1900).astype(np.uint16)
+            return _array(plan.arrow_type, rows, valid, nulls, years)
+        if kind == t.ENUM:
+            return self._enum(column.name, column.labels, numbers, valid, nulls)
+        if kind == t.SET:
+            return _sets(column.labels, numbers, valid, nulls)
+        raise UnsupportedType(f"column type {kind} is not understood", where=f"{self.plan.schema.table}.{column.name}")
+
+    def _variable(
+        self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+    ) -> pa.Array:
+        rows = len(select)
+        column = plan.column
+        prefix = -plan.width
+        ends = np.empty(rows + 1, np.int64)
+        if column.kind is K.BINARY or column.kind in _AS_BINARY:
+            data = np.zeros(rows * column.length, np.uint8)
+            nulls = column_kernels.fill_padded(self.arena, offsets, select, prefix, column.length, ends, data, valid)
+            if nulls < 0:
+                raise self._error(f"column {column.name}: a value is longer than the column")
+            data = data[: int(ends[-1])]
+        else:
+            nulls = column_kernels.fill_ends(self.arena, offsets, select, prefix, ends, valid)
+            data = np.empty(int(ends[-1]), np.uint8)
+            column_kernels.fill_bytes(self.arena, offsets, select, prefix, ends, data)
+        if column.kind is K.JSON:
+            return self._json(plan, offsets, select, data, ends, valid)
+        if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
+            data, ends = self._inflate(column.name, data, ends)
+        if column.kind in _AS_BINARY:
+            raw, size, text = data.tobytes(), column.length, _AS_BINARY[column.kind]
+            bounds = ends.tolist()
+            return arrow_buffers.strings([
+                text(raw[bounds[i] : bounds[i] + size]) if valid[i] else None for i in range(rows)
+            ])
+        if column.charset is not None:
+            try:
+                data, ends = to_utf8(column.charset, data, ends)
+            except DecodeError as error:
+                raise self._error(f"column {column.name}: {error.message}", hint=error.hint) from error
+        return _binary(plan.arrow_type, rows, valid, nulls, ends, data)
+
+    def _json(
+        self,
+        plan: ColumnPlan,
+        offsets: np.ndarray[Any, Any],
+        select: np.ndarray[Any, Any],
+        data: np.ndarray[Any, Any],
+        ends: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any],
+    ) -> pa.Array:
+        changed = self._differences(plan, select, valid)
+        try:
+            if not len(changed):
+                return json_text.json_texts(data, ends, valid)
+            raw = data.tobytes()
+            texts = []
+            for i in changed.tolist():
+                before = int(offsets[select[i] - 1])
+                if before < 0:
+                    raise DecodeError("differences came without the value they apply to")
+                size = int.from_bytes(self.arena[before : before + 4].tobytes(), "little")
+                whole = self.arena[before + 4 : before + 4 + size].tobytes()
+                texts.append(json_diff.patched_text(whole, raw[int(ends[i]) : int(ends[i + 1])]))
+            mask = np.zeros(len(valid), bool)
+            mask[changed] = True
+            others = json_text.json_texts(data, ends, np.where(mask, 0, valid).astype(np.uint8))
+            return pc.replace_with_mask(others, arrow_buffers.booleans(mask), arrow_buffers.strings(texts))
+        except DecodeError as error:
+            hint = "SET GLOBAL binlog_row_image = 'FULL'" if "without" in error.message else None
+            raise self._error(f"column {plan.column.name}: {error.message}", hint=hint) from error
+
+    def _differences(
+        self, plan: ColumnPlan, select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """Indexes into ``select`` of the values that are differences to the before image."""
+        if self.partial is None:
+            return np.empty(0, np.int64)
+        bit = [p.column.name for p in self.plan.columns if p.type == t.JSON].index(plan.column.name)
+        at = np.where(select >= 0, self.partial[select], 0)
+        flags = np.where(at > 0, self.arena[at + (bit >> 3)] >> (bit & 7) & 1, 0)
+        return np.flatnonzero((flags == 1) & (valid == 1))
+
+    def _inflate(
+        self, name: str, data: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """MariaDB's COMPRESSED columns: a header byte (8: zlib, low bits: length bytes), the length, then the deflated value."""
+        import zlib
+
+        raw = data.tobytes()
+        bounds = ends.tolist()
+        pieces = []
+        for i in range(len(bounds) - 1):
+            value = raw[bounds[i] : bounds[i + 1]]
+            if value and value[0] == 0:
+                value = value[1:]
+            elif value:
+                try:
+                    value = zlib.decompress(value[1 + (value[0] & 7) :], -15 if value[0] & 8 else 15)
+                except zlib.error as error:
+                    raise self._error(f"column {name}: a compressed value is broken: {error}") from error
+            pieces.append(value)
+        new_ends = np.concatenate([[0], np.cumsum([len(p) for p in pieces])]).astype(np.int64)
+        return np.frombuffer(bytearray(b"".join(pieces)), np.uint8), new_ends
+
+    def _enum(
+        self, name: str, labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int
+    ) -> pa.Array:
+        if len(numbers) and int(numbers.max()) > len(labels):
+            raise self._error(f"column {name}: ENUM index {int(numbers.max())} has no label")
+        zero = ENUM_ERROR_VALUE if "" in labels else ""
+        texts = arrow_buffers.strings([zero, *labels])
+        index = pa.Array.from_buffers(
+            pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(numbers)], null_count=nulls
+        )
+        return texts.take(index)
+
+    # -- the columns of ours ------------------------------------------------------------------------------------------
+    def _meta(self, buckets: np.ndarray[Any, Any]) -> list[pa.Array]:
+        rows, rev, event = self.rows, self.rev, self.event
+        count = len(event)
+        txn = rev[sc.R_TXN][event]
+        local = txn - rows.txn_first
+        files = np.unique(rev[sc.R_FILE])
+        if len(files) == 1:
+            file = pa.repeat(arrow_buffers.strings([rows.files[int(files[0])]])[0], count)
+        else:
+            file = arrow_buffers.strings(rows.files).take(arrow_buffers.numbers(rev[sc.R_FILE][event]))
+        present: pa.Array = self._present() if self.incomplete else pa.nulls(count, pa.binary())
+        values = {
+            "_op": _OP_NAMES.take(arrow_buffers.numbers(self.op)),
+            "_seq": arrow_buffers.numbers((rev[sc.R_SEQ][event] + self.within).astype(np.uint64)),
+            "_file": file,
+            "_offset": arrow_buffers.numbers(rev[sc.R_OFFSET][event].astype(np.uint64)),
+            "_row": arrow_buffers.numbers((rev[sc.R_ROW][event] + self.within).astype(np.uint32)),
+            "_commit_ts": arrow_buffers.numbers(rows.commit_us[local], pa.timestamp("us", tz="UTC")),
+            "_gtid": rows.gtids.take(arrow_buffers.numbers(local)),
+            "_txn": arrow_buffers.numbers(txn.astype(np.uint64)),
+            "_origin": arrow_buffers.numbers(rev[sc.R_ORIGIN][event].astype(np.uint32)),
+            "_bucket": arrow_buffers.numbers(buckets),
+            "_present": present,
+        }
+        return [values[f.name] for f in META_FIELDS]
+
+    def _present(self) -> pa.Array:
+        """Bitmaps of the columns known of each row, and behind them of its before image; null where nothing is missing."""
+        generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
+        after = self.offsets[:, self.main] != column_kernels.ABSENT_COLUMN
+        after |= (self.op == sc.OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
+        before = (self.offsets[:, self.before] != column_kernels.ABSENT_COLUMN) | (self.before < 0)[None, :]
+        whole = ((after | generated) & (before | generated)).all(axis=0)
+        both = np.concatenate([np.packbits(part, axis=0, bitorder="little") for part in (after, before)])
+        maps = np.ascontiguousarray(both.T)
+        return arrow_buffers.blobs([None if w else maps[i].tobytes() for i, w in enumerate(whole.tolist())])
+
+    def _with_default(self, index: int, values: pa.Array) -> pa.Array:
+        """An inserted row whose image leaves a column out (binlog_row_image=MINIMAL) has the column's default."""
+        plan = self.plan.columns[index]
+        left_out = (self.op == sc.OP_INSERT) & (self.offsets[index][self.main] == column_kernels.ABSENT_COLUMN)
+        if plan.column.generated or not left_out.any():
+            return values
+        definition = self.plan.definition
+        try:
+            if definition is None:
+                raise UnsupportedType("its default is not known")
+            default = default_scalar(definition.column(plan.column.name), plan.column)
+        except UnsupportedType as error:
+            raise self._error(
+                f"an inserted row leaves column {plan.column.name} out: {error.message}",
+                int(self.event[int(np.argmax(left_out))]),
+                hint="SET GLOBAL binlog_row_image = 'NOBLOB' or 'FULL' logs it from then on; `sluice schema show` prints what is known",
+            ) from error
+        return pc.if_else(arrow_buffers.booleans(left_out), default, values) if default.is_valid else values
+
+    def _error(self, what: str, event: int = 0, hint: str | None = None) -> DecodeError:
+        number = int(self.rev[sc.R_FILE][event])
+        file, offset = self.rows.files[number], int(self.rev[sc.R_OFFSET][event])
+        return DecodeError(
+            f"decoding rows of {self.plan.schema.table}: {what}",
+            where=f"{file}:{offset}",
+            hint=hint or f"mysqlbinlog -vvv --start-position={offset} {file}",
+        )
+
+
+def _validity(valid: np.ndarray[Any, Any], nulls: int) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+
+
+def _array(
+    kind: pa.DataType, rows: int, valid: np.ndarray[Any, Any], nulls: int, data: np.ndarray[Any, Any]
+) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [_validity(valid, nulls), pa.py_buffer(data)], null_count=nulls)
+
+
+def _binary(
+    kind: pa.DataType,
+    rows: int,
+    valid: np.ndarray[Any, Any],
+    nulls: int,
+    ends: np.ndarray[Any, Any],
+    data: np.ndarray[Any, Any],
+) -> pa.Array:
+    if int(ends[-1]) >= 2**31:
+        raise DecodeError("the values of one column of one arena take 2 GiB or more")
+    buffers = [_validity(valid, nulls), pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
+
+
+def _sets(labels: tuple[str, ...], numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int) -> pa.Array:
+    masks, inverse = np.unique(numbers, return_inverse=True)
+    if any((mask & 0xFFFFFFFFFFFFFFFF) >> len(labels) for mask in masks.tolist()):
+        raise DecodeError("a SET value has a bit without a label")
+    texts = [",".join(label for i, label in enumerate(labels) if mask >> i & 1) for mask in masks.tolist()]
+    index = pa.Array.from_buffers(
+        pa.int64(), len(numbers), [_validity(valid, nulls), pa.py_buffer(inverse.astype(np.int64))], null_count=nulls
+    )
+    return arrow_buffers.strings(texts).take(index)
+
+
+def gtid_texts(sids: list[str], sid: np.ndarray[Any, Any], gno: np.ndarray[Any, Any], tail: str = ":") -> pa.Array:
+    """GTIDs as text, null where ``sid`` is -1. ``sids``: text of each source (and tag) id; ``tail`` joins it with the number."""
+    if not len(sid) or int(sid.max()) < 0:
+        return pa.nulls(len(sid), pa.string())
+    known = sid >= 0
+    index = _array(pa.int64(), len(sid), known.view(np.uint8), int(len(sid) - known.sum()), np.ascontiguousarray(sid))
+    names = arrow_buffers.strings(sids).take(index)
+    return pc.binary_join_element_wise(
+        names, arrow_buffers.numbers(gno).cast(pa.string()), arrow_buffers.strings([tail])[0]
+    )

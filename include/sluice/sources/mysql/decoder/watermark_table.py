@@ -1,0 +1,45 @@
+"""The watermark table: a few rows at the source whose changes say in the log where a chunk of a dump was read."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from sluice.errors import DecodeError
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.sources.mysql.decoder.row_layout import ColumnPlan, TablePlan, width_of
+from sluice.sources.mysql.events import table_map as t
+from sluice.sources.mysql.events.unreadable import AROUND
+
+PREFIX = "_sluice_mark_"
+"""Tables of this name are never captured as a user's."""
+
+MARK_BYTES = 190
+COLUMNS = f"slot INT NOT NULL PRIMARY KEY, mark VARCHAR({MARK_BYTES}) CHARACTER SET ascii COLLATE ascii_bin NOT NULL"
+
+
+def mark_table(schema: str, pipeline: str) -> TableId:
+    """The watermark table of a pipeline: each has its own, so that none wakes up for another's marks."""
+    name = pipeline if len(pipeline) <= 48 else f"{pipeline[:39]}_{zlib.crc32(pipeline.encode()):08x}"
+    return TableId(schema, PREFIX + name)
+
+
+def mark_plan(table_map: t.TableMap, where: str) -> TablePlan:
+    """How its rows are decoded; known without the log's column names. Raises DecodeError if the table is another than ours."""
+    if [c.type for c in table_map.columns] != [t.LONG, t.VARCHAR]:
+        raise DecodeError(
+            f"{table_map.table} does not look as a watermark table does",
+            where=where,
+            hint=f"drop it, the next dump makes it anew ({COLUMNS}); {AROUND}",
+        )
+    columns = (
+        Column("slot", ColumnKind.INT, "int", nullable=False),
+        Column("mark", ColumnKind.VARCHAR, f"varchar({MARK_BYTES})", nullable=False, length=MARK_BYTES, charset="ascii", collation="ascii_bin"),
+    )  # fmt: skip
+    plans = tuple(
+        ColumnPlan(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type)
+        for column, mapped in zip(columns, table_map.columns, strict=True)
+    )
+    schema = TableSchema(table_map.table, columns, ("slot",))
+    return TablePlan(schema, plans, np.array([p.width for p in plans], np.int32), np.array([0], np.int64))

@@ -1,0 +1,144 @@
+"""XA transactions as the scanner meets them: their rows are held from the prepare to the outcome; see :mod:`sluice.sources.mysql.events.xa` for the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from sluice.errors import DecodeError, LostPosition, SluiceError
+from sluice.model.positions import Position
+from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.table_slots import TableSlots
+from sluice.sources.mysql.decoder.transactions import Ledger
+from sluice.sources.mysql.events import control as ev
+from sluice.sources.mysql.events import xa
+
+ROW_KINDS = frozenset({23, 24, 25, 30, 31, 32, 39})
+Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
+
+
+class Host(Protocol):
+    """What the held rows need of the scanner."""
+
+    s: np.ndarray[Any, Any]
+    slots: TableSlots
+    ledger: Ledger
+
+    def behind(self) -> Position:
+        """The end of the last complete transaction, without its GTIDs."""
+
+    def event(self, event: bytes) -> bool:
+        """An event as anywhere. True if a limit is reached."""
+
+    def query(self, query: ev.Query) -> bool:
+        """A statement as anywhere. True if a limit is reached."""
+
+    def end_transaction(self) -> bool:
+        """The transaction at hand is complete. True if a limit is reached."""
+
+    def rows_here(self, data: bytes, first_row: int) -> int:
+        """Scan events as if they stood where the event at hand does; returns the number of the next row."""
+
+    def unknown_table(self, event: bytes) -> SluiceError:
+        """The error for rows of a table that no table map introduced."""
+
+
+class HeldRows:
+    """Holds rows, and gives them to the scan at their commit.
+
+    Args:
+        waiting: what is prepared as of the scanner's position. reread: gives the events (without checksums, in pieces) of a prepared
+            transaction, by its id, its place (None: not known) and a position behind its prepare; None: such a transaction stops the scan.
+    """
+
+    def __init__(self, host: Host, waiting: xa.Waiting, reread: Reread | None) -> None:
+        self._host, self._waiting, self._reread = host, waiting, reread
+
+    def prepared(self) -> list[xa.Prepared]:
+        """Transactions that are prepared and wait for their outcome, oldest first."""
+        return self._waiting.list()
+
+    def torn(self) -> None:
+        """The log goes on without a prepare of the transaction at hand."""
+        self._waiting.forget_open()
+
+    def mariadb_gtid(self, gtid: ev.MariaGtid) -> None:
+        """A transaction that MariaDB prepares, or whose prepared rows it commits or rolls back; the kernel leaves those to us."""
+        self._host.ledger.begin_mariadb(gtid.domain, gtid.server, gtid.number, gtid.commit_us)
+        if gtid.prepares:
+            self._begin()
+
+    def statement(self, sql: str) -> bool:
+        """An XA statement. True if a limit is reached."""
+        host = self._host
+        verb, xid = xa.parse_statement(sql)
+        if not host.s[sc.S_HAS_GTID] and not host.s[sc.S_IN_TXN]:
+            host.ledger.begin_anonymous(int(host.s[sc.S_LAST_TS]))
+        if verb in {"START", "BEGIN"}:
+            self._begin()
+            return False
+        held = self._waiting.take(xid)
+        if verb == "COMMIT":
+            return self._commit(xid, held)
+        if verb != "ROLLBACK":
+            raise DecodeError(f"an XA statement stands outside a transaction: {sql[:120]}")
+        return host.end_transaction()
+
+    def hold(self, event: bytes) -> bool:
+        """An event between XA START and XA PREPARE: wanted rows wait, with their table maps; a statement is looked at as anywhere."""
+        host = self._host
+        kind = event[4]
+        body = event[ev.HEADER :]
+        if 166 <= kind <= 171:
+            event = ev.parse_rows_compressed(event)
+            kind = event[4]
+        if kind == 38:
+            one_phase, xid = xa.parse_prepare(body)
+            if one_phase:
+                return self._commit(xid, self._waiting.take_open())
+            self._waiting.prepared(xid)
+            return host.end_transaction()
+        if kind == 19:
+            if host.slots.meet(body) >= 0:
+                self._waiting.hold(ev.without_checksum(event))
+        elif kind in ROW_KINDS:
+            slot = host.slots.slot_of(int.from_bytes(body[:6], "little"))
+            if slot is None:
+                raise host.unknown_table(event)
+            if slot >= 0:
+                self._waiting.hold(ev.without_checksum(event))
+        elif kind in {2, 165}:
+            query = ev.parse_query(event if kind == 2 else ev.parse_query_compressed(event))
+            if not query.sql.upper().startswith("XA END"):
+                return host.query(query)
+        elif not sc.QUIET[kind]:
+            return host.event(event)
+        return False
+
+    def _begin(self) -> None:
+        place = self._host.behind()
+        self._waiting.begin(place.file, place.offset)
+        s = self._host.s
+        s[sc.S_HELD] = s[sc.S_IN_TXN] = 1
+        s[sc.S_TXN_MARK] = 0
+
+    def _commit(self, xid: str, held: xa.Held | None) -> bool:
+        """Scan the rows of a prepared transaction as if they stood here."""
+        host = self._host
+        s = host.s
+        s[sc.S_IN_TXN], s[sc.S_HELD], s[sc.S_TXN_MARK] = 1, 0, 0
+        first_row = 0
+        for data in self._events(xid, held):
+            first_row = host.rows_here(data, first_row)
+        host.slots.forget()  # ids of the time of the prepare, which may name other tables by now
+        return host.end_transaction()
+
+    def _events(self, xid: str, held: xa.Held | None) -> Iterable[bytes]:
+        if held is not None and held.events is not None:
+            return [b"".join(held.events)]
+        if self._reread is None:
+            raise LostPosition(f"the rows of the XA transaction {xid} were prepared before this part of the log")
+        place = None if held is None else xa.Prepared(xid, held.file, held.offset)
+        return self._reread(xid, place, self._host.behind())

@@ -1,0 +1,175 @@
+"""The dump connection: mysql-replication logs in, registers and asks for the log; from then on :class:`sluice.sources.mysql.protocol.socket_reader.Wire` reads the socket."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pymysql
+
+from sluice.config.connections import Endpoint
+from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
+from sluice.model.positions import Position
+from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.protocol.socket_reader import Wire
+from sluice.sources.mysql.server.connection import connect_settings, translated
+
+HEARTBEAT_S = 5.0
+SILENCE_S = 20.0
+"""A connection that is silent for so long (four heartbeats) is dead."""
+
+_EARLY_S = 5.0
+
+
+class EarlyLogin:
+    """A login for the log's connection, under way while the server is asked about itself: over a distance those are eight round trips."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="login")
+        self._began = time.monotonic()
+        self._made: Future[Any] | None = self._pool.submit(_prepared, **stream_settings(endpoint))
+
+    def connection(self, **settings: Any) -> Any:
+        """The connection, for its one user. A new one with ``settings`` if the early one is older than servers leave silent sessions alone."""
+        made, self._made = self._made, None
+        if made is None or time.monotonic() - self._began > _EARLY_S:
+            _hang_up(made)
+            return _prepared(**settings)
+        return made.result()
+
+    def close(self) -> None:
+        """Hang up if nobody took it."""
+        made, self._made = self._made, None
+        _hang_up(made)
+        self._pool.shutdown(wait=False)
+
+
+def _hang_up(made: Future[Any] | None) -> None:
+    if made is not None:
+        made.add_done_callback(lambda one: None if one.exception() else one.result().close())
+
+
+class LogStream:
+    """Bytes of the log from a position. One connection, one dump; never reconnects. ``login``: one that is under way already.
+
+    Raises (all methods): SourceUnavailable, ConfigError, LostPosition.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        server_id: int,
+        start: Position,
+        mariadb: bool = False,
+        login: EarlyLogin | None = None,
+    ) -> None:
+        from pymysqlreplication import BinLogStreamReader
+
+        self.endpoint = endpoint
+        with translated(endpoint, f"asking for the log from {start}", login=True):
+            self._reader = BinLogStreamReader(
+                connection_settings=stream_settings(endpoint),
+                server_id=server_id,
+                log_file=start.file,
+                log_pos=start.offset & 0xFFFFFFFF,
+                resume_stream=True,
+                blocking=True,
+                slave_heartbeat=HEARTBEAT_S,
+                report_slave={"hostname": socket.gethostname()[:60], "username": "sluice", "password": "", "port": 0},
+                is_mariadb=False,  # True would ignore file and offset
+                enable_logging=False,
+                pymysql_wrapper=login.connection if login else _prepared,
+            )
+            self._reader._BinLogStreamReader__connect_to_stream()  # its only way to start a dump without reading events
+            self._reader._BinLogStreamReader__connected_stream = True
+        self.connection: Any = self._reader._stream_connection
+        self.checksum: bool = bool(self._reader._BinLogStreamReader__use_checksum)
+        what = f"connection {endpoint.connection_id}, {endpoint.address}"
+        self._wire = Wire(self.connection._sock, what=what, silence_s=SILENCE_S)
+        self._given_back = b""
+
+    def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:
+        """See :meth:`sluice.sources.mysql.protocol.socket_reader.Wire.receive`."""
+        if self._given_back:
+            taken = self._given_back[: len(buffer) - at]
+            self._given_back = self._given_back[len(taken) :]
+            buffer[at : at + len(taken)] = np.frombuffer(taken, np.uint8)
+            return len(taken)
+        return self._wire.receive(buffer, at, timeout_s, enough)
+
+    def give_back(self, data: bytes) -> None:
+        """``receive`` gives these bytes first."""
+        self._given_back = data + self._given_back
+
+    def check_alive(self) -> None:
+        """Raise SourceUnavailable if not even heartbeats have come for SILENCE_S."""
+        self._wire.check_alive()
+
+    def close(self) -> None:
+        """Hang up. The dump thread on the server ends when it next writes."""
+        with contextlib.suppress(Exception):
+            self.connection._force_close()
+
+
+def stream_settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Arguments of ``pymysql.connect`` for the log's connection. Raises ConfigError."""
+    return connect_settings(endpoint) | {"read_timeout": SILENCE_S}
+
+
+def _login(settings: dict[str, Any]) -> Any:
+    """Log in. Nothing is encrypted on the way to this machine itself, unless the connection asks for it or the server insists."""
+    local = settings.get("unix_socket") or str(settings.get("host")).startswith(("127.", "localhost", "::1"))
+    if local and not any(name.startswith("ssl") for name in settings):
+        with contextlib.suppress(
+            pymysql.err.MySQLError, RuntimeError
+        ):  # RuntimeError: a password by RSA without cryptography
+            return pymysql.connect(**settings, ssl_disabled=True)
+    return pymysql.connect(**settings)
+
+
+def _prepared(**settings: Any) -> Any:
+    connection = _login(settings)
+    with connection.cursor() as cursor:  # the new names of what mysql-replication sets by the old ones
+        cursor.execute(
+            "SET @source_binlog_checksum = @@global.binlog_checksum, @source_heartbeat_period = %s, "
+            # which mysql-replication leaves out where the server writes none now: its older files may have them all the same
+            "@master_binlog_checksum = @@global.binlog_checksum",
+            (int(HEARTBEAT_S * 1e9),),
+        )
+    return connection
+
+
+def server_error(payload: bytes, start: Position) -> SluiceError:
+    """The error behind a 0xff packet of the dump."""
+    code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
+    text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")
+    if code == 1236:
+        lowered = text.lower()
+        if "server id" in lowered or "server_uuid" in lowered or "server-uuid" in lowered or "same" in lowered:
+            return SourceUnavailable(
+                f"another replica with the same server id took over the connection (SHOW REPLICAS lists it): {text}",
+                hint="set source.server_id to a number that no other replica or pipeline uses",
+            )
+        if "max_allowed_packet" in lowered:
+            return CaptureError(
+                f"the server cannot send an event of its log behind {start}: {text} (1236)",
+                where=str(start),
+                hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. If it does: SET GLOBAL "
+                "max_allowed_packet = 1073741824 on the source, or leave the event out: "
+                + AROUND
+                + ". If the server refuses that: its log was "
+                "reset or the server was restored; `sluice seek PIPELINE latest`, then load the tables anew",
+            )
+        return LostPosition(
+            f"the server cannot send the log from {start}: {text} (1236)",
+            where=str(start),
+            hint="SHOW BINARY LOGS lists what there is; set capture.on_lost_position: dump, or `sluice seek PIPELINE earliest` and then "
+            "`sluice dump start PIPELINE --replace`, which makes both sides equal",
+        )
+    return SourceUnavailable(f"reading the log from {start}: the server says: {text} ({code})", where=str(start))

@@ -1,0 +1,516 @@
+"""The drain's engine: read the log from a position, cut it into a batch at the end of a transaction, hand its rows to a writer.
+
+The calling thread receives, frames, verifies and walks; two workers turn sealed arenas into Arrow tables and give them to the writer, which
+writes Parquet in the same worker. Kernels, zstd and the socket release the interpreter lock, so the stages overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+import structlog
+from typing_extensions import TypeVar
+
+from sluice.config.connections import Endpoint
+from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
+from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
+from sluice.model.tables import TableId, TableSchema
+from sluice.schema.changes import TableChange
+from sluice.schema.lexer import Dialect
+from sluice.schema.state import SchemaState
+from sluice.sources.mysql.catalog.history_tracker import Rereader, once
+from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.decoder import row_layout as planning
+from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
+from sluice.sources.mysql.decoder.scanner import ARENA_BYTES, Scanner, Statement
+from sluice.sources.mysql.decoder.watermark_table import mark_plan
+from sluice.sources.mysql.events.query_status import parse_status, session_of
+from sluice.sources.mysql.events.read_totals import Totals
+from sluice.sources.mysql.events.statement_effects import Effect, look_at
+from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.events.unreadable import AROUND
+from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.reader.feed import MAX_EVENT_BYTES, Intake
+from sluice.sources.mysql.reader.file_reader import PieceReading
+from sluice.sources.mysql.reader.parallel import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, read_pieces
+from sluice.sources.mysql.reader.xa_reread import PreparedReader
+from sluice.sources.mysql.server.connection import open_connection
+from sluice.sources.mysql.server.server_ids import reader_id
+from sluice.sources.table_filter import Selection
+
+_log = structlog.get_logger()
+
+M_co = TypeVar("M_co", covariant=True, default=Any)
+M = TypeVar("M", default=Any)
+
+_PROGRESS_EVERY_S = 0.25
+_WORKERS = 2
+_QUEUED_ARENAS = 2
+
+
+class BatchSink(Protocol[M_co]):
+    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
+
+    def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
+        """Key bucket of each row."""
+
+    def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
+        """Take rows of one definition."""
+
+    def note_ddl(
+        self,
+        *,
+        position: Position,
+        schema: str,
+        table: TableId | None,
+        sql: str,
+        seq: int,
+        gtid: str | None,
+        commit_time_us: int,
+        sql_mode: int = 0,
+        session: StatementSession | None = None,
+        changes: Sequence[TableChange] = (),
+    ) -> None:
+        """Note a statement; ``changes``: what it did to definitions."""
+
+    def finish(
+        self,
+        first: Position,
+        last: Position,
+        *,
+        changes: int | None = None,
+        transactions: int = 0,
+        log_bytes: int = 0,
+        first_commit_time_us: int = 0,
+        last_commit_time_us: int = 0,
+        skipped: dict[str, int] | None = None,
+    ) -> M_co:
+        """Write the manifest."""
+
+    def abort(self) -> None:
+        """Forget the batch."""
+
+    def branch(self, number: int, of: int) -> Any:
+        """A writer of the same batch for one of several readers, numbered from 1."""
+
+    def absorb(self, branch: Any) -> None:
+        """Take what a branch has written."""
+
+
+@dataclass(frozen=True)
+class CaptureLimits:
+    """When a batch closes: at the end of the transaction in which one of these is reached.
+
+    Attributes:
+        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
+        idle_wait_s: seconds to wait for a first change before giving up.
+        max_event_bytes: a larger event (a row, mostly) is refused.
+        stop_at: read no further than this position (the head, for a run that ends).
+    """
+
+    max_changes: int = 2_000_000
+    max_bytes: int = 512 * 2**20
+    max_wait_s: float = 0.5
+    idle_wait_s: float = 1.0
+    max_event_bytes: int = MAX_EVENT_BYTES
+    stop_at: Position | None = None
+
+
+@dataclass(frozen=True)
+class CaptureResult(Generic[M]):
+    """What one call of :func:`capture` did.
+
+    Attributes:
+        last: end of the last whole transaction read; may have moved even without a batch.
+        manifest: what ``finish`` of the writer returned, None if nothing was captured.
+        changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
+        closed_by: bytes, changes, time, ddl, head or idle.
+        schema: the schema history as of ``last`` if statements changed it, else None.
+    """
+
+    last: Position
+    manifest: M | None
+    changes: int
+    transactions: int
+    log_bytes: int
+    reached_head: bool
+    closed_by: str
+    schema: SchemaState | None = None
+
+
+def capture(
+    endpoint: Endpoint,
+    *,
+    server_id: int,
+    start: Position,
+    selection: Selection,
+    limits: CaptureLimits,
+    writer_factory: Callable[[], BatchSink[M]],
+    marks: TableId | None = None,
+    progress: Callable[..., None] | None = None,
+    log: Any = None,
+    arena_bytes: int = ARENA_BYTES,
+    readers: int = 1,
+    logs: Sequence[tuple[str, int]] = (),
+    piece_bytes: int = PIECE_BYTES,
+    history: Callable[[], SchemaState] | None = None,
+    redefine: Rereader | None = None,
+    connection: Any = None,
+    login: EarlyLogin | None = None,
+    stream: LogStream | None = None,
+) -> CaptureResult[M]:
+    """Read the log from ``start`` until a limit closes the batch, or nothing comes.
+
+    Args:
+        server_id: the replica's id at the server. writer_factory: called at the first change. progress: called a few times a second
+            (``changes=…, position=…``); what it raises ends the drain.
+        readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
+            server's log files, oldest first; piece_bytes: what a reader takes at least. Rows, positions and batches are the same for any
+            number. See :mod:`sluice.sources.mysql.reader.parallel`.
+        marks: the watermark table of dumps; its rows go to the writer, too.
+        history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
+        connection: an SQL connection to the source that is free meanwhile; login: for the log's connection, begun already; stream: the log from
+            ``start`` on, opened already (closed here). Without them all are made when they are needed.
+
+    Raises:
+        SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
+        If whole transactions were captured in front of what cannot be read, ``whole_until`` of the CaptureError is the end of the last of
+        them: with it as ``stop_at`` the same call gives a batch.
+        Whatever the writer raises.
+    """
+    if limits.stop_at is not None and not limits.stop_at.follows(start):
+        if stream is not None:
+            stream.close()
+        return CaptureResult(start, None, 0, 0, 0, True, "head")
+    mariadb = start.server_uuid.startswith("mariadb:")
+    history = once(history) if history is not None else None
+    with _Batch(writer_factory) as batch:
+        ahead = Totals(start)
+        pieces = (
+            closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=piece_bytes)
+            if readers > 1
+            else []
+        )
+        if pieces:
+            if stream is not None:
+                stream.close()  # the first of the readers has the same replica id
+                stream = None
+
+            def reading(piece: Piece, thread: int) -> PieceReading:
+                return PieceReading(
+                    piece,
+                    endpoint=endpoint,
+                    server_id=reader_id(server_id, thread),
+                    selection=selection,
+                    max_changes=limits.max_changes,
+                    max_bytes=limits.max_bytes,
+                    max_event_bytes=limits.max_event_bytes,
+                    arena_bytes=arena_bytes,
+                    mariadb=mariadb,
+                    marks=marks,
+                    history=history,
+                    sink=lambda: batch.open().branch(piece.number + 1, readers),
+                    keep=lambda sink: batch.open().absorb(sink),
+                )
+
+            ahead = read_pieces(
+                pieces,
+                start=start,
+                readers=readers,
+                max_changes=limits.max_changes,
+                max_bytes=limits.max_bytes,
+                mariadb=mariadb,
+                make=reading,
+                progress=progress or _quiet,
+            )
+        reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
+        catalog = Catalog(
+            lambda: _free(endpoint, connection) if connection is not None else open_connection(endpoint),
+            endpoint,
+            mariadb=mariadb,
+            history=history,
+            reread=redefine,
+        )
+        session = _Session(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
+        session.marks = marks
+        if stream is None:
+            stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
+        try:
+            return session.run(stream, start, progress or _quiet, log or _log)
+        finally:
+            stream.close()
+            session.close()
+
+
+@contextmanager
+def _free(endpoint: Endpoint, connection: Any) -> Iterator[Any]:
+    """A connection that may have been silent for longer than the server likes; then a new one."""
+    try:
+        connection.ping(reconnect=False)
+    except (pymysql.err.MySQLError, OSError):
+        with open_connection(endpoint) as fresh:
+            yield fresh
+        return
+    yield connection
+
+
+def _quiet(**_: Any) -> None:
+    return None
+
+
+class _Batch(Generic[M]):
+    """The writer and the workers that feed it. The writer is made at the first change."""
+
+    def __init__(self, factory: Callable[[], BatchSink[M]]) -> None:
+        self._factory = factory
+        self.writer: BatchSink[M] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._slots = threading.Semaphore(_WORKERS + _QUEUED_ARENAS)
+        self._jobs: list[Future[None]] = []
+        self._finished = False
+        self._opening = threading.Lock()
+
+    def __enter__(self) -> _Batch[M]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        if self.writer is not None and not self._finished:
+            self.writer.abort()
+
+    def open(self) -> BatchSink[M]:
+        """The writer; any thread may ask."""
+        with self._opening:
+            if self.writer is None:
+                self.writer = self._factory()
+            return self.writer
+
+    def seal(self, rows: ArenaRows, *, last: bool = False) -> None:
+        """Decode and write in a worker; waits while too many are waiting. The last small arena is done right here."""
+        writer = self.open()
+        if last and self._pool is None:
+            _write(rows, writer)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="decode")
+        for job in [j for j in self._jobs if j.done()]:
+            job.result()
+            self._jobs.remove(job)
+        self._slots.acquire()
+        job = self._pool.submit(_write, rows, writer)
+        job.add_done_callback(lambda _: self._slots.release())
+        self._jobs.append(job)
+
+    def wait(self) -> None:
+        """Until the workers are done; raises what they raised."""
+        for job in self._jobs:
+            job.result()
+        self._jobs.clear()
+
+    def finish(self, *args: Any, **named: Any) -> M:
+        """Write the manifest."""
+        assert self.writer is not None
+        manifest = self.writer.finish(*args, **named)
+        self._finished = True
+        return manifest
+
+
+def _write(rows: ArenaRows, writer: BatchSink[Any]) -> None:
+    for schema, table in decode_arena(rows, writer.buckets):
+        writer.add(schema, table, in_order=True)
+
+
+class _Session(Generic[M]):
+    """One drain: a scanner, what it asks for, and the clock."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        selection: Selection,
+        limits: CaptureLimits,
+        batch: _Batch[M],
+        ahead: Totals,
+        mariadb: bool,
+        arena_bytes: int,
+        reread: PreparedReader,
+    ) -> None:
+        self.selection = selection
+        self.marks: TableId | None = None
+        self.limits = limits
+        self.batch = batch
+        self.catalog = catalog
+        self._mariadb = mariadb
+        self.statements = 0
+        self._last_seal = False
+        self.scanner = Scanner(
+            ahead.last,
+            tables=self._plan,
+            statement=self._statement,
+            seal=lambda rows: batch.seal(rows, last=self._last_seal),
+            row_events=selection.row_events,
+            reread=reread,
+            mariadb=mariadb,
+            arena_bytes=arena_bytes,
+            first_seq=ahead.pieces * SEQ_STEP,
+        )
+        self._log_bytes = ahead.log_bytes
+        self.scanner.go_on_from(ahead)
+
+    def close(self) -> None:
+        """Hang up the catalog's connection."""
+        self.catalog.close()
+
+    def _plan(self, table_map: TableMap, where: str) -> planning.TablePlan | None:
+        if table_map.table == self.marks:
+            return mark_plan(table_map, where)
+        if not self.selection.wants(table_map.table):
+            return None
+        return self.catalog.plan(table_map, self.scanner.position(), where)
+
+    def _statement(self, statement: Statement) -> bool:
+        """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured rows without naming them."""
+        query = statement.query
+        wants = self.selection.wants
+        changes: list[TableChange] = []
+        sql, sql_mode = query.sql, parse_status(query.status).sql_mode
+        if self.catalog.tracker is not None:
+            sql = self.catalog.tracker.text(query)
+            changes = self.catalog.tracker.statement(statement)
+            if changes:
+                self.scanner.definitions_changed()
+        known = [
+            c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
+        ]
+        for effect in look_at(sql, query.schema, Dialect(self._mariadb, 0, sql_mode)):
+            touched = [table for table in effect.tables if wants(table)]
+            if effect.kind is Effect.ROWS and touched:
+                raise UnknownEvent(
+                    f"a statement that changes rows stands in the log without its rows: {sql[:120]}",
+                    where=str(statement.position),
+                    hint=f"a session set binlog_format to STATEMENT: set it back to ROW; {AROUND}",
+                )
+            named = effect.kind is Effect.DEFINITION and touched
+            if (named or known) and self.selection.ddl:
+                self.batch.open().note_ddl(
+                    position=statement.position,
+                    schema=query.schema,
+                    table=touched[0] if touched else None,
+                    sql=sql,
+                    seq=statement.seq,
+                    gtid=statement.gtid,
+                    commit_time_us=statement.commit_us,
+                    sql_mode=sql_mode,
+                    session=session_of(query),
+                    changes=known,
+                )
+                self.statements += 1
+                return True
+        return False
+
+    def run(self, stream: LogStream, start: Position, progress: Callable[..., None], log: Any) -> CaptureResult[M]:
+        scanner, limits = self.scanner, self.limits
+        scanner.s[sc.S_CRC] = int(stream.checksum)
+        scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
+        intake = Intake(stream, scanner, max_event_bytes=limits.max_event_bytes)
+        began = time.monotonic()
+        first_change = 0.0
+        next_progress = began + _PROGRESS_EVERY_S
+        reason = ""
+        while not reason:
+            now = time.monotonic()
+            if now >= next_progress:
+                progress(changes=scanner.changes, file=scanner.file, offset=int(scanner.s[sc.S_LAST_END]))
+                next_progress = now + _PROGRESS_EVERY_S
+            captured = scanner.changes > 0 or self.statements > 0
+            if captured and not first_change:
+                first_change = now
+            outside = scanner.between_transactions
+            deadline = (first_change + limits.max_wait_s) if captured else (began + limits.idle_wait_s)
+            if limits.stop_at is not None and outside and scanner.reached(limits.stop_at):
+                reason = "head"
+                break
+            if now >= deadline:
+                if outside:
+                    reason = "time" if captured else "idle"
+                    break
+                if captured:
+                    scanner.stop_at_end()
+            pause = min(max(deadline - now, 0.001), 1.0, max(next_progress - now, 0.001))
+            if self._step(intake, pause):
+                reason = self._reason()
+        log_bytes = self._log_bytes + intake.log_bytes
+        last = scanner.position()
+        self._last_seal = True
+        if not (scanner.changes or self.statements):
+            return CaptureResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, self._schema())
+        scanner.finish()
+        self.batch.wait()
+        manifest = self.batch.finish(
+            start,
+            last,
+            changes=scanner.changes,
+            transactions=scanner.transactions,
+            log_bytes=log_bytes,
+            first_commit_time_us=scanner.first_commit_us or scanner.last_commit_us,
+            last_commit_time_us=scanner.last_commit_us,
+            skipped=self._skipped(),
+        )
+        at_head = reason == "head"
+        return CaptureResult(
+            last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
+        )
+
+    def _step(self, intake: Intake, pause_s: float) -> bool:
+        try:
+            return intake.step(pause_s)
+        except CaptureError as error:
+            if self.scanner.transactions:
+                error.whole_until = self.scanner.position()
+            raise
+
+    def _schema(self) -> SchemaState | None:
+        tracker = self.catalog.tracker
+        return tracker.state if tracker is not None and tracker.changed else None
+
+    def _reason(self) -> str:
+        scanner, limits = self.scanner, self.limits
+        if scanner.ended_by_statement:
+            return "ddl"
+        if limits.stop_at is not None and scanner.reached(limits.stop_at):
+            return "head"
+        if scanner.changes >= limits.max_changes:
+            return "changes"
+        if int(scanner.s[sc.S_BYTES]) >= limits.max_bytes:
+            return "bytes"
+        return "time"
+
+    def _skipped(self) -> dict[str, int]:
+        state = self.scanner.s
+        counts = {
+            "other tables": int(state[sc.S_SKIPPED_TABLE]),
+            "other kinds of change": int(state[sc.S_SKIPPED_KIND]),
+            **self.scanner.skipped,
+        }
+        return {reason: count for reason, count in counts.items() if count}
+
+
+def warm_up() -> None:
+    """Compile every kernel (or load it from Numba's cache), so that no drain pays for it."""
+    from sluice.sources.mysql.reader.warm_up import compile_kernels
+
+    compile_kernels()
+
+
+__all__ = ["BatchSink", "CaptureLimits", "CaptureResult", "Selection", "SourceUnavailable", "capture", "warm_up"]

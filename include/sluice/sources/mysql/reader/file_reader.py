@@ -1,0 +1,179 @@
+"""One closed log file on its way into a batch, read beside others; see :mod:`sluice.sources.mysql.reader.parallel`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.config.connections import Endpoint
+from sluice.errors import CaptureError
+from sluice.model.positions import Position
+from sluice.model.tables import TableId, TableSchema
+from sluice.schema.lexer import Dialect
+from sluice.schema.state import SchemaState
+from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.row_layout import TablePlan
+from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
+from sluice.sources.mysql.decoder.scanner import Scanner, Statement
+from sluice.sources.mysql.events.query_status import parse_status
+from sluice.sources.mysql.events.statement_effects import Effect, look_at
+from sluice.sources.mysql.events.table_map import TableMap
+from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.reader.feed import Intake
+from sluice.sources.mysql.reader.parallel import SEQ_STEP, Piece
+from sluice.sources.mysql.server.connection import open_connection
+from sluice.sources.table_filter import Selection
+
+_STEP_S = 0.5
+
+
+class PieceSink(Protocol):
+    """Where a piece's rows go; ``SegmentWriter.branch`` gives one."""
+
+    def buckets(self, schema: TableSchema, keys: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
+        """Key bucket of each row."""
+
+    def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
+        """Take rows of one definition."""
+
+    def flush(self) -> None:
+        """Write what is held back."""
+
+    def abort(self) -> None:
+        """Delete what was written."""
+
+
+class _InTurn(CaptureError):
+    """The piece holds something that depends on what stands before it."""
+
+
+class PieceReading:
+    """Reads one piece in a thread: receive, scan, decode, write.
+
+    Args:
+        max_changes, max_bytes, max_event_bytes: of the batch; a piece that reaches one ends, and is read in its turn.
+        history: the schema history as of the start of the batch: nothing in an accepted piece changes it.
+        marks: a table whose rows have to be met in the order of the log (the watermarks of dumps).
+        sink, keep: makes the piece's writer; takes what it has written.
+    """
+
+    def __init__(
+        self,
+        piece: Piece,
+        *,
+        endpoint: Endpoint,
+        server_id: int,
+        selection: Selection,
+        max_changes: int,
+        max_bytes: int,
+        max_event_bytes: int,
+        arena_bytes: int,
+        mariadb: bool,
+        marks: TableId | None,
+        history: Callable[[], SchemaState] | None,
+        sink: Callable[[], PieceSink],
+        keep: Callable[[PieceSink], None],
+    ) -> None:
+        self._piece, self._endpoint, self._server_id = piece, endpoint, server_id
+        self._selection, self._marks = selection, marks
+        self._mariadb = mariadb
+        self._make_sink, self._keep = sink, keep
+        self._sink: PieceSink | None = None
+        self._catalog = Catalog(lambda: open_connection(endpoint), endpoint, mariadb=mariadb, history=history)
+        self._intake: Intake | None = None
+        self._max_event_bytes = max_event_bytes
+        self._scanner = Scanner(
+            piece.start,
+            tables=self._plan,
+            statement=self._statement,
+            seal=self._write,
+            row_events=selection.row_events,
+            reread=_prepared_elsewhere,
+            mariadb=mariadb,
+            arena_bytes=arena_bytes,
+            first_seq=piece.number * SEQ_STEP,
+        )
+        self._scanner.limit(max_changes=max_changes, max_bytes=max_bytes, stop=piece.stop)
+
+    @property
+    def state(self) -> np.ndarray[Any, Any]:
+        """The scanner's state."""
+        return self._scanner.s
+
+    @property
+    def last(self) -> Position:
+        """Where it is."""
+        return self._scanner.position()
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes received."""
+        return self._intake.log_bytes if self._intake else 0
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """What the scanner left out, by reason."""
+        return self._scanner.skipped
+
+    def run(self, cancelled: threading.Event) -> bool:
+        """Read to the end of the piece. False if it can only be read in its turn, or nobody wants it any more."""
+        stream = LogStream(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
+        try:
+            self._scanner.s[sc.S_CRC] = int(stream.checksum)
+            self._intake = Intake(stream, self._scanner, max_event_bytes=self._max_event_bytes)
+            while not self._intake.step(_STEP_S):
+                if cancelled.is_set():
+                    return False
+        except _InTurn:
+            return False
+        finally:
+            stream.close()
+            self._catalog.close()
+        if not self._scanner.reached(self._piece.stop) or self._scanner.prepared:
+            return False
+        self._scanner.finish()
+        if self._sink is not None:
+            self._sink.flush()
+        return True
+
+    def accept(self) -> None:
+        """Its rows are part of the batch."""
+        if self._sink is not None:
+            self._keep(self._sink)
+
+    def drop(self) -> None:
+        """Forget its rows."""
+        if self._sink is not None:
+            self._sink.abort()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    def _plan(self, table_map: TableMap, where: str) -> TablePlan | None:
+        if table_map.table == self._marks:
+            raise _InTurn("a watermark")
+        if not self._selection.wants(table_map.table):
+            return None
+        if not table_map.named:
+            raise _InTurn("a table map without names")
+        return self._catalog.plan(table_map, self._piece.start, where)
+
+    def _statement(self, statement: Statement) -> bool:
+        query = statement.query
+        dialect = Dialect(self._mariadb, 0, parse_status(query.status).sql_mode)
+        if any(effect.kind is not Effect.NONE for effect in look_at(query.sql, query.schema, dialect)):
+            raise _InTurn("a statement that changes definitions or rows")
+        return False
+
+    def _write(self, rows: ArenaRows) -> None:
+        if self._sink is None:
+            self._sink = self._make_sink()
+        for schema, table in decode_arena(rows, self._sink.buckets):
+            self._sink.add(schema, table, in_order=True)
+
+
+def _prepared_elsewhere(*_: object) -> Iterable[bytes]:
+    raise _InTurn("the outcome of an XA transaction whose rows stand in another piece")

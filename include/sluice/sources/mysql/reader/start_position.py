@@ -1,0 +1,225 @@
+"""From what a user says about the start to a position on the server."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pymysql
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import StartPosition
+from sluice.errors import ConfigError, LostPosition
+from sluice.model.positions import Position
+from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+
+_FIRST_OFFSET = 4
+_GTID_EVENTS = {33, 34, 42, 162}  # GTID, anonymous GTID, tagged GTID, MariaDB's GTID
+_FORMAT, _ROTATE, _HEARTBEAT = 15, 4, {27, 41}
+_EVENTS_A_QUERY = 20_000
+_LAST_ADDRESSABLE = 2**32 - 1
+_ROTATION_BYTES = 300
+
+
+def resolve_start(
+    endpoint: Endpoint, connection: Any, info: ServerInfo, start: str | StartPosition, server_id: int
+) -> Position:
+    """``latest``, ``earliest``, ``dump``, ``snapshot`` (both begin at the head), or a StartPosition, as a position of ``info``.
+
+    Raises:
+        LostPosition: the server does not have it. ConfigError: a moment that is no moment, or a GTID set with holes.
+    """
+    if not info.head.file:
+        raise LostPosition(
+            "the server keeps no binary log", where=endpoint.address, hint="start it with log_bin=binlog"
+        )
+    if isinstance(start, str):
+        return _at(info, info.binary_logs[0][0], _FIRST_OFFSET) if start == "earliest" else info.head
+    if start.file is not None:
+        return _explicit(connection, info, start.file, start.offset)
+    if start.gtid is not None:
+        return _after_gtids(connection, info, start.gtid)
+    assert start.timestamp is not None
+    return _at_moment(endpoint, info, start.timestamp, server_id)
+
+
+def dump_start(info: ServerInfo, position: Position) -> Position:
+    """Where to ask for the log: ``position``, or the start of the next file where the protocol cannot address it.
+
+    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server rotates; so behind
+    such an offset there is nothing but the rotation.
+
+    Raises:
+        LostPosition: there is more in that file.
+    """
+    if position.offset <= _LAST_ADDRESSABLE:
+        return position
+    names = [name for name, _ in info.binary_logs]
+    left = dict(info.binary_logs).get(position.file, 0) - position.offset
+    following = names.index(position.file) + 1 if position.file in names else len(names)
+    if 0 <= left <= _ROTATION_BYTES and following < len(names):
+        return replace(position, file=names[following], offset=_FIRST_OFFSET)
+    raise LostPosition(
+        f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",
+        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then compare both sides",
+    )
+
+
+def _at(info: ServerInfo, file: str, offset: int) -> Position:
+    return Position(info.server_uuid, file, offset)
+
+
+_INSIDE = re.compile(r"(?i)table_map|.*_rows.*|rows_query|xid$|annotate_rows|user_var|intvar|rand$")
+"""Events that stand inside a transaction, as SHOW BINLOG EVENTS calls them."""
+
+
+def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Position:
+    """A place that a person names: the log is walked up to it, as any number could be one."""
+    sizes = dict(info.binary_logs)
+    if file not in sizes or offset > sizes[file]:
+        have = ", ".join(f"{name} ({size} bytes)" for name, size in info.binary_logs[-5:])
+        raise LostPosition(f"{file}:{offset} is not in the server's log", hint=f"the newest files are: {have}")
+    if offset not in {_FIRST_OFFSET, sizes[file]}:
+        before = _FIRST_OFFSET
+        at, kind = sizes[file], ""
+        for place, name, _ in _events(connection, file):
+            if place >= offset:
+                at, kind = place, name
+                break
+            before = place
+        if at != offset or _INSIDE.match(kind):
+            where = "is in the middle of an event" if at != offset else f"is inside of a transaction (its {kind} event)"
+            raise ConfigError(
+                f"{file}:{offset} {where}",
+                where=f"{file}, between {before} and {at}",
+                hint=f"SHOW BINLOG EVENTS IN '{file}' FROM {before} LIMIT 20 lists the places there; take the one of a Gtid or Anonymous_Gtid event",
+            )
+    return _at(info, file, offset)
+
+
+def _after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
+    """The first transaction that is not in ``done``. The server compares the sets; it knows tags and domains."""
+    if info.is_mariadb:
+        try:
+            rows = rows_of(
+                connection, "SELECT 1 WHERE %s REGEXP '^[0-9]+-[0-9]+-[0-9]+(,[0-9]+-[0-9]+-[0-9]+)*$'", (done,)
+            )
+        except pymysql.err.Error:
+            rows = []
+        if not rows:
+            raise ConfigError(
+                f"{done!r} is not a MariaDB GTID position", hint="write domain-server-sequence, e.g. 0-1-100"
+            )
+        return _scan_mariadb(connection, info, done)
+    try:
+        rows_of(connection, "SELECT GTID_SUBSET('', %s)", (done,))
+    except pymysql.err.Error as error:
+        raise ConfigError(
+            f"{done!r} is not a GTID set", hint="write uuid:1-100, as SHOW BINARY LOG STATUS prints it"
+        ) from error
+    candidate: str | None = None
+    for name, _ in reversed(info.binary_logs):
+        before = _previous_gtids(connection, name)
+        if rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (before, done))[0][0]:
+            candidate = name
+            break
+    if candidate is None:
+        purged = info.variables.get("gtid_purged", "").replace("\n", "")
+        raise LostPosition(
+            "the server has purged transactions that are not in the given GTID set", hint=f"gtid_purged is {purged}"
+        )
+    for name, _ in info.binary_logs[[n for n, _ in info.binary_logs].index(candidate) :]:
+        for offset, kind, text in _events(connection, name):
+            if kind.lower() == "gtid":
+                gtid = text.split("'")[1] if "'" in text else text
+                if not rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid, done))[0][0]:
+                    return _at(info, name, offset)
+    return info.head
+
+
+def _scan_mariadb(connection: Any, info: ServerInfo, done: str) -> Position:
+    reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in done.split(",")}
+    for name, _ in info.binary_logs:
+        for offset, kind, text in _events(connection, name):
+            if kind == "Gtid":
+                word = next((w for w in text.replace(",", " ").split() if w.count("-") == 2), "")
+                if word and int(word.split("-")[2]) > reached.get(word.split("-")[0], -1):
+                    return _at(info, name, offset)
+    return info.head
+
+
+def _previous_gtids(connection: Any, file: str) -> str:
+    for _, kind, text in _events(connection, file, limit=3):
+        if kind == "Previous_gtids":
+            return str(text.replace("\n", ""))
+    return ""
+
+
+def _events(connection: Any, file: str, limit: int | None = None) -> Any:
+    """(offset, kind, text) of the events of a file, in pieces."""
+    offset = _FIRST_OFFSET
+    while True:
+        rows = rows_of(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {limit or _EVENTS_A_QUERY}", (file,))
+        for row in rows:
+            yield int(row[1]), str(row[2]), str(row[5])
+        if limit or len(rows) < _EVENTS_A_QUERY:
+            return
+        offset = int(rows[-1][4])
+
+
+def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) -> Position:
+    """The first transaction that was committed at or after the moment."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a moment", hint="write 2026-01-31T12:00:00Z") from error
+    wanted = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    files = [name for name, _ in info.binary_logs]
+    low, high = 0, len(files) - 1
+    while low < high:  # the last file that was begun before the moment
+        middle = (low + high + 1) // 2
+        if _begun(endpoint, info, files[middle], server_id) < wanted:
+            low = middle
+        else:
+            high = middle - 1
+    if low == 0 and _begun(endpoint, info, files[0], server_id) >= wanted and len(files) > 1:
+        raise LostPosition(
+            f"the oldest log file, {files[0]}, was begun after {text}",
+            hint="`earliest` starts with the oldest that there is",
+        )
+    for file, offset, kind, stamp in _headers(endpoint, info, files[low], server_id):
+        if kind in _GTID_EVENTS and stamp >= wanted:
+            return _at(info, file, offset)
+    return info.head
+
+
+def _begun(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> float:
+    for _, _, kind, stamp in _headers(endpoint, info, file, server_id):
+        if kind == _FORMAT and stamp:
+            return float(stamp)
+    return 0.0
+
+
+def _headers(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> Any:
+    """(file, offset, type, timestamp in seconds) of every event from the start of ``file`` to the head."""
+    stream = LogStream(endpoint, server_id=server_id, start=_at(info, file, _FIRST_OFFSET), mariadb=info.is_mariadb)
+    try:
+        while True:
+            payload = stream.connection._read_packet()._data
+            stamp, kind, _, size, end = struct.unpack_from("<IBIII", payload, 1)
+            if kind == _ROTATE:
+                file = payload[20 + 8 : 20 + size - 19 - (4 if stream.checksum and stamp else 0)].decode(
+                    "utf-8", "replace"
+                )
+                file = next((name for name, _ in info.binary_logs if file.startswith(name)), file)
+                continue
+            if kind not in _HEARTBEAT:
+                yield file, max(end - size, _FIRST_OFFSET), kind, float(stamp)
+            if file == info.head.file and end >= info.head.offset:
+                return
+    finally:
+        stream.close()

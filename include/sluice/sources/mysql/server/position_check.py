@@ -1,0 +1,136 @@
+"""Is a stored position still good at the server that answers?"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sluice.errors import LostPosition, WrongServer
+from sluice.model.positions import Position, split_file
+from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
+from sluice.sources.mysql.events.xa import parse_prepared
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.mysql.server.findings import Finding
+
+_CHOICES = "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables"
+_SETTLE_S = 3.0
+
+
+def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
+    """Why the log cannot be read on from ``cursor`` at this server, if so; and what will be missing soon."""
+    if not info.head.file:
+        return []
+    if cursor.server_uuid != info.server_uuid:
+        return [
+            Finding(
+                "error",
+                "server",
+                info.server_uuid,
+                f"another server answers: the position {cursor} belongs to {cursor.server_uuid}",
+                "point the connection at the right server, or `sluice seek` to a position of the new one",
+                WrongServer,
+            )
+        ]
+    base, number = split_file(cursor.file)
+    head_base, head_number = split_file(info.head.file)
+    if base != head_base:
+        return [
+            Finding(
+                "error",
+                "log_bin_basename",
+                head_base,
+                f"the position is in files called {base}",
+                "`sluice seek` to a position that exists",
+                WrongServer,
+            )
+        ]
+    sizes = {split_file(name)[1]: (name, size) for name, size in info.binary_logs}
+    if number not in sizes:
+        names = [name for name, _ in info.binary_logs]
+        have = f"the server has {names[0]} to {names[-1]}" if names else "the server has none"
+        if number > head_number:
+            why = f"{have}: its numbering was reset (RESET BINARY LOGS), or it is a copy from an older backup"
+        else:
+            why = f"it was purged before it was drained{_age(cursor)}; {have}"
+        return [
+            Finding(
+                "error",
+                "position",
+                str(cursor),
+                why,
+                _CHOICES,
+                LostPosition,
+            )
+        ]
+    name, size = sizes[number]
+    if cursor.offset > size:
+        return [
+            Finding(
+                "error",
+                "position",
+                str(cursor),
+                f"{name} has only {size} bytes: the server lost the end of its log, or it is another server",
+                "compare both sides, then `sluice seek PIPELINE latest`",
+                LostPosition,
+            )
+        ]
+    return _executed(connection, info, cursor) or _prepared(info, cursor)
+
+
+def _age(cursor: Position) -> str:
+    """How long ago the position's last transaction was."""
+    if not cursor.commit_time_us:
+        return ""
+    seconds = max(time.time() - cursor.commit_time_us / 1_000_000, 0)
+    ago = f"{seconds / 86_400:.1f} days" if seconds > 172_800 else f"{seconds / 3600:.1f} hours"
+    return f" (its last transaction was {ago} ago)"
+
+
+def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Finding]:
+    """What was drained must be part of what the server executed; a server set up anew, or from a backup, forgot some of it."""
+    if not cursor.gtid_set:
+        return []
+    have = info.head.gtid_set
+    end = time.monotonic() + _SETTLE_S
+    while not _contains(info.is_mariadb, have, cursor.gtid_set):
+        if time.monotonic() > end:
+            return [
+                Finding(
+                    "error",
+                    "GTIDs",
+                    have or "none",
+                    f"transactions that were drained from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
+                    f"from a backup, or another server took its place; drained were {cursor.gtid_set}",
+                    "compare both sides, then `sluice seek PIPELINE` to a position of this server",
+                    WrongServer,
+                )
+            ]
+        time.sleep(0.2)  # the log shows a transaction a moment before the server counts it as executed
+        name = "gtid_binlog_pos" if info.is_mariadb else "gtid_executed"
+        have = str(rows_of(connection, f"SELECT @@GLOBAL.{name}")[0][0]).replace("\n", "")
+    return []
+
+
+def _contains(mariadb: bool, have: str, wanted: str) -> bool:
+    if mariadb:
+        return MariaGtidPosition(have).reaches(MariaGtidPosition(wanted))
+    return GtidSet(have).contains(GtidSet(wanted))
+
+
+def _prepared(info: ServerInfo, cursor: Position) -> list[Finding]:
+    """Rows of prepared XA transactions are read from the log when they commit."""
+    names = [name for name, _ in info.binary_logs]
+    for item in parse_prepared(cursor.prepared):
+        gone = item.file not in names
+        if gone or (item.file == names[0] and len(names) > 1):
+            return [
+                Finding(
+                    "warning",
+                    "prepared XA transaction",
+                    item.xid,
+                    f"its rows stand in {item.file}, "
+                    + ("which is gone" if gone else "the oldest file left: once it is purged they are lost"),
+                    "commit it or roll it back (XA RECOVER lists it)",
+                )
+            ]
+    return []

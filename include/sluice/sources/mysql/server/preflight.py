@@ -1,0 +1,295 @@
+"""Pre-flight: is the source set up so that its log can be read without loss, and is the stored position still good?
+
+Runs before every drain (a few round trips) and in ``sluice check``. Errors stop the drain; warnings are logged and shown.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Any
+
+import pymysql
+import structlog
+
+from sluice.config.pipeline import PipelineConfig
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
+from sluice.sources.mysql.server.findings import Finding
+from sluice.sources.mysql.server.position_check import position_findings
+from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
+from sluice.sources.table_filter import Selection
+
+_log = structlog.get_logger()
+
+SHORT_HORIZON_S = 86_400
+_ON = {"ON", "1", "TRUE", "YES"}
+
+
+def preflight(
+    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+) -> list[Finding]:
+    """Everything there is to say, errors first.
+
+    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it.
+    """
+    selection = Selection.compile(pipeline.capture)
+    found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
+    if any(finding.setting == "privileges" for finding in found):
+        return sorted(found, key=lambda f: f.severity != "error")
+    found += (
+        _filters(connection, info, selection)
+        + _replicates(connection, info)
+        + _same_id(connection, server_id, _readers(pipeline))
+    )
+    if pipeline.capture.unlogged_cascades == "stop":
+        found += _cascades(connection, info, selection)
+    if cursor is not None:
+        found += position_findings(connection, info, cursor)
+    return sorted(found, key=lambda f: f.severity != "error")
+
+
+def require_ready(
+    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+) -> None:
+    """Raises PreflightError, LostPosition or WrongServer for the first error; logs warnings."""
+    found = preflight(connection, info, pipeline, cursor, server_id)
+    for finding in found:
+        if finding.severity == "warning":
+            _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
+    errors = [f for f in found if f.severity == "error"]
+    if not errors:
+        return
+    first = errors[0]
+    others = "".join(f"; also {f.setting} is {f.value}" for f in errors[1:])
+    raise first.kind(
+        f"{first.setting} is {first.value}: {first.why}{others}",
+        where=f"source {pipeline.source.connection} ({info.flavour} {info.version})",
+        hint=first.fix or None,
+    )
+
+
+def _log_settings(info: ServerInfo) -> list[Finding]:
+    have = info.variables
+    found: list[Finding] = []
+
+    def expect(name: str, wanted: str, why: str, fix: str) -> None:
+        value = have.get(name, "").upper()
+        if value and value != wanted:
+            found.append(Finding("error", name, value, why, fix))
+
+    if have.get("log_bin", "").upper() not in _ON:
+        return [
+            Finding("error", "log_bin", "OFF", "the server keeps no binary log", "start the server with log_bin=binlog")
+        ]
+    set_ = "SET GLOBAL" if info.is_mariadb else "SET PERSIST"
+    expect(
+        "binlog_format",
+        "ROW",
+        "statements in the log don't say which rows they changed",
+        f"{set_} binlog_format = 'ROW'; then reconnect the applications",
+    )
+    if "PARTIAL_JSON" in have.get("binlog_row_value_options", "").upper() and have.get("binlog_row_image") != "FULL":
+        found.append(
+            Finding(
+                "error",
+                "binlog_row_value_options",
+                "PARTIAL_JSON",
+                "updates of JSON columns come as differences, which need the whole before image",
+                "SET PERSIST binlog_row_image = 'FULL', or SET PERSIST binlog_row_value_options = ''",
+            )
+        )
+    if have.get("binlog_checksum", "").upper() == "NONE":
+        found.append(
+            Finding(
+                "warning",
+                "binlog_checksum",
+                "NONE",
+                "a bit that flips in the log, on disk or on the way, goes unnoticed",
+                "SET GLOBAL binlog_checksum = 'CRC32'",
+            )
+        )
+    if info.server_id == 0:
+        found.append(
+            Finding("error", "server_id", "0", "a server without an id refuses replicas", "SET GLOBAL server_id = 1")
+        )
+    if have.get("encrypt_binlog", "").upper() in _ON and info.is_mariadb:
+        found.append(
+            Finding(
+                "warning",
+                "encrypt_binlog",
+                "ON",
+                "the server decrypts its log for replicas; files on disk can't be read",
+            )
+        )
+    return found
+
+
+def _row_image(info: ServerInfo, pipeline: PipelineConfig) -> list[Finding]:
+    """Rows with a part of their columns are put together again; what cannot be done with them is said here."""
+    image = info.variables.get("binlog_row_image", "FULL").upper()
+    fix = f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_row_image = 'FULL'; then reconnect the applications"
+    if image == "FULL":
+        return []
+    found = []
+    if pipeline.rules:
+        found.append(
+            Finding(
+                "warning",
+                "binlog_row_image",
+                image,
+                "rules work on whole rows: the first update of a table that one of them matches stops the pipeline",
+                fix,
+            )
+        )
+    if info.is_mariadb and image == "MINIMAL":
+        found.append(
+            Finding(
+                "warning",
+                "binlog_row_image",
+                image,
+                "MariaDB logs REPLACE over an existing row without the columns that it set back to their defaults; its own replicas miss them too",
+                fix,
+            )
+        )
+    return found
+
+
+def _privileges(connection: Any) -> list[Finding]:
+    grants = " ".join(str(row[0]).upper() for row in rows_of(connection, "SHOW GRANTS"))
+    on_all = re.findall(r"GRANT (.*?) ON \*\.\*", grants)
+    held = ",".join(on_all)
+    if "ALL PRIVILEGES" in held or "SUPER" in held:
+        return []
+    return [
+        Finding(
+            "error",
+            "privileges",
+            f"{names[0]} is missing",
+            "the user may not read the log",
+            f"GRANT {names[0]} ON *.* TO the pipeline's user",
+        )
+        for names in (("REPLICATION SLAVE", "REPLICATION REPLICA"), ("REPLICATION CLIENT", "BINLOG MONITOR"))
+        if not any(name in held for name in names)
+    ]
+
+
+def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """``binlog_do_db`` and ``binlog_ignore_db`` keep whole schemas out of the log."""
+    if not info.do_db and not info.ignore_db:
+        return []
+    tables = rows_of(
+        connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
+    )
+    wanted = {str(schema) for schema, table in tables if selection.wants(TableId(str(schema), str(table)))}
+    lost = sorted(s for s in wanted if (s not in info.do_db if info.do_db else s in info.ignore_db))
+    if not lost:
+        return []
+    setting, value = ("binlog_do_db", info.do_db) if info.do_db else ("binlog_ignore_db", info.ignore_db)
+    return [
+        Finding(
+            "error",
+            setting,
+            ",".join(value),
+            f"changes of captured tables in {', '.join(lost[:5])} do not get into the log",
+            f"take {setting} out of the server's configuration and restart it, or exclude these schemas",
+        )
+    ]
+
+
+def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
+    """What a replica applies gets into its own log only with ``log_replica_updates``."""
+    if info.variables.get("log_replica_updates", info.variables.get("log_slave_updates", "ON")).upper() in _ON:
+        return []
+    if info.is_mariadb:  # its SHOW SLAVE STATUS takes a privilege of its own
+        replicates = int(rows_of(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0
+    else:
+        replicates = bool(first_that_works(connection, "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
+    if not replicates:
+        return []
+    name = "log_slave_updates" if info.is_mariadb else "log_replica_updates"
+    return [
+        Finding(
+            "error",
+            name,
+            "OFF",
+            "this server is a replica itself, and what it applies from its own source does not get into its log",
+            f"start it with {name}=ON, or capture from its source",
+        )
+    ]
+
+
+def _same_id(connection: Any, server_id: int, readers: int) -> list[Finding]:
+    """Replicas of the same id throw each other out. Those of this machine may be this pipeline's own, not yet gone."""
+    if not server_id:
+        return []
+    here = socket.gethostname()[:60]
+    try:
+        replicas = first_that_works(connection, "SHOW REPLICAS", "SHOW SLAVE HOSTS")
+    except pymysql.err.OperationalError as error:
+        if error.args and error.args[0] == 1227:  # MariaDB lists them to administrators only
+            return []
+        raise
+    mine = ids_of(server_id, readers)
+    for row in replicas:
+        if int(row[0]) in mine and str(row[1]) != here:
+            return [
+                Finding(
+                    "warning",
+                    "server_id",
+                    str(row[0]),
+                    f"a replica at {row[1] or 'an unknown host'} uses the same id ({mine[int(row[0])]}): two of them throw each other out",
+                    "give this pipeline another number: source.server_id",
+                )
+            ]
+    return []
+
+
+def _readers(pipeline: PipelineConfig) -> int:
+    """As many as there may be."""
+    return AUTO_READERS if pipeline.capture.readers == "auto" else pipeline.capture.readers
+
+
+def _cascades(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
+    """InnoDB's own cascades never reach the log; since 9.6 MySQL does them above the engine, and they do."""
+    if not info.is_mariadb and info.variables.get("innodb_native_foreign_keys", "").upper() == "OFF":
+        return []
+    rows = rows_of(
+        connection,
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.REFERENTIAL_CONSTRAINTS "
+        "WHERE DELETE_RULE IN ('CASCADE', 'SET NULL') OR UPDATE_RULE IN ('CASCADE', 'SET NULL')",
+    )
+    captured = [(str(s), str(t), str(c)) for s, t, c in rows if selection.wants(TableId(str(s), str(t)))]
+    if not captured:
+        return []
+    names = ", ".join(f"{schema}.{table} ({name})" for schema, table, name in captured[:5])
+    return [
+        Finding(
+            "error",
+            "foreign keys with CASCADE or SET NULL",
+            names,
+            f"this server does not write the effects of its {len(captured)} cascading foreign keys to its log: they would be lost",
+            "let the application delete the rows itself (ON DELETE RESTRICT), or accept it with capture.unlogged_cascades: ignore",
+        )
+    ]
+
+
+def _horizon(info: ServerInfo) -> list[Finding]:
+    seconds = int(float(info.variables.get("binlog_expire_logs_seconds", "0") or 0))
+    if not seconds:
+        seconds = int(86_400 * float(info.variables.get("expire_logs_days", "0") or 0))
+    if 0 < seconds < SHORT_HORIZON_S:
+        return [
+            Finding(
+                "warning",
+                "binlog_expire_logs_seconds",
+                str(seconds),
+                f"the log is purged after {seconds / 3600:.1f} h: a longer stop of this pipeline loses its position",
+                f"{'SET GLOBAL' if info.is_mariadb else 'SET PERSIST'} binlog_expire_logs_seconds = 604800",
+            )
+        ]
+    return []
+
+
+__all__ = ["Finding", "preflight", "require_ready"]

@@ -1,0 +1,319 @@
+"""Rows of a select as Arrow tables, decoded from the bytes of the connection: the same types and conventions as rows of the log.
+
+The select runs as a prepared statement, because only the binary protocol carries FLOAT and DOUBLE as they are; ``character_set_results``
+is NULL, so that text comes in the column's own charset and goes through the same tables as text of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import COMMAND
+
+from sluice.config.connections import Endpoint
+from sluice.errors import DecodeError, SourceUnavailable
+from sluice.model.tables import ENUM_ERROR_VALUE, Column, ColumnKind, TableSchema, quoted
+from sluice.sources.mysql.decoder import arrow_buffers, column_kernels
+from sluice.sources.mysql.decoder.rows import _array, _binary, _sets
+from sluice.sources.mysql.decoder.transcode import to_utf8
+from sluice.sources.mysql.server.connection import connect_settings, rows_of, translated
+from sluice.sources.mysql.snapshot import rowset_kernels
+
+K = ColumnKind
+
+PIECE_BYTES = 8 * 2**20
+"""Rows are decoded when so many bytes of them are there: bounds the memory of a chunk of wide rows."""
+
+_SPARE = 16
+_ROWS_A_PIECE = 1 << 16
+_SILENCE_S = 900
+"""A select may be silent for long before its first row (a sort); longer than this, the connection counts as dead."""
+
+_WIDTHS = {
+    K.TINYINT: 1, K.SMALLINT: 2, K.MEDIUMINT: 4, K.INT: 4, K.BIGINT: 8, K.FLOAT: 4, K.DOUBLE: 8, K.YEAR: 2,
+}  # fmt: skip
+_NUMBERS = {1: 1, 2: 2, 3: 4, 8: 8, 9: 4}
+"""Bytes of a number in the protocol, by its type there."""
+_TEMPORAL = {K.DATE: 0, K.DATETIME: 1, K.TIMESTAMP: 2, K.TIME: 3}
+
+
+def expression(column: Column) -> str:
+    """What to select so that the wire carries the column's stored value: ENUM and SET as their numbers, as the log does."""
+    name = quoted(column.name)
+    return f"CAST({name} AS UNSIGNED)" if column.kind in {K.ENUM, K.SET} else name
+
+
+@contextmanager
+def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
+    """A connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit on a statement."""
+    settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
+    with translated(endpoint, "connecting to the source", login=True):
+        connection = pymysql.connect(**settings)
+    try:
+        with translated(endpoint, "reading rows of the source"):
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION sql_mode = '', time_zone = '+00:00'")
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+                cursor.execute("SET SESSION TRANSACTION READ ONLY")
+                cursor.execute("SELECT VERSION()")
+                version = str((cursor.fetchone() or ("",))[0])
+                limit = "max_statement_time" if "mariadb" in version.lower() else "max_execution_time"
+                cursor.execute(f"SET SESSION {limit} = 0")
+                cursor.execute("SET character_set_results = NULL")
+            yield connection
+    finally:
+        connection.close()
+
+
+def text_rows(connection: Connection[Any], sql: str, args: Any = None) -> list[tuple[Any, ...]]:
+    """Rows of a query about the server, as text: for the moment, results are sent as UTF-8."""
+    rows_of(connection, "SET character_set_results = utf8mb4")
+    try:
+        return rows_of(connection, sql, args)
+    finally:
+        rows_of(connection, "SET character_set_results = NULL")
+
+
+def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> Iterator[pa.Table]:
+    """Run a select whose columns are ``expression(c)`` of each of ``columns``; its rows in pieces of about PIECE_BYTES.
+
+    Args:
+        connection: of :func:`open_reader`. where: what is read, for errors.
+
+    Raises:
+        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``translated``). DecodeError, UnsupportedType: see there.
+    """
+    statement, count = _prepare(connection, sql)
+    if count != len(columns):
+        raise DecodeError(f"the server sends {count} columns, {len(columns)} were asked for", where=where)
+    connection._execute_command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, 0, 1))
+    connection._read_packet()  # the number of columns
+    kinds = [connection._read_packet()._data[-6] for _ in range(count)]
+    connection._read_packet()
+    yield from _Reader(connection, columns, kinds, where).pieces()
+    connection._execute_command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
+
+
+def _prepare(connection: Any, sql: str) -> tuple[int, int]:
+    connection._execute_command(COMMAND.COM_STMT_PREPARE, sql.encode())
+    answer = connection._read_packet()
+    _, statement, columns, parameters = struct.unpack_from("<BIHH", answer._data, 0)
+    for count in (parameters, columns):
+        for _ in range(count + 1 if count else 0):
+            connection._read_packet()
+    return statement, columns
+
+
+@dataclass
+class _Reader:
+    """Reads, frames and decodes one result set."""
+
+    connection: Any
+    columns: Sequence[Column]
+    types: Sequence[int]
+    where: str
+    begun: bool = False
+    """True once the bytes that PyMySQL had read ahead are taken."""
+
+    def pieces(self) -> Iterator[pa.Table]:
+        self.kinds = np.array([_wire_kind(c, t) for c, t in zip(self.columns, self.types, strict=True)], np.int64)
+        buffer = np.zeros(PIECE_BYTES + 2**20 + _SPARE, np.uint8)
+        starts, ends = np.empty(_ROWS_A_PIECE, np.int64), np.empty(_ROWS_A_PIECE, np.int64)
+        state = np.zeros(2, np.int64)
+        at = end = rows = 0
+        while True:
+            rows += rowset_kernels.frame(buffer, at, end, starts[rows:], ends[rows:], state)
+            at, why = int(state[0]), int(state[1])
+            if why == rowset_kernels.BAD:
+                raise DecodeError("a row of the source has no bytes", where=self.where)
+            if why == rowset_kernels.BIG:
+                found = self._big(buffer, at, end)
+                if found is not None:
+                    starts[rows], ends[rows] = at + 4, found[0]
+                    buffer, at, end = self._grown(buffer, 0), found[0], found[1]
+                    rows += 1
+                    if rows < len(starts) and at < PIECE_BYTES:
+                        continue
+                    why = rowset_kernels.FULL
+            if why == rowset_kernels.FULL or why == rowset_kernels.END or (rows and at >= PIECE_BYTES):
+                if rows:
+                    yield self._decode(buffer, starts, ends, rows)
+                    rows = 0
+                    starts = np.empty(_ROWS_A_PIECE, np.int64)
+                    buffer[: end - at] = buffer[at:end].copy()
+                    at, end = 0, end - at
+                if why == rowset_kernels.END:
+                    self._end(buffer, at, end)
+                    return
+                continue
+            if end + 2**20 > len(buffer) - _SPARE:
+                buffer = self._grown(buffer, 2**20)
+            end = self._receive(buffer, end)
+
+    def _receive(self, buffer: np.ndarray[Any, Any], end: int) -> int:
+        view = memoryview(buffer)[end : len(buffer) - _SPARE]  # type: ignore[arg-type]
+        source = self.connection._rfile
+        try:
+            if self.begun:
+                count = source.raw.readinto(view)  # in large pieces, past the file object's own buffer
+            else:
+                held = source.peek(1)[: len(view)]
+                view[: len(held)] = source.read(len(held))
+                count, self.begun = len(held), len(held) < len(view)
+        except OSError as error:
+            raise SourceUnavailable(f"reading rows: {error}", where=self.where) from error
+        if not count:
+            raise SourceUnavailable("reading rows: the server closed the connection", where=self.where)
+        return end + int(count)
+
+    @staticmethod
+    def _grown(buffer: np.ndarray[Any, Any], room: int) -> np.ndarray[Any, Any]:
+        return np.concatenate([buffer, np.zeros(len(buffer) + room, np.uint8)]) if room else buffer
+
+    @staticmethod
+    def _big(buffer: np.ndarray[Any, Any], at: int, end: int) -> tuple[int, int] | None:
+        """Close the gaps in a row of several packets: (end of the row, end of the bytes), None if it is not all there."""
+        p, size = at, 0xFFFFFF
+        parts: list[tuple[int, int]] = []
+        while size == 0xFFFFFF:
+            if p + 4 > end:
+                return None
+            size = int(buffer[p]) | int(buffer[p + 1]) << 8 | int(buffer[p + 2]) << 16
+            if p + 4 + size > end:
+                return None
+            parts.append((p + 4, size))
+            p += 4 + size
+        to = at + 4
+        for start, length in parts:
+            buffer[to : to + length] = buffer[start : start + length].copy()
+            to += length
+        rest = end - p
+        buffer[to : to + rest] = buffer[p:end].copy()
+        return to, to + rest
+
+    def _end(self, buffer: np.ndarray[Any, Any], at: int, end: int) -> None:
+        """The packet behind the rows: the end, or an error."""
+        size = int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16
+        while at + 4 + size > end:
+            end = self._receive(buffer, end)
+        packet = buffer[at + 4 : at + 4 + size].tobytes()
+        if packet[0] == 0xFF:
+            pymysql.err.raise_mysql_exception(packet)
+        if packet[0] != 0xFE or size > 8:
+            raise DecodeError("the rows of the source end in an unknown way", where=self.where)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def _decode(
+        self, buffer: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], rows: int
+    ) -> pa.Table:
+        offsets = np.empty((len(self.columns), rows), np.int64)
+        sizes = np.empty((len(self.columns), rows), np.int64)
+        bad = rowset_kernels.walk(buffer, starts, ends, rows, self.kinds, offsets, sizes)
+        if bad >= 0:
+            raise DecodeError("a row of the source contradicts the protocol", where=self.where)
+        every = np.arange(rows)
+        made = [self._column(i, buffer, offsets[i], sizes[i], every) for i in range(len(self.columns))]
+        return pa.Table.from_arrays(made, names=[str(i) for i in range(len(made))])
+
+    def _column(
+        self,
+        index: int,
+        buffer: np.ndarray[Any, Any],
+        offsets: np.ndarray[Any, Any],
+        sizes: np.ndarray[Any, Any],
+        every: np.ndarray[Any, Any],
+    ) -> pa.Array:
+        column = self.columns[index]
+        rows, kind = len(every), column.kind
+        valid = np.empty(rows, np.uint8)
+        if kind in {K.ENUM, K.SET}:
+            numbers = np.empty(rows, np.int64)
+            nulls = column_kernels.fill_little(buffer, offsets, every, int(self.kinds[index]), False, numbers, valid)
+            return (
+                self._enum(column, numbers, valid, nulls)
+                if kind is K.ENUM
+                else _sets(column.labels, numbers, valid, nulls)
+            )
+        if kind in _WIDTHS:
+            width = _WIDTHS[kind]
+            out = np.zeros(rows * width, np.uint8)
+            nulls = column_kernels.fill_copy(buffer, offsets, every, width, out, valid)
+            return _array(column.arrow_type, rows, valid, nulls, out)
+        if kind in _TEMPORAL:
+            numbers = np.empty(rows, np.int64)
+            nulls = self._checked(
+                column, rowset_kernels.temporal(buffer, offsets, sizes, _TEMPORAL[kind], numbers, valid)
+            )
+            return _array(
+                column.arrow_type, rows, valid, nulls, numbers.astype(np.int32) if kind is K.DATE else numbers
+            )
+        if kind is K.DECIMAL:
+            limbs = 8 if column.precision > 38 else 4
+            words = np.empty((rows, limbs), np.uint32)
+            nulls = self._checked(
+                column, rowset_kernels.decimals(buffer, offsets, sizes, column.scale, limbs, words, valid)
+            )
+            return _array(column.arrow_type, rows, valid, nulls, words)
+        if kind is K.BIT:
+            numbers = np.empty(rows, np.int64)
+            nulls = self._checked(column, rowset_kernels.big_endian(buffer, offsets, sizes, numbers, valid))
+            return _array(column.arrow_type, rows, valid, nulls, numbers)
+        return self._counted(column, buffer, offsets, sizes, valid)
+
+    def _counted(
+        self,
+        column: Column,
+        buffer: np.ndarray[Any, Any],
+        offsets: np.ndarray[Any, Any],
+        sizes: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any],
+    ) -> pa.Array:
+        rows = len(valid)
+        ends = np.empty(rows + 1, np.int64)
+        nulls = rowset_kernels.counted_ends(offsets, sizes, ends, valid)
+        data = np.empty(int(ends[-1]), np.uint8)
+        rowset_kernels.counted_bytes(buffer, offsets, ends, data)
+        if column.charset is not None:
+            try:
+                data, ends = to_utf8(column.charset, data, ends)
+            except DecodeError as error:
+                raise DecodeError(
+                    f"column {column.name}: {error.message}", where=self.where, hint=error.hint
+                ) from error
+        return _binary(column.arrow_type, rows, valid, nulls, ends, data)
+
+    def _enum(self, column: Column, numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int) -> pa.Array:
+        if len(numbers) and int(numbers.max()) > len(column.labels):
+            raise self._broken(column, "is an ENUM number without a label")
+        texts = arrow_buffers.strings([ENUM_ERROR_VALUE if "" in column.labels else "", *column.labels])
+        return texts.take(_array(pa.int64(), len(numbers), valid, nulls, numbers))
+
+    def _checked(self, column: Column, nulls: int) -> int:
+        if nulls < 0:
+            raise self._broken(column, "contradicts its type")
+        return int(nulls)
+
+    def _broken(self, column: Column, why: str) -> DecodeError:
+        return DecodeError(f"column {column.name}: a value {why}", where=self.where)
+
+
+def _wire_kind(column: Column, wire_type: int) -> int:
+    """Bytes of a fixed value, or the kind of a variable one. How wide the number of an ENUM or SET comes is the server's choice."""
+    if column.kind in {K.ENUM, K.SET}:
+        return _NUMBERS.get(wire_type, 8)
+    if column.kind in _WIDTHS:
+        return _WIDTHS[column.kind]
+    return rowset_kernels.TIMED if column.kind in _TEMPORAL else rowset_kernels.COUNTED
+
+
+def named(table: pa.Table, schema: TableSchema) -> pa.Table:
+    """A piece of :func:`select` under the stored names of all of a definition's columns, with their metadata."""
+    return pa.Table.from_arrays(table.columns, schema=pa.schema([schema.field(c) for c in schema.columns]))

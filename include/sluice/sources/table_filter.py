@@ -1,0 +1,94 @@
+"""Which tables and which kinds of change are captured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from sluice.config.pipeline import CaptureConfig, Event
+from sluice.model.tables import TableId
+from sluice.sources.mysql.decoder.scan_kernel import OP_DELETE, OP_INSERT, OP_UPDATE
+
+SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
+OWN_TABLES = ("_sluice_ack", "_sluice_mark_")
+"""Tables that Sluice keeps at a source or a target."""
+_SHADOW = re.compile(r"^(_.*_(gho|ghc|del|old|new)|_.*_[0-9]{14}_(del|ghc|gho)|~.*|#sql.*)$")
+"""Tables that gh-ost, pt-online-schema-change and the server itself make on the way to another definition."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Compiled include and exclude patterns (anchored, on ``schema.table``), and the kinds of change.
+
+    System schemas are never captured; shadow tables only with ``shadow_tables: capture``, or if an include pattern other than a catch-all names
+    them with their underscore.
+    """
+
+    include: tuple[re.Pattern[str], ...]
+    exclude: tuple[re.Pattern[str], ...]
+    events: frozenset[Event]
+    shadows: bool = False
+    _seen: dict[TableId, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def compile(cls, config: CaptureConfig) -> Selection:
+        """From the pipeline's ``capture``."""
+        return cls(
+            tuple(re.compile(p) for p in config.include),
+            tuple(re.compile(p) for p in config.exclude),
+            frozenset(config.events),
+            config.shadow_tables == "capture",
+        )
+
+    def wants(self, table: TableId) -> bool:
+        """True if rows of this table are captured."""
+        known = self._seen.get(table)
+        if known is None:
+            known = self._seen[table] = self._decide(table)
+        return known
+
+    def _decide(self, table: TableId) -> bool:
+        if table.schema.lower() in SYSTEM_SCHEMAS or table.table.startswith(OWN_TABLES):
+            return False
+        name = str(table)
+        matching = [p for p in self.include if p.fullmatch(name)]
+        if _SHADOW.match(table.table) and (not self.shadows or table.table.startswith("#sql")):
+            matching = [p for p in matching if "_" in p.pattern.partition(r"\.")[2][:2] or "gho" in p.pattern]
+        return bool(matching) and not any(p.fullmatch(name) for p in self.exclude)
+
+    def looks_like_shadow(self, table: TableId) -> bool:
+        """True if the patterns fit, and the table is not captured because of its name alone."""
+        return (
+            not self.wants(table)
+            and not table.table.startswith("#sql")
+            and replace(self, shadows=True, _seen={}).wants(table)
+        )
+
+    def wants_schema(self, schema: str) -> bool:
+        """True if tables of this schema may be captured: what is said of the schema itself concerns us."""
+        if schema.lower() in SYSTEM_SCHEMAS:
+            return False
+        return any(_schema_part(p).fullmatch(schema) for p in self.include)
+
+    @property
+    def row_events(self) -> int:
+        """Bits of the wanted row changes, by OP_*."""
+        bits = 0
+        for event, op in ((Event.INSERT, OP_INSERT), (Event.UPDATE, OP_UPDATE), (Event.DELETE, OP_DELETE)):
+            if event in self.events:
+                bits |= 1 << op
+        return bits
+
+    @property
+    def ddl(self) -> bool:
+        """True if DDL is captured."""
+        return Event.DDL in self.events
+
+
+def _schema_part(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """The part of a pattern in front of its dot; the whole where it has none that can be told."""
+    head, dot, _ = pattern.pattern.partition(r"\.")
+    try:
+        return re.compile(head if dot else r".*")
+    except re.error:
+        return re.compile(r".*")
