@@ -9,7 +9,7 @@ import random
 import pytest
 
 from sluice.errors import DecodeError
-from sluice.schema.charsets import decode_bytes, is_known
+from sluice.mysql.charsets import decode_bytes, is_known
 from tests.integration.capturing import draining
 
 EVERY = 1 if int(os.environ.get("SLUICE_TEST_VALUES", "100")) >= 1000 else 19

@@ -12,9 +12,9 @@ import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
-from sluice.dump.condition import FUNCTIONS, rendered
 from sluice.errors import ConfigError
 from sluice.model.tables import TableId
+from sluice.mysql.condition import FUNCTIONS, rendered
 from sluice.sources.mysql.server.connection import rows_of
 from sluice.sources.mysql.snapshot.result_set import open_reader
 from tests.servers import setting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.schema.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from tests.pipelines import case
 
 

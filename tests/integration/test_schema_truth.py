@@ -13,7 +13,7 @@ import pytest
 
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
-from sluice.schema.definitions import TableDefinition
+from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between

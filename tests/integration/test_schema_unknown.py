@@ -6,7 +6,7 @@ import pytest
 
 from sluice.errors import DecodeError, SchemaUnknown
 from sluice.flows.operate.schema import reload_tables, set_table, show
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
 from tests.integration.test_schema_history import assert_same_rows
 from tests.pipelines import case
 from tests.servers import setting

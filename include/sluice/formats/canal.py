@@ -20,7 +20,7 @@ from sluice.formats.common import (
 from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.schema.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
 
 _TYPES = {Op.INSERT: "INSERT", Op.UPDATE: "UPDATE", Op.DELETE: "DELETE", Op.READ: "INSERT"}
 

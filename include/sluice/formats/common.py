@@ -19,7 +19,7 @@ from sluice.mapping.types import SqlType
 from sluice.model.changes import Change
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
 from sluice.model.temporal import time_text
-from sluice.schema.changes import TableChange
+from sluice.mysql.ddl.changes import TableChange
 
 MICROSECOND = dt.timedelta(microseconds=1)
 GEOMETRIES = {

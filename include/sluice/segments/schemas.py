@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from sluice.errors import SegmentError
 from sluice.model.positions import Position, split_file
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.store import SegmentStore, quoted
 
 FORMAT_VERSION: Literal[1] = 1

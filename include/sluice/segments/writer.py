@@ -20,7 +20,7 @@ from sluice.model.positions import Position
 from sluice.model.sessions import StatementSession
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
-from sluice.schema.changes import TableChange
+from sluice.mysql.ddl.changes import TableChange
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore

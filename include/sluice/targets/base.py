@@ -19,7 +19,7 @@ from sluice.mapping import Mapping as TableMapping
 from sluice.model.positions import Position
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
-from sluice.schema.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
 
 
 @dataclass(frozen=True, slots=True)

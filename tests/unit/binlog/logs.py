@@ -14,7 +14,7 @@ from sluice.errors import UnsupportedType
 from sluice.model.positions import Position
 from sluice.model.tables import META_COLUMNS
 from sluice.model.temporal import to_text
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.buckets import key_bucket
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import TablePlan, plan_table

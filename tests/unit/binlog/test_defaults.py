@@ -9,7 +9,7 @@ import pytest
 
 from sluice.errors import UnsupportedType
 from sluice.model.tables import Column, ColumnKind
-from sluice.schema.definitions import ColumnDefinition
+from sluice.mysql.ddl.definitions import ColumnDefinition
 from sluice.sources.mysql.decoder.column_defaults import default_scalar
 
 K = ColumnKind

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import load_model, load_pipeline
-from sluice.dump.condition import rendered
 from sluice.errors import SluiceError
 from sluice.mapping import Mapping
 from sluice.model.tables import TableId
+from sluice.mysql.condition import rendered
 from sluice.rules import RuleSet
 
 COUNT = int(os.environ.get("SLUICE_TEST_FUZZ", "300"))

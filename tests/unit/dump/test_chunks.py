@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.dump.keys import after, among, both, literals, typed_literal, upto
-from sluice.dump.window import survivors
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.flows.dump.throttle import Throttle
 from sluice.merge.keys import group_codes
+from sluice.merge.window import survivors
 from sluice.model.dumps import Chunk, ChunkId, Dump, Mark, TableRequest, Tuning, schema_from_json, schema_to_json
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.mysql.key_sql import after, among, both, literals, typed_literal, upto
 
 K = ColumnKind
 small = st.integers(-3, 3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.dump.condition import literal, rendered
 from sluice.errors import ConfigError
 from sluice.model.tables import TableId
+from sluice.mysql.condition import literal, rendered
 
 TABLE = TableId("s", "t")
 COLUMNS = ["id", "v", "Näme", "day", "a`b", "select", "date"]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema.changes import ChangeKind, TableChange
-from sluice.schema.collations import Collations
-from sluice.schema.lexer import Dialect, tokens
-from sluice.schema.parser import parse_statement
-from sluice.schema.state import SchemaState, Session
-from sluice.schema.types import Flavour
+from sluice.mysql.ddl.catalog import SchemaState, Session
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.collations import Collations
+from sluice.mysql.ddl.lexer import Dialect, tokens
+from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.ddl.types import Flavour
 from sluice.sources.mysql.events.statement_effects import look_at
 
 COLLATIONS = Collations(

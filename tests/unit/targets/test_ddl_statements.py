@@ -10,9 +10,9 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LoadError
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.model.tables import TableId
-from sluice.schema.collations import Collations
-from sluice.schema.state import SchemaState, Session
-from sluice.schema.types import Flavour
+from sluice.mysql.ddl.catalog import SchemaState, Session
+from sluice.mysql.ddl.collations import Collations
+from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
 from sluice.targets import DdlStep
 from sluice.targets.mysql import ddl

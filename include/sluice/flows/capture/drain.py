@@ -22,7 +22,7 @@ from sluice.flows.dump.interleaver import Placer, PlacingWriter, held_tables, la
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
-from sluice.mysqlclient import MySQLConnection
+from sluice.mysql.client import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter

@@ -12,8 +12,8 @@ from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.schema.definitions import TableDefinition
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.decoder.scanner import Statement

@@ -22,7 +22,7 @@ from sluice.flows.operate.stored import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import META_COLUMNS, TableId, member
-from sluice.schema.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.segments.changeset import read_changeset, read_changeset_file
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file

@@ -22,12 +22,12 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.coordination.znodes import Step
-from sluice.dump.window import survivors
 from sluice.errors import SegmentError, SluiceError
 from sluice.flows.dump.key_lists import stored_keys, write_keys
 from sluice.flows.dump.moved_keys import dump_moved
 from sluice.flows.dump.reconcile import write_kept
 from sluice.merge.keys import group_codes
+from sluice.merge.window import survivors
 from sluice.model.batches import Op
 from sluice.model.dumps import POSITION_LOST, Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
 from sluice.model.positions import Position, split_file

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import key_literals, typed_literal
 from sluice.errors import ConfigError, DumpRefused
 from sluice.flows.operate.stored import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import Column, TableId, distinct, member, stored_name
+from sluice.mysql.key_sql import key_literals, typed_literal
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 

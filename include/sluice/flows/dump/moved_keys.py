@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import structlog
 
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import key_literals
 from sluice.flows.dump.key_lists import write_keys
 from sluice.merge.presence import masks
 from sluice.model.batches import Op
 from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, member, stored_name
+from sluice.mysql.key_sql import key_literals
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore

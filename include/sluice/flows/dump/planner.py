@@ -9,8 +9,6 @@ from typing import Any
 import pymysql
 
 from sluice.coordination.state import PipelineState
-from sluice.dump.condition import rendered
-from sluice.dump.keys import among, numbers_of, typed_literal
 from sluice.errors import ConfigError
 from sluice.flows.dump.key_lists import KEYS_A_SELECT, Key, TimeRange, touched_keys, typed_keys, write_keys
 from sluice.flows.dump.reconcile import key_plan
@@ -18,6 +16,8 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, quoted
+from sluice.mysql.condition import rendered
+from sluice.mysql.key_sql import among, numbers_of, typed_literal
 from sluice.sources.mysql.catalog.live_table import Definition, read_definition
 from sluice.sources.mysql.server.connection import ServerInfo, collations, rows_of
 from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql

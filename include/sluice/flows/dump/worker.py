@@ -19,13 +19,13 @@ import structlog
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.dump.keys import after, among, key_literals, upto
 from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalError
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
 from sluice.model.tables import TableId, quoted
+from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.segments.chunk_file import chunk_path, write_chunk
 from sluice.sources.mysql.catalog.live_table import Definition, read_definition
 from sluice.sources.mysql.server.connection import collations, open_connection, rows_of

@@ -12,7 +12,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch
 from sluice.model.tables import TableId
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.schemas import SchemaStore
 from sluice.targets import PlannedTable, Target, TargetTable
 

@@ -10,12 +10,12 @@ from sluice.flows.capture.schema_history import rereader, schema_at
 from sluice.flows.operate.control import Plan
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.tables import TableId
-from sluice.schema.build import create_table
-from sluice.schema.definitions import TableDefinition
-from sluice.schema.lexer import Dialect
-from sluice.schema.parser import parse_statement
-from sluice.schema.state import SchemaState
-from sluice.schema.statements import CreateTable
+from sluice.mysql.ddl.apply import create_table
+from sluice.mysql.ddl.ast import CreateTable
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.definitions import TableDefinition
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.mysql.server.connection import open_connection, server_info
 

@@ -11,7 +11,7 @@ from sluice.flows.runtime import Runtime
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
 from sluice.model.tables import TableId
-from sluice.schema.changes import TableChange
+from sluice.mysql.ddl.changes import TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore

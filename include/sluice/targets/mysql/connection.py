@@ -11,7 +11,7 @@ from pymysql.protocol import OKPacketWrapper
 
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
-from sluice.mysqlclient import MySQLConnection
+from sluice.mysql.client import MySQLConnection
 
 STRICT = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 """Every date the source could hold, zero in AUTO_INCREMENT columns, and nothing cut to fit without an error."""

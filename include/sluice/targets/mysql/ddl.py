@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection
 
 from sluice.errors import DecodeError, LoadError
 from sluice.model.tables import TableId, quoted_table
-from sluice.schema import statements as s
-from sluice.schema.changes import ChangeKind, TableChange
-from sluice.schema.lexer import Dialect
-from sluice.schema.parser import parse_statement
-from sluice.schema.reader import Reader
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.changes import ChangeKind, TableChange
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.ddl.token_cursor import Reader
 from sluice.targets.base import DdlStep
 from sluice.targets.mysql import definitions
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from sluice.errors import LoadError
 from sluice.model.labels import declared
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.schema.changes import ChangeKind, ColumnChange, TableChange, column_changes
-from sluice.schema.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.mysql.ddl.changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.mysql.ddl.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 
 Naming = Callable[[str], str | None]
 """Source column -> target column, None for one that does not go over."""

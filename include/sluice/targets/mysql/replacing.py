@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import pymysql
 
-from sluice.dump.keys import after, among, both, upto
 from sluice.errors import LoadError
 from sluice.mapping.types import SqlType, loss
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.key_sql import after, among, both, upto
 from sluice.targets.base import LoadCount, PlannedColumn, PlannedTable, Replacement, TargetTable
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables, target_table

@@ -12,13 +12,13 @@ import pymysql
 
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.tables import TableId, quoted_table
-from sluice.schema.collations import Collations
-from sluice.schema.columns import read_type
-from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
-from sluice.schema.lexer import Dialect
-from sluice.schema.reader import Reader
-from sluice.schema.state import SchemaState
-from sluice.schema.types import Flavour, labelled, stored_label
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.collations import Collations
+from sluice.mysql.ddl.column_clauses import read_type
+from sluice.mysql.ddl.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.token_cursor import Reader
+from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 

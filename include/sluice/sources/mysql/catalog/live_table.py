@@ -16,7 +16,7 @@ import numpy as np
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.labels import labels_of
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.schema.charsets import UTF8, tables_of
+from sluice.mysql.charsets import UTF8, tables_of
 from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, TablePlan, plan_table
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.server.connection import rows_of

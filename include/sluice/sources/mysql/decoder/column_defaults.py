@@ -11,9 +11,9 @@ import pyarrow as pa
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import special_date, special_timestamp
-from sluice.schema.charsets import decode_bytes
-from sluice.schema.definitions import ColumnDefinition
-from sluice.schema.lexer import Dialect, Kind, tokens
+from sluice.mysql.charsets import decode_bytes
+from sluice.mysql.ddl.definitions import ColumnDefinition
+from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 
 K = ColumnKind
 _INTEGERS = {K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR, K.BIT}

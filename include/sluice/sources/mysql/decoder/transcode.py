@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import DecodeError
-from sluice.schema.charsets import UTF8, decode_bytes, tables_of
+from sluice.mysql.charsets import UTF8, decode_bytes, tables_of
 from sluice.sources.mysql.decoder.machine import kernel
 from sluice.sources.mysql.events.unreadable import AROUND
 

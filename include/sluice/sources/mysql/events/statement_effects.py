@@ -8,10 +8,10 @@ from enum import StrEnum
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema import statements as s
-from sluice.schema.lexer import Dialect
-from sluice.schema.parser import concerned, parse_statement
-from sluice.schema.state import tables_of
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.catalog import tables_of
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import concerned, parse_statement
 
 
 class Effect(StrEnum):

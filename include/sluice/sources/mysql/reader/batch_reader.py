@@ -25,9 +25,9 @@ from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, TableSchema
-from sluice.schema.changes import TableChange
-from sluice.schema.lexer import Dialect
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.changes import TableChange
+from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import Catalog
 from sluice.sources.mysql.decoder import row_layout as planning

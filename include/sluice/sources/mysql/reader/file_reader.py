@@ -13,8 +13,8 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
-from sluice.schema.lexer import Dialect
-from sluice.schema.state import SchemaState
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.resolver import Catalog
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.row_layout import TablePlan

@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, PreflightError, SourceUnavailable
 from sluice.model.positions import Position
-from sluice.mysqlclient import MySQLConnection
+from sluice.mysql.client import MySQLConnection
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sluice.dump.keys import after, both, upto
 from sluice.errors import DumpRefused
 from sluice.flows.dump.key_lists import Key
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column, TableId, quoted
+from sluice.mysql.key_sql import after, both, upto
 from sluice.sources.mysql.catalog.live_table import Definition, Index
 from sluice.sources.mysql.snapshot.result_set import expression
 

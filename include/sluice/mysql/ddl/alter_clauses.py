@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sluice.schema import statements as s
-from sluice.schema.columns import at_key, read_charset, read_column, read_default, read_key, read_option, read_place
-from sluice.schema.lexer import Kind
-from sluice.schema.reader import Reader
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.column_clauses import (
+    at_key,
+    read_charset,
+    read_column,
+    read_default,
+    read_key,
+    read_option,
+    read_place,
+)
+from sluice.mysql.ddl.lexer import Kind
+from sluice.mysql.ddl.token_cursor import Reader
 
 _HARMLESS = {
     "FORCE", "ENABLE", "DISABLE", "ALGORITHM", "LOCK", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "AUTO_INCREMENT", "ROW_FORMAT", "KEY_BLOCK_SIZE",

@@ -6,8 +6,8 @@ import re
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema.charsets import UTF8
-from sluice.schema.lexer import Dialect, Kind, Token, scan
+from sluice.mysql.charsets import UTF8
+from sluice.mysql.ddl.lexer import Dialect, Kind, Token, scan
 
 _IN_A_NAME = re.compile("[\U00010000-\U0010ffff]")
 """Names are kept in utf8mb3: the server makes a question mark of what that does not have."""

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.model.tables import TableId
-from sluice.schema import statements as s
-from sluice.schema.definitions import ColumnDefinition, TableDefinition
-from sluice.schema.types import BLOBS, TEXTS
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.definitions import ColumnDefinition, TableDefinition
+from sluice.mysql.ddl.types import BLOBS, TEXTS
 
 
 class ChangeKind(StrEnum):

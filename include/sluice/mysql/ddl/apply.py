@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema import statements as s
-from sluice.schema.collations import DEFAULT
-from sluice.schema.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
-from sluice.schema.keys import kept_indexes, with_keys
-from sluice.schema.types import BLOBS, CHARACTER, GEOMETRIES, TEXTS, Flavour, converted_text, stored_type, varying
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.collations import DEFAULT
+from sluice.mysql.ddl.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
+from sluice.mysql.ddl.keys import kept_indexes, with_keys
+from sluice.mysql.ddl.types import BLOBS, CHARACTER, GEOMETRIES, TEXTS, Flavour, converted_text, stored_type, varying
 
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 

@@ -12,11 +12,8 @@ from dataclasses import replace as changed
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-from sluice.schema.alter import read_actions
-from sluice.schema.columns import at_key, read_column, read_key, read_key_tail, read_option
-from sluice.schema.lexer import Dialect, Kind
-from sluice.schema.reader import Reader
-from sluice.schema.statements import (
+from sluice.mysql.ddl.alter_clauses import read_actions
+from sluice.mysql.ddl.ast import (
     AddIndex,
     AlterDatabase,
     AlterTable,
@@ -33,6 +30,9 @@ from sluice.schema.statements import (
     TableOptions,
     TruncateTable,
 )
+from sluice.mysql.ddl.column_clauses import at_key, read_column, read_key, read_key_tail, read_option
+from sluice.mysql.ddl.lexer import Dialect, Kind
+from sluice.mysql.ddl.token_cursor import Reader
 
 _NO_DEFINITION = {
     "GRANT", "REVOKE", "SET", "FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "INSTALL", "UNINSTALL", "KILL", "RESET", "USE", "SAVEPOINT",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sluice.schema.charsets import decoded
-from sluice.schema.lexer import Kind
-from sluice.schema.reader import Reader
-from sluice.schema.statements import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
+from sluice.mysql.charsets import decoded
+from sluice.mysql.ddl.ast import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
+from sluice.mysql.ddl.lexer import Kind
+from sluice.mysql.ddl.token_cursor import Reader
 
 _SYNONYMS = {
     "integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint", "int4": "int", "int8": "bigint", "middleint": "mediumint",

@@ -9,14 +9,14 @@ from typing import Any
 
 from sluice.errors import DecodeError, SluiceError, UnsupportedType
 from sluice.model.tables import TableId
-from sluice.schema import statements as s
-from sluice.schema.build import alter_table, create_table, like
-from sluice.schema.changes import ChangeKind, TableChange, altered
-from sluice.schema.collations import DEFAULT, Collations
-from sluice.schema.definitions import DatabaseDefinition, TableDefinition, Unknown
-from sluice.schema.lexer import Dialect
-from sluice.schema.parser import concerned, parse_statement
-from sluice.schema.types import Flavour
+from sluice.mysql.ddl import ast as s
+from sluice.mysql.ddl.apply import alter_table, create_table, like
+from sluice.mysql.ddl.changes import ChangeKind, TableChange, altered
+from sluice.mysql.ddl.collations import DEFAULT, Collations
+from sluice.mysql.ddl.definitions import DatabaseDefinition, TableDefinition, Unknown
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import concerned, parse_statement
+from sluice.mysql.ddl.types import Flavour
 
 K = ChangeKind
 

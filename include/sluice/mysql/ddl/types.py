@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import DecodeError
-from sluice.schema.charsets import UTF8, decoded, has_character
-from sluice.schema.collations import Collations
-from sluice.schema.statements import TypeSpec
+from sluice.mysql.charsets import UTF8, decoded, has_character
+from sluice.mysql.ddl.ast import TypeSpec
+from sluice.mysql.ddl.collations import Collations
 
 WIDTHS = {
     "tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20),
