@@ -30,10 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import SegmentError
-from sluice.merge import operations
-from sluice.merge.keys import Identity, dense, group_codes
-from sluice.merge.partial import combine
-from sluice.merge.presence import is_partial
+from sluice.merge import op_arrays
+from sluice.merge.column_presence import is_partial
+from sluice.merge.group_codes import Identity, dense, group_codes
+from sluice.merge.partial_rows import combine
 from sluice.model.tables import META_COLUMNS, member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
@@ -51,7 +51,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
         changes: rows of a segment (``TableSchema.arrow_schema``), of any number of buckets and files, in any order.
         key: stored names of the key columns; empty for a table without a key, whose rows are identified by all of their values
             and counted: the result then holds as many ``i`` or ``d`` rows of one image as it gained or lost.
-        identity: see :data:`sluice.merge.keys.Identity`.
+        identity: see :data:`sluice.merge.group_codes.Identity`.
 
     Returns:
         The user's columns (last image), ``_op`` (i, u or d), ``_seq`` and ``_commit_ts`` of the last change, ``_before`` (struct: the row's
@@ -136,7 +136,7 @@ def _key_order(changes: pa.Table, key: Sequence[str], last: npt.NDArray[np.int64
 
 
 def _op_codes(changes: pa.Table) -> npt.NDArray[np.int64]:
-    codes = pc.index_in(changes["_op"], operations.stored())
+    codes = pc.index_in(changes["_op"], op_arrays.stored())
     if codes.null_count:
         bad = changes["_op"].filter(pc.is_null(codes))[0].as_py()
         raise SegmentError(f"a stored change has the unknown operation {bad!r}")
@@ -184,7 +184,7 @@ def _result(
     return pa.table(
         [
             *images.columns,
-            operations.merged().take(pa.array(final)),
+            op_arrays.merged().take(pa.array(final)),
             changes["_seq"].take(pa.array(last)),
             changes["_commit_ts"].take(pa.array(last)),
             before,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.flows.dump.throttle import Throttle
-from sluice.merge.keys import group_codes
+from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.dumps import Chunk, ChunkId, Dump, Mark, TableRequest, Tuning, schema_from_json, schema_to_json
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema

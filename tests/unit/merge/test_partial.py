@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluice.merge.column_presence import masks
 from sluice.merge.compact import compact
-from sluice.merge.presence import masks
 from sluice.merge.reference import compact_rows
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sluice.errors import MappingError
 from sluice.merge.compact import compact
+from sluice.merge.key_override import rekeyed
 from sluice.merge.reference import compact_rows
-from sluice.merge.rekey import rekeyed
 from tests.unit.merge.test_compact import KEYLESS, change, table
 
 

@@ -26,7 +26,7 @@ from sluice.errors import SegmentError, SluiceError
 from sluice.flows.dump.key_lists import stored_keys, write_keys
 from sluice.flows.dump.moved_keys import dump_moved
 from sluice.flows.dump.reconcile import write_kept
-from sluice.merge.keys import group_codes
+from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
 from sluice.model.dumps import POSITION_LOST, Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced

@@ -18,7 +18,7 @@ import structlog
 
 from sluice.coordination.state import PipelineState
 from sluice.flows.dump.key_lists import write_keys
-from sluice.merge.presence import masks
+from sluice.merge.column_presence import masks
 from sluice.model.batches import Op
 from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, member, stored_name

@@ -17,8 +17,8 @@ from sluice.flows.transform.dead_letter_files import Written
 from sluice.flows.transform.stage_rules import Ruling, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
+from sluice.merge.column_presence import is_partial, remapped, unknown_before
 from sluice.merge.compact import user_columns
-from sluice.merge.presence import is_partial, remapped, unknown_before
 from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
 from sluice.segments.changeset import (

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
 from sluice.mapping import Mapping as Routes
+from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import compact, thinned, user_columns
-from sluice.merge.presence import is_partial, renewed
-from sluice.merge.rekey import rekeyed
+from sluice.merge.key_override import rekeyed
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest

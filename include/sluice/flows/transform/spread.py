@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SluiceError
 from sluice.flows.transform.segment_rows import MergePart, key_columns, wanted_columns
 from sluice.merge.compact import compact, thinned, user_columns
-from sluice.merge.rekey import rekeyed
+from sluice.merge.key_override import rekeyed
 from sluice.model.sizes import row_bytes
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import changeset_folder

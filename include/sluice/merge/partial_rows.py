@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.merge import operations
-from sluice.merge.keys import Identity, dense, group_codes
-from sluice.merge.presence import bitmaps, masks
+from sluice.merge import op_arrays
+from sluice.merge.column_presence import bitmaps, masks
+from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.model.tables import member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
@@ -140,7 +140,7 @@ class _Result:
         existed = np.concatenate([~inserted, self._existed(gone)])
         return pa.table({
             **dict(zip(self.users, columns, strict=True)),
-            "_op": operations.merged().take(pa.array(final)),
+            "_op": op_arrays.merged().take(pa.array(final)),
             "_seq": changes["_seq"].take(pa.array(picked)),
             "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
             "_before": self._before(begun, existed, picked, self._replaces(live, inserted, len(removed))),
