@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.config.loading import load_pipeline
-from sluice.coordination.holds import Hold
+from sluice.coordination.target_holds import Hold
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 

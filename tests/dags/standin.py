@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from sluice.coordination.holds import Hold
+from sluice.coordination.target_holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
 from sluice.model.batches import DrainOutcome
 from sluice.model.positions import Position

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.coordination.holds import Hold
+from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack

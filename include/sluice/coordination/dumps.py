@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sluice.coordination.znodes import Conflict, Create, Put, Remove, Step, Znodes
+from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes
 from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
 

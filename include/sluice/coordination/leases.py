@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Znodes
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Znodes
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld
 from sluice.model.positions import Epoch
 

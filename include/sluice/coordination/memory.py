@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
 from sluice.errors import CoordinationUnavailable
 
 

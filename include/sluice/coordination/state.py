@@ -27,11 +27,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sluice.coordination.active_installation import Turns
 from sluice.coordination.dumps import DumpStates
-from sluice.coordination.holds import Holds
 from sluice.coordination.leases import Lease, fenced, holding, owner_label, raise_epoch
-from sluice.coordination.turns import Turns
-from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
+from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
 from sluice.model.batches import Batch, BatchState
 from sluice.model.positions import BatchNumber, Position

@@ -27,7 +27,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from sluice.config.connections import Endpoint
-from sluice.coordination.znodes import Check, Conflict, Create, Put, Remove, Step, Znode
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
 from sluice.errors import ConfigError, CoordinationUnavailable
 
 _T = TypeVar("_T")
@@ -79,7 +79,7 @@ def _shut(client: Any) -> None:
 
 
 class ZookeeperZnodes:
-    """See :class:`sluice.coordination.znodes.Znodes`."""
+    """See :class:`sluice.coordination.port.Znodes`."""
 
     def __init__(self, client: Any, hosts: str) -> None:
         self._client = client

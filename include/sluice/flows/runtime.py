@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
 from sluice.config.folders import pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
+from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.state import PipelineState
-from sluice.coordination.turns import BEAT_S
 from sluice.errors import ConfigError, SluiceError
 from sluice.spark.packing import work_bytes
 

@@ -225,7 +225,7 @@ class LoadOperator(TargetOperator):
         super().__init__(execution_timeout=execution_timeout, **kwargs)
 
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
-        from sluice.coordination.holds import Hold
+        from sluice.coordination.target_holds import Hold
         from sluice.flows.load.isolation import deliver
 
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
-from sluice.coordination.znodes import Remove
+from sluice.coordination.port import Remove
 from sluice.model.dumps import Chunk, ChunkId, Dump, DumpState, TablePlanned, TableRequest
 from sluice.model.tables import TableId
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.coordination.holds import Holds
 from sluice.coordination.memory import MemoryTree
+from sluice.coordination.target_holds import Holds
 
 TARGETS = ("a", "b", "c")
 

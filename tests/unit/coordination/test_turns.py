@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sluice.coordination.active_installation import MARGIN_S, Turns
 from sluice.coordination.memory import MemoryTree
-from sluice.coordination.turns import MARGIN_S, Turns
 from sluice.errors import LeaseHeld
 
 HOME = "/data/sync/p"

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import structlog
 
+from sluice.coordination.port import Step
 from sluice.coordination.state import PipelineState
-from sluice.coordination.znodes import Step
 from sluice.errors import SegmentError, SluiceError
 from sluice.flows.dump.key_lists import stored_keys, write_keys
 from sluice.flows.dump.moved_keys import dump_moved

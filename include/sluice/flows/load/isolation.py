@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from sluice.coordination.holds import Hold
+from sluice.coordination.target_holds import Hold
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import LoadOutcome, Unprepared, load, prepare, write

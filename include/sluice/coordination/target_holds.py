@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sluice.coordination.znodes import Conflict, Put, Znodes
+from sluice.coordination.port import Conflict, Put, Znodes
 
 
 @dataclass(frozen=True, slots=True)

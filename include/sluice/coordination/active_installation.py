@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import structlog
 
 from sluice.config.pipeline import MAX_GRACE
-from sluice.coordination.znodes import Conflict, Create, Put, Remove, Znode, Znodes
+from sluice.coordination.port import Conflict, Create, Put, Remove, Znode, Znodes
 from sluice.errors import LeaseHeld
 
 _log = structlog.get_logger()
