@@ -14,7 +14,7 @@ def small_units(
     if most is not None:
         monkeypatch.setattr("sluice.spark.packing.MAX_UNIT_ROWS", most)
     if bulk is not None:
-        monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", bulk)
+        monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", bulk)
 
 
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:

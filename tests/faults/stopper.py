@@ -22,7 +22,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.segments.store import SegmentStore
 from sluice.targets.mysql import connection
-from sluice.targets.mysql.fence import AckTable
+from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.target import MySQLTarget
 
 POINTS: dict[str, tuple[str, type, str, bool]] = {

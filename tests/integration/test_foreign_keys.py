@@ -348,7 +348,7 @@ def test_rows_written_in_any_sql_mode_end_equal(
     way: str,
 ) -> None:
     """What a lax session of the source could store, the target stores; what it would have to change, it refuses."""
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if way == "bulk" else 10_000)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 10_000)
     schema = fresh_schema(mysql_source, mysql_target)
     table = (
         "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME, ts TIMESTAMP NULL, n TINYINT UNSIGNED, e ENUM('a', 'b'), "

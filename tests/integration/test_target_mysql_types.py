@@ -128,7 +128,7 @@ def differing(server: Any, db: str, columns: list[tuple[Column, Any]]) -> list[s
 @pytest.fixture(params=["upsert", "bulk"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways in which new rows may be written."""
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if request.param == "bulk" else 1 << 30)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if request.param == "bulk" else 1 << 30)
     return str(request.param)
 
 
@@ -154,7 +154,7 @@ def test_every_type_on_mariadb(tmp_path: Path, mariadb: Any, fresh_schema: Any, 
 def test_bulk_never_cuts_a_value(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1)
     db = fresh_schema(mysql_target)
     mysql_target.execute(f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v VARCHAR(3))")
     schema = TableSchema(
@@ -170,7 +170,7 @@ def test_bulk_leaves_children_alone(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repeat replaces the parent; its children stay, as foreign keys are not checked."""
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1)
     db = fresh_schema(mysql_target)
     mysql_target.execute(
         f"CREATE TABLE {db}.t (id INT PRIMARY KEY, v INT)",

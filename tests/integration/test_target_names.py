@@ -10,9 +10,9 @@ from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
 from sluice.stack.mariadb import MariaDBServer
 from sluice.targets.base import Reference
+from sluice.targets.mysql.compatibility import read_triggers
 from sluice.targets.mysql.connection import connect
-from sluice.targets.mysql.families import read_references
-from sluice.targets.mysql.review import read_triggers
+from sluice.targets.mysql.foreign_keys import read_references
 from sluice.targets.mysql.tables import read_tables
 
 

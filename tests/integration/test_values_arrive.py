@@ -119,7 +119,7 @@ WAYS = [
 def test_every_value_by_every_way(
     tmp_path: Any, request: Any, monkeypatch: Any, zookeeper: Any, fresh_schema: Any, server: str, image: str, way: str
 ) -> None:
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
     source = request.getfixturevalue(server)
     target = request.getfixturevalue("mysql_target" if server == "mysql_source" else "mariadb_target")
     types = BOTH | (MYSQL if server == "mysql_source" else MARIADB)
@@ -225,7 +225,7 @@ def test_large_values(
     tmp_path: Path, mysql_target: Any, fresh_schema: Any, monkeypatch: Any, way: str, size: int
 ) -> None:
     """With a key, without one, and as a delete that is found by the value; a target that takes no such statement says so."""
-    monkeypatch.setattr("sluice.targets.mysql.bulk.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
+    monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
     db = fresh_schema(mysql_target)
     mysql_target.execute(
         f"CREATE TABLE {db}.t (id INT PRIMARY KEY, b LONGBLOB)", f"CREATE TABLE {db}.heap (id INT, b LONGBLOB)"

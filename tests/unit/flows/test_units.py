@@ -32,7 +32,7 @@ from sluice.segments.store import SegmentStore
 from sluice.spark.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.targets import TargetTable
 from sluice.targets.base import Reference
-from sluice.targets.mysql.families import ordered
+from sluice.targets.mysql.foreign_keys import ordered
 
 POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
 

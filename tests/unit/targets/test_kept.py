@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from sluice.config.connections import Endpoint
-from sluice.targets.mysql import kept
-from sluice.targets.mysql.kept import Kept
+from sluice.targets.mysql import session_pool
+from sluice.targets.mysql.session_pool import Kept
 
 HERE = Endpoint("here", "mysql", "127.0.0.1", 3306, "sluice", "secret", extra={"ssl_mode": "REQUIRED"})
 
@@ -58,16 +58,16 @@ def test_one_that_the_server_closed_or_said_something_on_is_not_given_out() -> N
 def test_an_old_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     kept_, old = Kept[Wire](), Wire()
     kept_.give(HERE, old)
-    monkeypatch.setattr(kept, "KEPT_S", -1.0)
+    monkeypatch.setattr(session_pool, "KEPT_S", -1.0)
     assert kept_.take(HERE) is None
     assert old.fileno() == -1
 
 
 def test_no_more_than_so_many() -> None:
-    kept_, wires = Kept[Wire](), [Wire() for _ in range(kept.MOST + 2)]
+    kept_, wires = Kept[Wire](), [Wire() for _ in range(session_pool.MOST + 2)]
     for one in wires:
         kept_.give(HERE, one)
-    assert [one.fileno() == -1 for one in wires] == [True, True] + [False] * kept.MOST
+    assert [one.fileno() == -1 for one in wires] == [True, True] + [False] * session_pool.MOST
 
 
 def test_a_forked_process_begins_with_none_and_leaves_the_parents_alone() -> None:

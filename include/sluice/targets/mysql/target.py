@@ -40,7 +40,10 @@ from sluice.targets.base import (
     TableChanges,
     TargetTable,
 )
-from sluice.targets.mysql import bulk, ddl, families, incomplete, lockwait, refusals, replacing, statements
+from sluice.targets.mysql import bisect, ddl, load_data, lockwait, partial_updates, range_delete, statements
+from sluice.targets.mysql import foreign_keys as families
+from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
+from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import (
     CONTENTION,
     LAX,
@@ -53,9 +56,7 @@ from sluice.targets.mysql.connection import (
     errors,
     set_lock_wait,
 )
-from sluice.targets.mysql.fence import NO_COLUMN, NOT_THERE, AckTable
-from sluice.targets.mysql.kept import Kept
-from sluice.targets.mysql.review import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
+from sluice.targets.mysql.session_pool import Kept
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
 from sluice.targets.mysql.uniqueness import refuse_spaces
 
@@ -195,7 +196,7 @@ class MySQLTarget:
         """See :meth:`sluice.targets.base.Target.replaceable`."""
         with self._session("reading the target's tables") as session:
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
-            return replacing.replaceable(plan, info, mariadb=session.mariadb)
+            return range_delete.replaceable(plan, info, mariadb=session.mariadb)
 
     def others(self) -> tuple[str, ...]:
         """Other pipelines that acknowledge in the same schema."""
@@ -400,12 +401,12 @@ class MySQLTarget:
         A refused row of a table with another unique key must not have lost its old state with an earlier piece.
         """
         write = partial(self._write_table, session, fence)
-        if item.read is None or not item.table.key or item.table.unique_keys or incomplete.may_lack(item.rows):
-            return refusals.write_around(item.whole(), write, session.cursor)
+        if item.read is None or not item.table.key or item.table.unique_keys or partial_updates.may_lack(item.rows):
+            return bisect.write_around(item.whole(), write, session.cursor)
         total, refused = LoadCount(), list[Refusal]()
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
         for piece in (piece for half in halves for piece in half.each()):
-            count, more = refusals.write_around(piece, write, session.cursor)
+            count, more = bisect.write_around(piece, write, session.cursor)
             total += count
             refused += more
         return total, refused
@@ -422,7 +423,7 @@ class MySQLTarget:
             self.endpoint, f"replacing rows of {item.table.table}", where=f"{self.config.name}: {item.table.table}"
         ):
             for stretch in item.replaces:
-                count += replacing.clear(session, item.table, stretch)
+                count += range_delete.clear(session, item.table, stretch)
         if count.deleted:
             _log.info("target_replaced", consumer=self.config.name, table=str(item.table.table), deleted=count.deleted)
         return count
@@ -431,8 +432,8 @@ class MySQLTarget:
     def _is_partial(item: TableChanges) -> bool:
         """Of rows that are read piece by piece, nobody knows before they are read whether one lacks a column."""
         if item.read is not None:
-            return incomplete.may_lack(item.rows)
-        return bool(item.rows.num_columns) and bool(incomplete.missing(item.rows, item.table).any())
+            return partial_updates.may_lack(item.rows)
+        return bool(item.rows.num_columns) and bool(partial_updates.missing(item.rows, item.table).any())
 
     def _verify(self, session: _Session, item: TableChanges) -> LoadCount:
         doing = f"looking whether foreign keys of {item.table.table} hold"
@@ -449,7 +450,7 @@ class MySQLTarget:
                     return self._write_partial(session, fence, item)
                 return self._write_keyed(session, item)
         except LoadError as error:
-            shown = refusals.discreet(error, item.rows)
+            shown = bisect.discreet(error, item.rows)
             if shown is error:
                 raise
             raise shown from None
@@ -486,11 +487,11 @@ class MySQLTarget:
         if table.key and {name for _, name in statements.sent_fields(live.schema, table)} == set(table.columns):
             new = pc.is_valid(live["_op"])
         new = pc.fill_null(new, False)
-        if not session.local_infile or not live.num_rows or pc.sum(new).as_py() < bulk.BULK_ROWS:
+        if not session.local_infile or not live.num_rows or pc.sum(new).as_py() < load_data.BULK_ROWS:
             return session.run(statements.upserts(table, live, session.dialect))
-        new = pc.and_(new, pa.chunked_array([bulk.wanted(table, live)]))
+        new = pc.and_(new, pa.chunked_array([load_data.wanted(table, live)]))
         sent = session.run(statements.upserts(table, live.filter(pc.invert(new)), session.dialect))
-        return sent + session.run(bulk.loads(table, live.filter(new)))
+        return sent + session.run(load_data.loads(table, live.filter(new)))
 
     def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
         """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
@@ -535,7 +536,7 @@ class MySQLTarget:
             with session.foreign_keys(checked=item.table.generation is not None):
                 total += LoadCount(
                     statements=session.run(
-                        incomplete.insert(item.table, item.rows.schema, _spooled(spool), session.dialect)
+                        partial_updates.insert(item.table, item.rows.schema, _spooled(spool), session.dialect)
                     )
                 )
                 for rows in item.pieces():
@@ -545,10 +546,10 @@ class MySQLTarget:
         return total
 
     @staticmethod
-    def _lacking(table: TargetTable, rows: pa.Table) -> incomplete.PartialRows:
-        lacks = incomplete.missing(rows, table)
+    def _lacking(table: TargetTable, rows: pa.Table) -> partial_updates.PartialRows:
+        lacks = partial_updates.missing(rows, table)
         some = _some_lack(rows, lacks)
-        return incomplete.PartialRows.of(table, rows.filter(pa.array(some)), lacks[some])
+        return partial_updates.PartialRows.of(table, rows.filter(pa.array(some)), lacks[some])
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[_Session]:
@@ -736,14 +737,14 @@ def _known(item: TableChanges) -> TableChanges:
     """Only the rows of which all that is sent is known."""
 
     def of(rows: pa.Table) -> pa.Table:
-        return rows.filter(pa.array(~_some_lack(rows, incomplete.missing(rows, item.table))))
+        return rows.filter(pa.array(~_some_lack(rows, partial_updates.missing(rows, item.table))))
 
     if item.read is None:
         return replace(item, rows=of(item.rows))
     return replace(item, read=lambda: map(of, item.pieces()))
 
 
-def _spooled(spool: IO[bytes]) -> Iterator[incomplete.WholeRow]:
+def _spooled(spool: IO[bytes]) -> Iterator[partial_updates.WholeRow]:
     with suppress(EOFError):
         while True:
             yield pickle.load(spool)  # noqa: S301 - a file without a name, written above
