@@ -5,7 +5,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG
 
-from sluice.orchestration.control import build_control_dag
+from sluice.orchestration.dags.control import build_control_dag
 
 _FOLDER = Path(os.environ.get("SLUICE_PIPELINES") or Path(__file__).resolve().parents[1] / "include" / "pipelines")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from airflow.sdk import get_parsing_context
 
-from sluice.orchestration.factory import build_all
+from sluice.orchestration.dags.sync import build_all
 
 _FOLDER = Path(os.environ.get("SLUICE_PIPELINES") or Path(__file__).resolve().parents[1] / "include" / "pipelines")
 

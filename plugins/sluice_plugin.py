@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from sluice.orchestration import room
+from sluice.orchestration import cleared_runs
 from sluice.orchestration.timetable import BackfillTimetable, SluiceTimetable
 
 _HERE = Path(__file__).resolve().parent
@@ -24,7 +24,7 @@ class _Page:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
-            from sluice.orchestration.page import create_app
+            from sluice.orchestration.web import create_app
 
             self._app = create_app(_PIPELINES, _HERE / "static")
         await self._app(scope, receive, send)
@@ -57,4 +57,4 @@ class SluicePlugin(AirflowPlugin):
     @classmethod
     def on_load(cls, *args: Any, **kwargs: Any) -> None:
         """Called once in every process of Airflow."""
-        room.start()
+        cleared_runs.start()

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.definitions.retry_policy import RetryAction
 
 from sluice.errors import Fenced, LoadError, SourceUnavailable
-from sluice.orchestration.failures import SluiceRetryPolicy, TaskError, boundary
+from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, boundary
 
 POLICY = SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1))
 

@@ -19,9 +19,9 @@ from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped,
 
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
-from sluice.orchestration.catchup import CatchUpOperator, HeldTrigger
-from sluice.orchestration.failures import TaskError
+from sluice.orchestration.dags.catchup import CatchUpOperator, HeldTrigger
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
+from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 
@@ -79,7 +79,7 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
     path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, str]] = []
-    monkeypatch.setattr("sluice.orchestration.backfill.open_run", lambda file, dump: opened.append((file, dump)))
+    monkeypatch.setattr("sluice.orchestration.dags.backfill.open_run", lambda file, dump: opened.append((file, dump)))
     settings(flows, due=["initial", "added-1"])
     flows.change()
     assert DrainOperator(task_id="drain", pipeline=path).execute(context()) == 1
@@ -219,7 +219,7 @@ def test_an_ack_waits_for_a_load_that_died_after_it_delivered(path: str, flows: 
 
 
 def test_log_fields_that_airflow_reserves_are_renamed() -> None:
-    from sluice.orchestration.logs import make_safe, rename_reserved
+    from sluice.orchestration.log_fields import make_safe, rename_reserved
 
     assert rename_reserved(None, "info", {"event": "x", "target": "t", "batch": 1}) == {
         "event": "x",

@@ -19,7 +19,7 @@ ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/
 
 @pytest.fixture
 def app(pipelines: Path) -> Any:
-    from sluice.orchestration.page import create_app
+    from sluice.orchestration.web import create_app
 
     return create_app(
         pipelines, STATIC, ask=lambda path: {"pipeline": Path(path).stem, "dag_id": f"sync__{Path(path).stem}"}
@@ -31,14 +31,14 @@ def logged_in(app: Any, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """A user who may see plugins and the DAG of ``shop`` only."""
     from airflow.api_fastapi.core_api import security
 
-    from sluice.orchestration import page
+    from sluice.orchestration import web
 
     manager = SimpleNamespace(
         is_authorized_view=lambda **_: True,
         is_authorized_dag=lambda *, method, details, user: method == "GET" and details.id == "sync__shop",
     )
     monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(page, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
     app.dependency_overrides[security.get_user] = lambda: SimpleNamespace(get_name=lambda: "reader")
     return TestClient(app)
 
@@ -70,10 +70,10 @@ def test_a_pipeline_is_shown_to_those_who_may_read_its_dag(
 def test_one_who_may_only_read_changes_nothing(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.orchestration import page
+    from sluice.orchestration import web
 
     acted: list[Any] = []
-    monkeypatch.setattr(page, "act", lambda *given, **more: acted.append(given))
+    monkeypatch.setattr(web, "act", lambda *given, **more: acted.append(given))
     write_pipeline("shop")
     write_pipeline("secret")
     assert logged_in.post("/api/pipelines/shop/pause", json={}).status_code == 403
@@ -87,12 +87,12 @@ def acting(
 ) -> tuple[TestClient, list[Any]]:
     """The same user, who may also change ``shop``, and what reaches the flows."""
     from sluice.flows.operate.control import Plan
-    from sluice.orchestration import page
+    from sluice.orchestration import web
 
     acted: list[Any] = []
     manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
-    monkeypatch.setattr(page, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(page, "act", lambda runtime, action, **more: acted.append(more) or Plan(action, ()))
+    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(web, "act", lambda runtime, action, **more: acted.append(more) or Plan(action, ()))
     write_pipeline("shop")
     return logged_in, acted
 
@@ -152,7 +152,7 @@ def test_only_json_from_this_site_changes_something(
 
 
 def test_no_route_changes_something_without_that_check(app: Any) -> None:
-    from sluice.orchestration.page import own_page
+    from sluice.orchestration.web import own_page
 
     for route in app.routes:
         if set(getattr(route, "methods", ())) - {"GET", "HEAD"}:
@@ -165,7 +165,7 @@ def test_nothing_else_is_served(logged_in: TestClient, route: str) -> None:
 
 
 def test_a_wrong_file_and_an_unreachable_server_are_answers(write_pipeline: WritePipeline, pipelines: Path) -> None:
-    from sluice.orchestration.page import ask_status
+    from sluice.orchestration.web import ask_status
 
     (pipelines / "bad.yaml").write_text("version: 1\npipeline: bad\ncolour: red\n")
     assert ask_status(str(pipelines / "bad.yaml"))["state"] == "invalid"
@@ -175,7 +175,7 @@ def test_a_wrong_file_and_an_unreachable_server_are_answers(write_pipeline: Writ
 
 
 def test_askers_share_an_answer() -> None:
-    from sluice.orchestration.page import FreshFor
+    from sluice.orchestration.web import FreshFor
 
     asked: list[str] = []
 

@@ -18,9 +18,16 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
-from sluice.orchestration.history import AirflowApi, count_runs, remove_runs, sync_dags
+from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags
+from sluice.orchestration.dags.retention import (
+    API_CONNECTION,
+    PruneLogsOperator,
+    PruneRunsOperator,
+    age,
+    db_clean,
+    own_dags,
+)
 from sluice.orchestration.logfiles import processor_logs, task_logs
-from sluice.orchestration.retention import API_CONNECTION, PruneLogsOperator, PruneRunsOperator, age, db_clean, own_dags
 from tests.dags.conftest import WritePipeline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -184,7 +191,7 @@ def every_file(base: Path) -> set[str]:
 
 
 def test_old_logs_of_our_dags_go_run_by_run_and_nothing_else(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.orchestration.retention.time.time", lambda: NEW + 3600)
+    monkeypatch.setattr("sluice.orchestration.dags.retention.time.time", lambda: NEW + 3600)
     before = every_file(logs)
     task = PruneLogsOperator(task_id="logs", dags=["sync__shop", "retention"], files=["sync.py", "retention.py"])
     dry = task.execute({"params": {"dry_run": True, "keep_logs": "10d"}})

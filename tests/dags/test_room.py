@@ -78,7 +78,7 @@ def startable(session: Any) -> list[str]:
 
 
 def make_room(session: Any) -> list[str]:
-    from sluice.orchestration.room import make_room as work
+    from sluice.orchestration.cleared_runs import make_room as work
 
     return work(session)
 

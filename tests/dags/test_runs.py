@@ -9,7 +9,7 @@ import pytest
 
 from sluice.config.loading import load_pipeline
 from sluice.orchestration import operators
-from sluice.orchestration.factory import build_sync_dag
+from sluice.orchestration.dags.sync import build_sync_dag
 from tests.dags.conftest import WritePipeline
 
 pytestmark = pytest.mark.usefixtures("airflow_database")

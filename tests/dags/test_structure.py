@@ -16,8 +16,8 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError
-from sluice.orchestration.factory import build_all, build_sync_dag, schedule_of
-from sluice.orchestration.failures import TaskError
+from sluice.orchestration.dags.sync import build_all, build_sync_dag, schedule_of
+from sluice.orchestration.retry import TaskError
 from sluice.orchestration.submit import SubmitOperator
 from sluice.orchestration.timetable import SluiceTimetable
 from tests.dags.conftest import WritePipeline
@@ -268,7 +268,8 @@ BAD = {
 
 
 def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: WritePipeline) -> None:
-    from sluice.orchestration import backfill, control, factory, page, retention
+    from sluice.orchestration import web
+    from sluice.orchestration.dags import backfill, control, retention, sync
 
     write_pipeline("shop")
     for name, content in BAD.items():
@@ -276,7 +277,7 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
     (pipelines / "folder.yaml").mkdir()
     os.mkfifo(pipelines / "pipe.yaml")
     (pipelines / "loop.yaml").symlink_to("loop.yaml")
-    dags = factory.build_all(pipelines)
+    dags = sync.build_all(pipelines)
     assert {"sync__shop", "catchup__shop"} <= set(dags)
     invalid = [dag for name, dag in dags.items() if name.endswith(".invalid")]
     assert len(invalid) == len(BAD) + 3
@@ -286,7 +287,7 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
     assert set(backfill.build_all(pipelines)) == {"backfill__shop"}
     assert control.build_control_dag(pipelines).params.get_param("pipeline").schema["enum"] == ["shop"]
     assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 5
-    said = [page.ask_status(str(path)) for path in factory.pipeline_files(pipelines)]
+    said = [web.ask_status(str(path)) for path in sync.pipeline_files(pipelines)]
     json.dumps(said, ensure_ascii=False).encode()
     assert {one["dag_id"] for one in said if one["state"] == "invalid"} == {dag.dag_id for dag in invalid}
 
@@ -294,12 +295,12 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
 def test_a_file_that_no_check_foresaw_hides_nothing(
     pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.orchestration import backfill, factory
+    from sluice.orchestration.dags import backfill, sync
 
     write_pipeline("shop")
     write_pipeline("other")
-    for module, name in ((factory, "build_sync_dag"), (backfill, "build_backfill_dag")):
+    for module, name in ((sync, "build_sync_dag"), (backfill, "build_backfill_dag")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda p, path, real=real: {"shop": real}[p.pipeline](p, path))
-    assert set(factory.build_all(pipelines)) == {"sync__shop", "catchup__shop", "sync__other.invalid"}
+    assert set(sync.build_all(pipelines)) == {"sync__shop", "catchup__shop", "sync__other.invalid"}
     assert set(backfill.build_all(pipelines)) == {"backfill__shop"}

@@ -12,9 +12,9 @@ from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from sluice.errors import ConfigError, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
-from sluice.orchestration.failures import boundary
-from sluice.orchestration.logs import make_safe
-from sluice.orchestration.running import claim, open_runtime
+from sluice.orchestration.log_fields import make_safe
+from sluice.orchestration.retry import boundary
+from sluice.orchestration.runtime import claim, open_runtime
 from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class DrainOperator(SluiceOperator):
     def _take_up(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
         if dumps:
-            from sluice.orchestration.backfill import open_run
+            from sluice.orchestration.dags.backfill import open_run
 
             for dump in dumps:
                 open_run(self.pipeline, dump)

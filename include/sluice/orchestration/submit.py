@@ -12,9 +12,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from sluice.errors import SluiceError
-from sluice.orchestration.failures import TaskError, boundary
 from sluice.orchestration.operators import BATCH
-from sluice.orchestration.running import open_runtime, owner
+from sluice.orchestration.retry import TaskError, boundary
+from sluice.orchestration.runtime import open_runtime, owner
 from sluice.orchestration.triggers import PermitTrigger
 
 if TYPE_CHECKING:

@@ -173,7 +173,7 @@ class _Watch:
         self._runtime: Runtime | None = None
 
     def look(self) -> bool:
-        from sluice.orchestration.running import open_runtime
+        from sluice.orchestration.runtime import open_runtime
 
         if self._runtime is None:
             opened = open_runtime(self._pipeline)

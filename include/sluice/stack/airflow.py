@@ -56,7 +56,7 @@ if "scheduler" in sys.argv:
         "pyspark.sql.connect.session",
         "pyspark.sql.connect.dataframe",
         "pyspark.sql.connect.functions",
-        "sluice.orchestration.factory",
+        "sluice.orchestration.dags.sync",
         "sluice.orchestration.connections",
         "sluice.flows.capture.drain",
         "sluice.flows.drain_and_merge",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.errors import ConfigError
 from sluice.model.positions import Position
-from sluice.model.restart import Queue, restart_position
+from sluice.model.restart_position import Queue, restart_position
 
 
 def at(offset: int, file: int = 1, server: str = "a") -> Position:

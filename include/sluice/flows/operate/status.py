@@ -20,7 +20,7 @@ from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
-from sluice.model.restart import Queue, restart_position
+from sluice.model.restart_position import Queue, restart_position
 from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.targets import open_target
 

@@ -10,7 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.running import open_runtime
+from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.triggers import HoldTrigger, wait_until
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.errors import SluiceError
-from sluice.orchestration.control import ACTIONS, act, open_to_act
-from sluice.orchestration.factory import dag_id_of, invalid_dag_id, pipeline_files
+from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
+from sluice.orchestration.dags.sync import dag_id_of, invalid_dag_id, pipeline_files
 
 _log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ def ask_status(path: str) -> dict[str, Any]:
     described = {**now, "pipeline": pipeline.pipeline, "dag_id": dag_id_of(pipeline.pipeline), **_described(pipeline)}
     try:
         from sluice.flows.operate.status import status
-        from sluice.orchestration.running import open_runtime
+        from sluice.orchestration.runtime import open_runtime
 
         return {**described, **status(open_runtime(path)).to_json()}
     except SluiceError as error:
@@ -185,7 +185,7 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
 
 
 class Order(BaseModel):
-    """Body of a request to act on a pipeline; see :func:`sluice.orchestration.control.act`."""
+    """Body of a request to act on a pipeline; see :func:`sluice.orchestration.dags.control.act`."""
 
     model_config = ConfigDict(extra="forbid")
 

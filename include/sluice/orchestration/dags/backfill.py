@@ -17,10 +17,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.config.loading import load_pipeline, meant, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
-from sluice.orchestration.factory import OWNER, START, pipeline_files
-from sluice.orchestration.failures import SluiceRetryPolicy, TaskError
+from sluice.orchestration.dags.sync import OWNER, START, pipeline_files
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.running import open_runtime
+from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
+from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
 
 _log = structlog.get_logger()
@@ -322,9 +322,9 @@ class RunNote:
         """Replace the note. What goes wrong with it harms nothing."""
         from urllib.parse import quote
 
+        from sluice.orchestration.airflow_api import AirflowApi
         from sluice.orchestration.connections import from_airflow
-        from sluice.orchestration.history import AirflowApi
-        from sluice.orchestration.retention import API_CONNECTION
+        from sluice.orchestration.dags.retention import API_CONNECTION
 
         if self._off:
             return

@@ -16,11 +16,11 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration.factory import OWNER, START, dag_id_of, invalid_dag_id, pipeline_files
-from sluice.orchestration.failures import SluiceRetryPolicy, boundary
+from sluice.orchestration.dags.sync import OWNER, START, dag_id_of, invalid_dag_id, pipeline_files
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator
-from sluice.orchestration.running import open_runtime
+from sluice.orchestration.retry import SluiceRetryPolicy, boundary
+from sluice.orchestration.runtime import open_runtime
 
 API_CONNECTION = "sluice_airflow_api"
 KEEP_IDLE_RUNS = timedelta(hours=1)
@@ -85,8 +85,8 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
     """Removes ended runs of sync DAGs that are older than ``keep_runs``."""
 
     def execute(self, context: Any) -> Mapping[str, int]:
+        from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags
         from sluice.orchestration.connections import from_airflow
-        from sluice.orchestration.history import AirflowApi, count_runs, remove_runs, sync_dags
 
         try:
             endpoint = from_airflow(API_CONNECTION)

@@ -11,9 +11,9 @@ from airflow.sdk import DAG, BaseOperator, Param
 from sluice.config.loading import load_pipeline, meant
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration.backfill import require_known
-from sluice.orchestration.factory import OWNER, START, pipeline_files
-from sluice.orchestration.failures import boundary
+from sluice.orchestration.dags.backfill import require_known
+from sluice.orchestration.dags.sync import OWNER, START, pipeline_files
+from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:
     from sluice.flows.operate.control import Plan
@@ -54,7 +54,7 @@ def act(
 
 def open_to_act(path: str) -> Runtime:
     """The pipeline's runtime, for somebody who acts on it and does not work on it."""
-    from sluice.orchestration.running import open_runtime
+    from sluice.orchestration.runtime import open_runtime
 
     runtime = open_runtime(path)
     runtime.owner = None

@@ -17,9 +17,10 @@ from sluice.config.folders import rules_folder
 from sluice.config.loading import load_model, load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration import catchup, describe
-from sluice.orchestration.failures import SluiceRetryPolicy, TaskError, say_it_holds
+from sluice.orchestration import dag_docs
+from sluice.orchestration.dags import catchup
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
+from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -99,16 +100,16 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=pipeline.window,
-        doc_md=describe.pipeline_doc(pipeline, file),
+        doc_md=dag_docs.pipeline_doc(pipeline, file),
         tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
         owner_links=_owner_links(),
         default_args=_default_args(pipeline),
     )
     with dag:
         drain = DrainOperator(
-            task_id="drain", pipeline=file, waits=continuous, depends_on_past=True, doc_md=describe.DRAIN
+            task_id="drain", pipeline=file, waits=continuous, depends_on_past=True, doc_md=dag_docs.DRAIN
         )
-        merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=describe.MERGE)
+        merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=dag_docs.MERGE)
         drain >> merge
         ready: list[BaseOperator] = [drain, merge]
         for rule in own_rules(pipeline):
@@ -118,7 +119,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 file,
                 rule=rule.name,
                 task_id=f"rule.{rule.name}",
-                doc_md=describe.rule_doc(rule),
+                doc_md=dag_docs.rule_doc(rule),
                 **_behind(ready),
             )
             ready >> task
@@ -131,7 +132,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 target=target.name,
                 task_id=f"load.{target.name}",
                 depends_on_past=True,
-                doc_md=describe.load_doc(target),
+                doc_md=dag_docs.load_doc(target),
                 **_behind(ready),
             )
             ack = AckOperator(
@@ -139,7 +140,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
                 pipeline=file,
                 target=target.name,
                 depends_on_past=True,
-                doc_md=describe.ack_doc(target),
+                doc_md=dag_docs.ack_doc(target),
             )
             ready >> load >> ack
     return dag
