@@ -14,13 +14,13 @@ help: ## this list
 demo: ## from nothing to a running pipeline: MySQL x2, ZooKeeper, Spark, Airflow, a live workload, a comparison
 	@.ci/require java disk
 	@.ci/venv
-	@exec $(BIN)/python -m sluice.stack demo
+	@exec $(BIN)/python -m devstack demo
 
 demo-down: ## stop all that demo started
-	@if [ -x $(BIN)/python ]; then exec $(BIN)/python -m sluice.stack down; else echo "the stack is not running"; fi
+	@if [ -x $(BIN)/python ]; then exec $(BIN)/python -m devstack down; else echo "the stack is not running"; fi
 
 status: venv ## what of the stack runs, where
-	@$(BIN)/python -m sluice.stack status
+	@$(BIN)/python -m devstack status
 
 venv: ## the environment, from requirements.txt
 	@.ci/venv
@@ -29,7 +29,7 @@ kernels: venv
 	@$(BIN)/python -c "from sluice.sources.mysql.reader.batch_reader import warm_up; warm_up()"
 
 servers: venv
-	@$(BIN)/python -c "from sluice.stack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
+	@$(BIN)/python -c "from devstack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
 
 test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers
 	@$(BIN)/python -m pytest -m "not bench" --durations=15 -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from devstack import ports
+from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 from sluice.errors import RetryableError
-from sluice.stack import ports
-from sluice.stack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 
 
 class Keeper:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.stack import processes
-from sluice.stack.mariadb import MariaDBServer
-from sluice.stack.mysql import MySQLServer
-from sluice.stack.spark import SparkConnectServer
-from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from devstack import processes
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
+from devstack.spark import SparkConnectServer
+from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 _numbers = itertools.count(1)
 

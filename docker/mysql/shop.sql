@@ -1,4 +1,4 @@
--- The sample shop; written by `python -m sluice.stack.demo.shop`.
+-- The sample shop; written by `python -m devstack.demo.shop`.
 CREATE TABLE customers (
   id            INT UNSIGNED NOT NULL AUTO_INCREMENT,
   email         VARCHAR(120) NOT NULL,

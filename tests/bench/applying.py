@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devstack.mysql import MySQLServer
+from devstack.spark import SparkConnectServer
+from devstack.zookeeper import ZooKeeperServer
 from sluice.flows.capture.drain import drain, head_of
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
-from sluice.stack.mysql import MySQLServer
-from sluice.stack.spark import SparkConnectServer
-from sluice.stack.zookeeper import ZooKeeperServer
 from tests.pipelines import Case, case
 
 WORKERS = 4

@@ -19,8 +19,8 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
-from sluice.stack.mysql import MySQLServer  # noqa: E402
 from tests.integration.capturing import draining, head  # noqa: E402
 
 FILES = 8

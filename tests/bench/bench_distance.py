@@ -23,8 +23,8 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import structlog  # noqa: E402
 
+from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
-from sluice.stack.mysql import MySQLServer  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 from tests.pipelines import Case  # noqa: E402
 

@@ -24,11 +24,11 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import pymysql.cursors  # noqa: E402
 
+from devstack.mysql import MySQLServer, find_mysql  # noqa: E402
+from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.dump.progress import one_view  # noqa: E402
 from sluice.flows.dump.start import start  # noqa: E402
 from sluice.flows.dump.worker import work  # noqa: E402
-from sluice.stack.mysql import MySQLServer, find_mysql  # noqa: E402
-from sluice.stack.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.pipelines import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/dump.json"

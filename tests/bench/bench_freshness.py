@@ -29,16 +29,19 @@ import psutil
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+from devstack import (
+    paths,
+    processes,
+)
+from devstack.commands import DAG, down, up  # noqa: E402
+from devstack.demo import shop  # noqa: E402
+from devstack.demo.show import HEARTBEAT, PIPELINE, LagMeter, checksums, read_status  # noqa: E402
+from devstack.demo.workload import seed  # noqa: E402
+from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack, demo_folder  # noqa: E402
+from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.config.loading import find_pipeline  # noqa: E402
 from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
-from sluice.stack import paths, processes  # noqa: E402
-from sluice.stack.commands import DAG, down, up  # noqa: E402
-from sluice.stack.demo import shop  # noqa: E402
-from sluice.stack.demo.show import HEARTBEAT, PIPELINE, LagMeter, checksums, read_status  # noqa: E402
-from sluice.stack.demo.workload import seed  # noqa: E402
-from sluice.stack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack, demo_folder  # noqa: E402
-from sluice.stack.mysql import MySQLServer  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000
@@ -47,8 +50,8 @@ BASELINE = "a native MySQL replica, same source, same workload, same run"
 
 _WORKLOAD = """
 import sys
-from sluice.stack.demo.workload import Workload
-from sluice.stack.development import SOURCE_SCHEMA, Stack, demo_folder
+from devstack.demo.workload import Workload
+from devstack.development import SOURCE_SCHEMA, Stack, demo_folder
 rate, seconds, changes, number = (float(a) for a in sys.argv[1:])
 source = Stack.load(demo_folder()).source
 tally = Workload(source.connect, SOURCE_SCHEMA, connections=2, changes_per_s=rate or None, seconds=seconds or None,

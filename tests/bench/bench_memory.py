@@ -26,11 +26,11 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import psutil  # noqa: E402
 
+from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.spark import SparkConnectServer  # noqa: E402
+from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.operate.stored import manifest_of  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
-from sluice.stack.mysql import MySQLServer  # noqa: E402
-from sluice.stack.spark import SparkConnectServer  # noqa: E402
-from sluice.stack.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.pipelines import Case, case  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/memory.json"

@@ -16,12 +16,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from devstack import paths
+from devstack.demo import shop
+from devstack.demo.workload import Workload, seed
+from devstack.development import SOURCE_SCHEMA, SPARK, TARGET_SCHEMA, ZOOKEEPER, Stack
 from sluice.config.loading import load_pipeline
 from sluice.flows.runtime import Runtime
-from sluice.stack import paths
-from sluice.stack.demo import shop
-from sluice.stack.demo.workload import Workload, seed
-from sluice.stack.development import SOURCE_SCHEMA, SPARK, TARGET_SCHEMA, ZOOKEEPER, Stack
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -44,7 +44,7 @@ def stack(tmp_path_factory) -> Iterator[Stack]:
 
     def command(verb: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "sluice.stack", verb],
+            [sys.executable, "-m", "devstack", verb],
             cwd=REPOSITORY,
             env=env,
             capture_output=True,

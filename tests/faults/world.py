@@ -20,16 +20,16 @@ from typing import Any
 import psutil
 import pymysql
 
+from devstack.demo import shop
+from devstack.demo.workload import Workload, seed
+from devstack.mysql import MySQLServer
+from devstack.zookeeper import ZooKeeperServer
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.stack.demo import shop
-from sluice.stack.demo.workload import Workload, seed
-from sluice.stack.mysql import MySQLServer
-from sluice.stack.zookeeper import ZooKeeperServer
 from tests.faults.clock import Clock
 from tests.faults.disk import Disk
 from tests.pipelines import REPOSITORY, Case, case

@@ -17,11 +17,11 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE.parents[1] / "include"), str(_HERE.parents[1])]
 
+from devstack.mariadb import MariaDBServer, fetched_mariadb  # noqa: E402
+from devstack.mysql import Distribution, MySQLServer  # noqa: E402
 from sluice.config.connections import parse_connection  # noqa: E402
 from sluice.sources.mysql.catalog.information_schema import read_state  # noqa: E402
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info  # noqa: E402
-from sluice.stack.mariadb import MariaDBServer, fetched_mariadb  # noqa: E402
-from sluice.stack.mysql import Distribution, MySQLServer  # noqa: E402
 
 TABLE = """CREATE TABLE g.t (id INT PRIMARY KEY, n BIGINT UNSIGNED, d DECIMAL(40,10), s VARCHAR(50) CHARACTER SET utf8mb4,
   l VARCHAR(20) CHARACTER SET latin1, b BINARY(6), o BLOB, dt DATETIME(4), ts TIMESTAMP(3) NULL, ti TIME(6), da DATE, y YEAR,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.config.loading import load_pipeline
 from sluice.flows.operate import control
 from sluice.flows.runtime import Runtime
-from sluice.stack.mysql import MySQLServer
 from tests.airflows import TestAirflow, airflow, wait_until
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy

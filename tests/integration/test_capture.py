@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from devstack import debian, paths
 from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
 from sluice.segments.reader import read_file, verify_file
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.stack import debian, paths
 from tests.integration.capturing import draining
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])

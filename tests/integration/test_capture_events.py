@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from devstack.mysql import Distribution, MySQLServer, find_mysql
 from sluice.errors import UnknownEvent
-from sluice.stack.mysql import Distribution, MySQLServer, find_mysql
 from tests.integration.capturing import draining
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.sources.mysql.server.connection import connect_settings
-from sluice.stack.mariadb import MariaDBServer
 from tests.integration.capturing import draining, head, printed, server_text, texts
 from tests.integration.values import MODE, OLD_TYPES, ROWS, create, groups, insert, types_of
 from tests.pipelines import case

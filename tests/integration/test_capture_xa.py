@@ -6,13 +6,13 @@ import time
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
 from sluice.errors import LostPosition
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.control import rollback
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.stack.mariadb import MariaDBServer
-from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
 from tests.pipelines import case
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.config.connections import Endpoint
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.state import PipelineState
@@ -15,7 +16,6 @@ from sluice.coordination.zookeeper import connect
 from sluice.errors import ConfigError, CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
-from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 
 def endpoint(server: ZooKeeperServer | ZooKeeperEnsemble, user: str = "", password: str = "") -> Endpoint:

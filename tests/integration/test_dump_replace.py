@@ -225,7 +225,7 @@ def test_a_rule_keeps_rows_from_being_replaced(shop: Case) -> None:
 @pytest.mark.parametrize("shared", [False, True] if ALL else [False])
 def test_rows_deleted_in_a_lost_stretch_go(shared: bool, tmp_path, mysql_target, zookeeper, fresh_schema) -> None:
     """``on_lost_position: dump``. Where another pipeline delivers to the same target, nothing is removed, and the dump says so."""
-    from sluice.stack.mysql import MySQLServer
+    from devstack.mysql import MySQLServer
 
     with MySQLServer(tmp_path / "server", name="mysql-own", server_id=78) as source:
         schema = fresh_schema(mysql_target)

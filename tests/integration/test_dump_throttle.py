@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.errors import SourceUnavailable
 from sluice.flows.dump.progress import one_view
 from sluice.flows.dump.start import start
@@ -16,7 +17,6 @@ from sluice.flows.dump.throttle import Throttle, replica_lag_s
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
 from sluice.sources.mysql.server.connection import open_connection
-from sluice.stack.mysql import MySQLServer
 from tests.dumping import Watcher, Writers, begin, both, delivering, fill
 from tests.pipelines import Case, case
 

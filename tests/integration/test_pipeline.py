@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.errors import (
     ConfigError,
     LostPosition,
@@ -28,7 +29,6 @@ from sluice.errors import (
 )
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.control import pause, resume
-from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 
 TABLES = (

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, LostPosition, PreflightError, WrongServer
@@ -15,8 +17,6 @@ from sluice.model.positions import Position
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight, require_ready
-from sluice.stack.mariadb import MariaDBServer
-from sluice.stack.mysql import MySQLServer
 
 PIPELINE = PipelineConfig.model_validate({
     "pipeline": "p",

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from devstack.spark import SparkConnectServer, SparkStandalone
 from sluice.config.connections import parse_connection
 from sluice.merge.compact import compact
 from sluice.segments.store import SegmentStore
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.local import LocalRunner
-from sluice.stack.spark import SparkConnectServer, SparkStandalone
 from tests.integration.batches import Delivery, checksum, segment_rows
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.s3.server import S3Server, moto_server

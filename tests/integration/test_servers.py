@@ -15,12 +15,12 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 
+from devstack import debian, paths, processes
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer, find_mysql
+from devstack.processes import Handle, ServerFailed
+from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.errors import ConfigError
-from sluice.stack import debian, paths, processes
-from sluice.stack.mariadb import MariaDBServer
-from sluice.stack.mysql import MySQLServer, find_mysql
-from sluice.stack.processes import Handle, ServerFailed
-from sluice.stack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 
 def test_mysql_logs_what_capture_needs(mysql_source: MySQLServer) -> None:
@@ -148,7 +148,7 @@ def test_stop_finds_children_that_left_the_session(tmp_path: Path) -> None:
 
 def test_what_a_killed_test_run_started_ends_with_it(tmp_path: Path) -> None:
     script = (
-        "import json, sys, time; from pathlib import Path; from sluice.stack import processes\n"
+        "import json, sys, time; from pathlib import Path; from devstack import processes\n"
         "processes.tether()\n"
         "import multiprocessing; multiprocessing.get_context('fork').Process(target=time.sleep, args=(20,)).start()\n"
         f"handle = processes.spawn('s', ['sleep', '300'], log=Path({str(tmp_path / 'log')!r}))\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sluice.stack.demo import shop
-from sluice.stack.demo.workload import Workload, seed
-from sluice.stack.mysql import MySQLServer
+from devstack.demo import shop
+from devstack.demo.workload import Workload, seed
+from devstack.mysql import MySQLServer
 
 
 def test_the_workload_changes_every_table_and_keeps_its_bounds(

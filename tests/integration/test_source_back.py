@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import LostPosition
 from sluice.model.positions import Position
 from sluice.sources.mysql.reader.event_reread import reread
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight
-from sluice.stack.mariadb import MariaDBServer
-from sluice.stack.mysql import MySQLServer
 from tests.dumping import dumped
 from tests.integration.capturing import draining
 from tests.pipelines import case as pipeline_case

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from devstack.mariadb import MariaDBServer, find_mariadb
+from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LostPosition, SourceUnavailable
@@ -25,8 +27,6 @@ from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, c
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id
-from sluice.stack.mariadb import MariaDBServer, find_mariadb
-from sluice.stack.mysql import MySQLServer
 from tests.integration.capturing import draining, head
 from tests.proxy import TcpProxy
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from devstack.spark import spark_environment
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
-from sluice.stack.spark import spark_environment
 from tests.pipelines import REPOSITORY, Case, case
 
 

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from devstack import development, mysql, paths
+from devstack.development import Stack
 from sluice.errors import ConfigError
-from sluice.stack import development, mysql, paths
-from sluice.stack.development import Stack
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 def run(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "sluice.stack", *arguments],
+        [sys.executable, "-m", "devstack", *arguments],
         env=environment(home, **variables), capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ def test_down_without_a_stack_says_so(home: Path) -> None:
 )
 def test_an_interrupt_leaves_no_process(home: Path, number: int, after: str) -> None:
     starter = subprocess.Popen(
-        [sys.executable, "-m", "sluice.stack", "demo"], env=environment(home), stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "devstack", "demo"], env=environment(home), stdout=subprocess.PIPE, text=True
     )
     assert starter.stdout is not None
     for line in starter.stdout:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from devstack.mariadb import MariaDBServer
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.stored import tail
 from sluice.model.positions import BatchNumber
 from sluice.model.temporal import time_text
-from sluice.stack.mariadb import MariaDBServer
 from tests.integration.capturing import _HEX, printed, server_text
 from tests.integration.values import MODE, create, groups, insert, types_of
 from tests.pipelines import case

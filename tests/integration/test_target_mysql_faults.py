@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.errors import RetryableError
-from sluice.stack.mysql import MySQLServer
 from tests.integration.batches import Delivery
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.smallunits import small_units

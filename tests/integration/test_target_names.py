@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
-from sluice.stack.mariadb import MariaDBServer
 from sluice.targets.base import Reference
 from sluice.targets.mysql.compatibility import read_triggers
 from sluice.targets.mysql.connection import connect

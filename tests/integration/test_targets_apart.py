@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, ConfigError, LeaseHeld, MappingError, SluiceError, TargetUnavailable
 from sluice.flows.capture.drain import drain
@@ -23,7 +24,6 @@ from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from sluice.stack.mysql import MySQLServer
 from tests.pipelines import Case, case
 from tests.proxy import TcpProxy
 

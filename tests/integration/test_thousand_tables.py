@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluice.stack.spark import SparkConnectServer
+from devstack.spark import SparkConnectServer
 from tests.pipelines import Case, case
 
 FEW, MANY = 60, 1000

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.errors import LoadError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
-from sluice.stack.mariadb import MariaDBServer
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.target import _kept
 from tests.integration.batches import Delivery

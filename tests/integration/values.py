@@ -13,7 +13,7 @@ import string
 import uuid
 from typing import Any
 
-from sluice.stack.mariadb import MariaDBServer
+from devstack.mariadb import MariaDBServer
 
 ROWS = int(os.environ.get("SLUICE_TEST_VALUES", "80"))
 """Values of each type; the whole proof takes a thousand."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from sluice.stack import paths, ports, processes
-from sluice.stack.server import Server
+from devstack import paths, ports, processes
+from devstack.server import Server
 
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 

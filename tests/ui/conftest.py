@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sluice.stack import ports
-from sluice.stack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
+from devstack import ports
+from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
 from tests.browsers import CHROMIUM, login
 from tests.dags import standin
 from tests.dags.conftest import PIPELINE

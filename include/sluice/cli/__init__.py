@@ -68,7 +68,7 @@ def main() -> None:
 
 def _adopt_stack_environment() -> None:
     """With a development stack running, its connections are at hand in any shell of the repository."""
-    from sluice.stack.commands import stack_environment
+    from devstack.commands import stack_environment
 
     for name, value in stack_environment().items():
         os.environ.setdefault(name, value)

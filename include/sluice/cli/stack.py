@@ -16,7 +16,7 @@ stack_app = typer.Typer(
 @stack_app.command()
 def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30) -> None:
     """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
-    from sluice.stack import commands
+    from devstack import commands
 
     raise typer.Exit(commands.demo(seconds=seconds))
 
@@ -24,7 +24,7 @@ def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.
 @stack_app.command()
 def up() -> None:
     """Start the stack and leave it running."""
-    from sluice.stack import commands
+    from devstack import commands
 
     raise typer.Exit(commands.up())
 
@@ -32,7 +32,7 @@ def up() -> None:
 @stack_app.command()
 def down() -> None:
     """Stop everything the stack started."""
-    from sluice.stack import commands
+    from devstack import commands
 
     raise typer.Exit(commands.down())
 
@@ -40,7 +40,7 @@ def down() -> None:
 @stack_app.command(name="status")
 def stack_status(as_json: AsJson = False) -> None:
     """What runs, where."""
-    from sluice.stack import commands
+    from devstack import commands
 
     raise typer.Exit(commands.status(as_json=as_json))
 
@@ -50,7 +50,7 @@ def env() -> None:
     """Print `export` lines with the stack's connections, for a shell: eval "$(sluice stack env)"."""
     import shlex
 
-    from sluice.stack.commands import stack_environment
+    from devstack.commands import stack_environment
 
     for name, value in sorted(stack_environment().items()):
         print(f"export {name}={shlex.quote(value)}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from devstack.debian import derived_source
 from sluice.errors import ConfigError
-from sluice.stack.debian import derived_source
 
 DEB822 = """\
 Types: deb deb-src

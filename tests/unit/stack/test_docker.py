@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from devstack import paths
+from devstack.demo.shop import sql
 from sluice.config.connections import parse_connection
-from sluice.stack import paths
-from sluice.stack.demo.shop import sql
 
 DOCKER = paths.repo_root() / "docker"
 

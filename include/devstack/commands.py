@@ -18,10 +18,9 @@ from typing import Any
 import psutil
 import structlog
 
-from sluice.errors import ConfigError, SluiceError
-from sluice.stack import airflow, paths, ports, processes
-from sluice.stack.demo import shop
-from sluice.stack.development import (
+from devstack import airflow, paths, ports, processes
+from devstack.demo import shop
+from devstack.development import (
     SOURCE,
     SOURCE_SCHEMA,
     SPARK,
@@ -36,7 +35,8 @@ from sluice.stack.development import (
     require_machine,
     state_file,
 )
-from sluice.stack.mysql import run_setup
+from devstack.mysql import run_setup
+from sluice.errors import ConfigError, SluiceError
 
 DAG = "sync__shop_to_reporting"
 
@@ -115,7 +115,7 @@ def status(*, as_json: bool = False) -> int:
 
 def demo(*, seconds: int = 30) -> int:
     """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides."""
-    from sluice.stack.demo.show import show
+    from devstack.demo.show import show
 
     def run(progress: Progress) -> int:
         stack, fresh = _start(progress)
@@ -232,7 +232,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         progress(f"Airflow: {stack.api.address}")
         stack.supervisor = processes.spawn(
             "supervisor",
-            [sys.executable, "-m", "sluice.stack.supervisor", str(stack.folder)],
+            [sys.executable, "-m", "devstack.supervisor", str(stack.folder)],
             log=stack.folder / "supervisor.log",
             env={**os.environ, "PYTHONPATH": _include()},
         )

@@ -20,9 +20,9 @@ import structlog
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from sluice.stack import debian, paths, ports, processes
-from sluice.stack.processes import ServerFailed
-from sluice.stack.server import Server
+from devstack import debian, paths, ports, processes
+from devstack.processes import ServerFailed
+from devstack.server import Server
 
 _log = structlog.get_logger()
 _MINIMUM = (8, 0)

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devstack import debian, paths, ports, processes
+from devstack.processes import ServerFailed
+from devstack.server import Server
 from sluice.errors import RetryableError
-from sluice.stack import debian, paths, ports, processes
-from sluice.stack.processes import ServerFailed
-from sluice.stack.server import Server
 
 COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 
@@ -193,7 +193,7 @@ def prepare_home(home: Path, keys: Mapping[str, str], env: Mapping[str, str]) ->
 
 def _database_template(env: Mapping[str, str]) -> Path:
     """A migrated, empty SQLite database of this Airflow version; made once."""
-    from sluice.stack.mysql import run_setup
+    from devstack.mysql import run_setup
 
     version = importlib.metadata.version("apache-airflow")
     template = paths.home() / "templates" / f"airflow-{version}.db"

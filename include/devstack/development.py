@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devstack import airflow, debian, paths, ports, processes
+from devstack.airflow import AirflowApi, AirflowComponent
+from devstack.mariadb import MariaDBServer, find_mariadb
+from devstack.mysql import Distribution, MySQLServer, find_mysql
+from devstack.processes import Handle
+from devstack.server import Server
+from devstack.spark import SparkConnectServer
+from devstack.zookeeper import ZooKeeperServer
 from sluice.errors import ConfigError
-from sluice.stack import airflow, debian, paths, ports, processes
-from sluice.stack.airflow import AirflowApi, AirflowComponent
-from sluice.stack.mariadb import MariaDBServer, find_mariadb
-from sluice.stack.mysql import Distribution, MySQLServer, find_mysql
-from sluice.stack.processes import Handle
-from sluice.stack.server import Server
-from sluice.stack.spark import SparkConnectServer
-from sluice.stack.zookeeper import ZooKeeperServer
 
 SOURCE, TARGET = "mysql-source", "mysql-target"
 ZOOKEEPER, SPARK = "zookeeper", "spark-connect"
@@ -83,7 +83,7 @@ def _choose_port(variable: str) -> int:
 
 
 class Stack:
-    """The servers of one stack. Start them by name or by :mod:`sluice.stack.commands`."""
+    """The servers of one stack. Start them by name or by :mod:`devstack.commands`."""
 
     def __init__(self, settings: Settings, handles: Mapping[str, Handle] | None = None) -> None:
         self.settings = settings

@@ -14,14 +14,14 @@ import sys
 
 import psutil
 
-from sluice.stack import processes
-from sluice.stack.processes import Handle
+from devstack import processes
+from devstack.processes import Handle
 
 _LOOK_S = 1.0
 
 
 def main() -> None:
-    """Entry point of ``python -m sluice.stack.reaper``."""
+    """Entry point of ``python -m devstack.reaper``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     owner, started_s = int(sys.argv[1]), float(sys.argv[2])

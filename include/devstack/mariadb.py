@@ -12,8 +12,8 @@ from typing import Any
 
 import structlog
 
-from sluice.stack import debian, paths
-from sluice.stack.mysql import Distribution, MySQLServer, run_as, run_setup
+from devstack import debian, paths
+from devstack.mysql import Distribution, MySQLServer, run_as, run_setup
 
 _log = structlog.get_logger()
 _BOOTSTRAP = (
@@ -44,7 +44,7 @@ def find_mariadb() -> Distribution:
 
 
 def fetched_mariadb(folder: Path, *, suite: str | None) -> Distribution:
-    """The one that was fetched into ``folder``, else fetch it now. ``suite``: as in :func:`sluice.stack.debian.fetch`; Debian 13 has MariaDB 11.8."""
+    """The one that was fetched into ``folder``, else fetch it now. ``suite``: as in :func:`devstack.debian.fetch`; Debian 13 has MariaDB 11.8."""
     tree = debian.installed_tree(folder)
     if tree is None:
         _log.info("fetching MariaDB", into=str(folder))

@@ -16,8 +16,8 @@ from typing import Any
 import pymysql
 from pymysql.cursors import Cursor
 
+from devstack.demo.shop import Shop
 from sluice.errors import SourceUnavailable
-from sluice.stack.demo.shop import Shop
 
 Connect = Callable[[], "pymysql.connections.Connection[Cursor]"]
 

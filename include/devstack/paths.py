@@ -12,7 +12,7 @@ from sluice.errors import ConfigError
 
 def repo_root() -> Path:
     """The checkout: the folder that holds include/, dags/ and plugins/."""
-    return Path(__file__).resolve().parents[3]
+    return Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:

@@ -9,8 +9,8 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.stack import paths, ports, processes
-from sluice.stack.server import Server
+from devstack import paths, ports, processes
+from devstack.server import Server
 
 _JARS = (
     "zookeeper-*.jar", "slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "netty-*.jar",

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sluice.stack import paths, ports, processes
-from sluice.stack.server import Server
-from sluice.stack.zookeeper import LOG4J
+from devstack import paths, ports, processes
+from devstack.server import Server
+from devstack.zookeeper import LOG4J
 
 
 def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Keeps a stack up: what died is started again, on the same port and data. ``python -m sluice.stack.supervisor FOLDER``."""
+"""Keeps a stack up: what died is started again, on the same port and data. ``python -m devstack.supervisor FOLDER``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
+from devstack import debian
+from devstack.development import Stack, lock_file
 from sluice.errors import SluiceError
-from sluice.stack import debian
-from sluice.stack.development import Stack, lock_file
 
 _log = structlog.get_logger()
 _LOOK_S = 1.0

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from devstack.demo import shop
+from devstack.demo.workload import Workload, seed
+from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack
+from devstack.mysql import MySQLServer
+from devstack.processes import ServerFailed
 from sluice.errors import SluiceError
-from sluice.stack.demo import shop
-from sluice.stack.demo.workload import Workload, seed
-from sluice.stack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack
-from sluice.stack.mysql import MySQLServer
-from sluice.stack.processes import ServerFailed
 
 if TYPE_CHECKING:
+    from devstack.commands import Progress
     from sluice.flows.operate.status import Status
-    from sluice.stack.commands import Progress
 
 PIPELINE = "shop_to_reporting"
 HEARTBEAT = """CREATE TABLE IF NOT EXISTS `{schema}`.heartbeat (
@@ -104,7 +104,7 @@ class LagMeter:
 
 def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 180.0) -> int:
     """Run the demonstration; 0 when both sides are equal at the end. The stack is left running."""
-    from sluice.stack.commands import DAG, write
+    from devstack.commands import DAG, write
 
     os.environ.update(stack.environment())
     for server, schema in ((stack.source, SOURCE_SCHEMA), (stack.target, TARGET_SCHEMA)):

@@ -1,17 +1,17 @@
-"""``python -m sluice.stack demo|up|down|status``: the stack's commands without the rest of the command line."""
+"""``python -m devstack demo|up|down|status``: the stack's commands without the rest of the command line."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from devstack import commands
 from sluice.errors import SluiceError
-from sluice.stack import commands
 
 
 def main() -> int:
     """Entry point; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sluice.stack", description="The local development stack.")
+    parser = argparse.ArgumentParser(prog="python -m devstack", description="The local development stack.")
     parser.add_argument("command", choices=("demo", "up", "down", "status"))
     parser.add_argument("--seconds", type=int, default=30, help="length of the demo's workload")
     parser.add_argument("--json", action="store_true", help="status as JSON")

@@ -211,9 +211,7 @@ class Shop:
 def sql() -> str:
     """The statements that make the shop's tables in the current schema: docker/mysql/shop.sql."""
     statements = [DDL[table].format(schema="x").replace("x.", "", 1) for table in TABLES]
-    return "-- The sample shop; written by `python -m sluice.stack.demo.shop`.\n" + "".join(
-        f"{s};\n" for s in statements
-    )
+    return "-- The sample shop; written by `python -m devstack.demo.shop`.\n" + "".join(f"{s};\n" for s in statements)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sluice.stack import ports, processes
-from sluice.stack.processes import Handle
+from devstack import ports, processes
+from devstack.processes import Handle
 
 
 @dataclass

@@ -131,11 +131,11 @@ def tether() -> None:
     global _reaper
     if _reaper is None:
         path = os.pathsep.join([
-            str(Path(__file__).resolve().parents[2]),
+            str(Path(__file__).resolve().parents[1]),
             *filter(None, [os.environ.get("PYTHONPATH")]),
         ])
         _reaper = subprocess.Popen(
-            [sys.executable, "-m", "sluice.stack.reaper", str(os.getpid()), str(psutil.Process().create_time())],
+            [sys.executable, "-m", "devstack.reaper", str(os.getpid()), str(psutil.Process().create_time())],
             stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,

@@ -1,1 +1,0 @@
-"""The sample shop, its workload, and the demonstration that runs them."""
