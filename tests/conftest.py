@@ -76,8 +76,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-from tests.browsers import browser  # noqa: E402
-from tests.servers import (  # noqa: E402
+from tests.support.browsers import browser  # noqa: E402
+from tests.support.servers import (  # noqa: E402
     fresh_schema,
     mariadb,
     mysql_source,

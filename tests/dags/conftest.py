@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.dags import standin
+from tests.support import standin
 
 PIPELINE = """
 version: 1

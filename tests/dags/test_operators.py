@@ -88,7 +88,7 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
 
 def test_stand_ins_take_what_the_flows_take() -> None:
     """Else a test of the DAG proves nothing about the flow that runs in its place."""
-    from tests.dags import standin
+    from tests.support import standin
 
     for name, module in standin.modules().items():
         for function, made in vars(module).items():

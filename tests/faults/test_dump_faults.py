@@ -14,8 +14,8 @@ import pytest
 
 from sluice.flows.dump.start import start
 from sluice.model.dumps import DumpState
-from tests.dumping import Watcher, Writers, begin, both, fill
-from tests.pipelines import Case, case
+from tests.support.dumping import Watcher, Writers, begin, both, fill
+from tests.support.pipelines import Case, case
 
 pytestmark = pytest.mark.faults
 

@@ -22,7 +22,7 @@ from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
 from tests.faults.stopper import POINTS
-from tests.pipelines import REPOSITORY, Case, case
+from tests.support.pipelines import REPOSITORY, Case, case
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -32,8 +32,8 @@ from sluice.flows.runtime import Runtime
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.faults.clock import Clock
 from tests.faults.disk import Disk
-from tests.pipelines import REPOSITORY, Case, case
-from tests.proxy import TcpProxy
+from tests.support.pipelines import REPOSITORY, Case, case
+from tests.support.proxy import TcpProxy
 
 SCHEMA = "walk"
 SESSION_S = 1.5

@@ -16,9 +16,9 @@ import pytest
 
 from sluice.errors import RetryableError
 from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune, views
-from tests.airflows import TestAirflow, airflow, wait_until
-from tests.browsers import login
-from tests.pipelines import Case, case
+from tests.support.airflows import TestAirflow, airflow, wait_until
+from tests.support.browsers import login
+from tests.support.pipelines import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DAG = "backfill__case"

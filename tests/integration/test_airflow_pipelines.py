@@ -13,9 +13,9 @@ from devstack.mysql import MySQLServer
 from sluice.config.loading import load_pipeline
 from sluice.flows.operate import control
 from sluice.flows.runtime import Runtime
-from tests.airflows import TestAirflow, airflow, wait_until
-from tests.pipelines import Case, case
-from tests.proxy import TcpProxy
+from tests.support.airflows import TestAirflow, airflow, wait_until
+from tests.support.pipelines import Case, case
+from tests.support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

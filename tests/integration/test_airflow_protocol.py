@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
-from tests.airflows import Keeper, TestAirflow, airflow, wait_until
-from tests.browsers import login
-from tests.pipelines import Case, case
+from tests.support.airflows import Keeper, TestAirflow, airflow, wait_until
+from tests.support.browsers import login
+from tests.support.pipelines import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 DAG = "sync__case"

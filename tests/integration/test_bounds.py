@@ -15,7 +15,7 @@ from sluice.errors import CaptureError
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from tests.faults.disk import Disk
-from tests.integration.capturing import draining, head
+from tests.support.capturing import draining, head
 
 TRANSACTION_MB = int(os.environ.get("SLUICE_BIG_TRANSACTION_MB", "300"))
 """Size of the huge transaction. 10000 was run by hand, see CHANGELOG."""
@@ -23,8 +23,8 @@ TABLES = int(os.environ.get("SLUICE_MANY_TABLES", "600"))
 
 
 def drained(asked: dict, *, disk: Disk | None = None) -> dict:
-    """What :mod:`tests.integration.drain_process` answers."""
-    argv = [sys.executable, "-m", "tests.integration.drain_process", json.dumps(asked)]
+    """What :mod:`tests.support.drain_process` answers."""
+    argv = [sys.executable, "-m", "tests.support.drain_process", json.dumps(asked)]
     done = subprocess.run(disk.inside(argv) if disk else argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

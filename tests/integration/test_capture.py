@@ -19,7 +19,7 @@ from sluice.config.connections import parse_connection
 from sluice.errors import ConfigError, SegmentError, SourceUnavailable, UnknownEvent
 from sluice.segments.reader import read_file, verify_file
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from tests.integration.capturing import draining
+from tests.support.capturing import draining
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 

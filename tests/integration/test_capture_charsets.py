@@ -10,7 +10,7 @@ import pytest
 
 from sluice.errors import DecodeError
 from sluice.mysql.charsets import decode_bytes, is_known
-from tests.integration.capturing import draining
+from tests.support.capturing import draining
 
 EVERY = 1 if int(os.environ.get("SLUICE_TEST_VALUES", "100")) >= 1000 else 19
 """In a normal run one in so many characters of the large charsets."""

@@ -11,7 +11,7 @@ import pytest
 
 from devstack.mysql import Distribution, MySQLServer, find_mysql
 from sluice.errors import UnknownEvent
-from tests.integration.capturing import draining
+from tests.support.capturing import draining
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from sluice.errors import DecodeError
-from tests.integration.capturing import draining
+from tests.support.capturing import draining
 
 DOCUMENTS = max(int(os.environ.get("SLUICE_TEST_VALUES", "1000")) // 100, 1) * 100
 _TEXTS = 'aZ é中😀"\\/\b\n\t\r\f\x01\x1f\x7f{}[]'

@@ -10,9 +10,9 @@ import pytest
 from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.sources.mysql.server.connection import connect_settings
-from tests.integration.capturing import draining, head, printed, server_text, texts
-from tests.integration.values import MODE, OLD_TYPES, ROWS, create, groups, insert, types_of
-from tests.pipelines import case
+from tests.support.capturing import draining, head, printed, server_text, texts
+from tests.support.pipelines import case
+from tests.support.values import MODE, OLD_TYPES, ROWS, create, groups, insert, types_of
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.operate.control import rollback
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.server.connection import open_connection, server_info
-from tests.integration.capturing import draining, head
-from tests.pipelines import case
+from tests.support.capturing import draining, head
+from tests.support.pipelines import case
 
 BOTH = pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 PEOPLE = """CREATE TABLE `{db}`.people (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, email VARCHAR(120) NOT NULL, born DATETIME(6),
   balance DECIMAL(14,4) NOT NULL DEFAULT 7, name VARCHAR(40) COLLATE utf8mb4_bin, twice INT AS (balance * 2) STORED, UNIQUE KEY (email))"""

@@ -22,7 +22,7 @@ from sluice.flows.operate.check import check
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sluice.model.tables import TableId
 from sluice.mysql.condition import FUNCTIONS, rendered
 from sluice.sources.mysql.server.connection import rows_of
 from sluice.sources.mysql.snapshot.result_set import open_reader
-from tests.servers import setting
+from tests.support.servers import setting
 
 COUNT = int(os.environ.get("SLUICE_TEST_CONDITIONS", "400"))
 COLUMNS = ["id", "v", "w", "Näme", "d", "f", "j", "a`b"]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sluice.errors import MappingError
-from tests.pipelines import case
-from tests.servers import setting
+from tests.support.pipelines import case
+from tests.support.servers import setting
 
 TABLE = (
     "CREATE TABLE t (id INT PRIMARY KEY, local DATETIME(3), moment TIMESTAMP(6) NULL, price DECIMAL(10,4), n BIGINT, code INT, "

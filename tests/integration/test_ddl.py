@@ -10,8 +10,8 @@ import pytest
 
 from sluice.errors import LoadError, TargetUnavailable
 from sluice.targets.mysql import target as mysql_target_module
-from tests.integration.cuts import Budget
-from tests.pipelines import Case, case
+from tests.support.cuts import Budget
+from tests.support.pipelines import Case, case
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from tests.pipelines import case
+from tests.support.pipelines import case
 
 
 def test_statements_stand_in_the_manifests_with_what_they_did(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.flows.operate.schema import show
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 
 @pytest.fixture

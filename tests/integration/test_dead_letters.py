@@ -11,7 +11,7 @@ from sluice.errors import LoadError, RuleError
 from sluice.flows.deadletters.replay import discard, replay
 from sluice.flows.deadletters.store import letters, prune_letters
 from sluice.flows.operate.control import skip
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
 BROKEN = "def transform(row, context):\n    if row['paid'] == 13:\n        raise ValueError(f\"unlucky {row['email']}\")\n    return row\n"

@@ -14,9 +14,9 @@ import pytest
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.stored import manifest_of
 from sluice.segments.reader import read_file
-from tests.integration.capturing import printed, server_text, texts
-from tests.integration.values import MODE, types_of
-from tests.pipelines import case
+from tests.support.capturing import printed, server_text, texts
+from tests.support.pipelines import case
+from tests.support.values import MODE, types_of
 
 BIG = "12345678901234567890123456789012345678901234567890123456789012345"
 WRITTEN: dict[str, list[str]] = {
@@ -143,7 +143,7 @@ def test_every_default_is_the_one_the_server_stored(
 
 
 def told(sql_type: str, declared: str) -> bool:
-    """False for what information_schema does not tell: see tests/unit/binlog/test_defaults.py."""
+    """False for what information_schema does not tell: see tests/unit/sources/mysql/test_defaults.py."""
     kind, literal = sql_type.split("(")[0], declared.rpartition("DEFAULT ")[2]
     if kind in {"binary", "varbinary"} and literal.startswith(("x'", "0x")):
         data = bytes.fromhex(literal[2:].rstrip("'"))

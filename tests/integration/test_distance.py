@@ -10,8 +10,8 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
-from tests.pipelines import case
-from tests.proxy import TcpProxy
+from tests.support.pipelines import case
+from tests.support.proxy import TcpProxy
 
 DRAIN = 22
 LOAD = 20

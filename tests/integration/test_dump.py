@@ -14,9 +14,9 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from sluice.sources.mysql.snapshot import result_set
-from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
-from tests.pipelines import Case, case
-from tests.servers import setting
+from tests.support.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
+from tests.support.pipelines import Case, case
+from tests.support.servers import setting
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from sluice.errors import ConfigError
 from sluice.flows.dump.progress import cancel, views
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
-from tests.dumping import begin, both, dumped
-from tests.pipelines import case
-from tests.servers import setting
+from tests.support.dumping import begin, both, dumped
+from tests.support.pipelines import case
+from tests.support.servers import setting
 
 COMMON = {
     "by_words": ("FULLTEXT KEY by_words (words)", "FULLTEXT"),

@@ -16,9 +16,9 @@ from sluice.flows.dump.progress import one_view
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
-from tests.dumping import Watcher, Writers, begin, both, delivering, dumped, fill
 from tests.integration.test_dump import KEYS
-from tests.pipelines import Case, case
+from tests.support.dumping import Watcher, Writers, begin, both, delivering, dumped, fill
+from tests.support.pipelines import Case, case
 
 ALL = bool(os.environ.get("SLUICE_FAULTS"))
 """Every case; some of them otherwise, as with the faults."""

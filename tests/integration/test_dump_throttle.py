@@ -17,8 +17,8 @@ from sluice.flows.dump.throttle import Throttle, replica_lag_s
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
 from sluice.sources.mysql.server.connection import open_connection
-from tests.dumping import Watcher, Writers, begin, both, delivering, fill
-from tests.pipelines import Case, case
+from tests.support.dumping import Watcher, Writers, begin, both, delivering, fill
+from tests.support.pipelines import Case, case
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
 PATIENCE_S = 60.0

@@ -12,8 +12,8 @@ from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.server.connection import collations, open_connection
 from sluice.sources.mysql.snapshot import result_set
 from sluice.sources.mysql.snapshot.result_set import expression, named, open_reader, select
-from tests.integration.capturing import draining
-from tests.integration.values import create, groups, insert, types_of
+from tests.support.capturing import draining
+from tests.support.values import create, groups, insert, types_of
 
 ROWS = 40
 

@@ -13,9 +13,9 @@ import pytest
 from sluice.errors import LoadError, MappingError
 from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
-from tests.pipelines import Case, case
-from tests.servers import setting
-from tests.smallunits import small_units
+from tests.support.pipelines import Case, case
+from tests.support.servers import setting
+from tests.support.small_units import small_units
 
 FAMILY = (
     "CREATE TABLE parents (id INT PRIMARY KEY, name VARCHAR(20) UNIQUE)",

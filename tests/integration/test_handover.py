@@ -14,7 +14,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from sluice.model.batches import DrainOutcome
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 RULE = """
 def transform(batch, context):

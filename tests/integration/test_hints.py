@@ -18,7 +18,7 @@ from sluice.errors import SluiceError
 from sluice.flows.dump.progress import views
 from sluice.flows.operate import control
 from sluice.flows.run import run
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.pipelines import Case, case
-from tests.smallunits import small_units
+from tests.support.pipelines import Case, case
+from tests.support.small_units import small_units
 
 EXAMPLES = int(os.environ.get("SLUICE_HISTORIES", "2"))
 """Of each setting; 60 take two minutes each."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import MappingError
-from tests.pipelines import case
-from tests.servers import setting
-from tests.smallunits import small_units
+from tests.support.pipelines import case
+from tests.support.servers import setting
+from tests.support.small_units import small_units
 
 SPELLINGS = [
     "a",

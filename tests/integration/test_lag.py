@@ -19,7 +19,7 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.operate.alerts import look_at_lag
 from sluice.flows.operate.retention import prune, rate_warning
 from sluice.flows.operate.status import status
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 TWO_TARGETS = """\
   - name: broken

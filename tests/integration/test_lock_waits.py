@@ -14,7 +14,7 @@ from sluice.flows.operate.control import pause, resume
 from sluice.targets import open_target
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.lockwait import blocker_of
-from tests.pipelines import case
+from tests.support.pipelines import case
 
 
 @pytest.fixture(params=["mysql_target", "mariadb"])

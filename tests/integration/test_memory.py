@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.flows.transform.spread import run_spread_unit
-from tests.pipelines import case
-from tests.smallunits import small_memory
+from tests.support.pipelines import case
+from tests.support.small_units import small_memory
 
 TABLES = {
     "plain": "id INT PRIMARY KEY, n INT, v VARCHAR(200)",

@@ -12,7 +12,7 @@ from sluice.flows.operate.check import check
 from sluice.flows.operate.copy_plan import planned_copies
 from sluice.targets import open_target
 from sluice.targets.mysql.uniqueness import distinguishes, pads
-from tests.pipelines import case
+from tests.support.pipelines import case
 
 SOURCE = "(id INT PRIMARY KEY, v VARCHAR(20), w VARCHAR(20) COLLATE utf8mb4_bin, n DECIMAL(12,4))"
 # ruff: noqa: E501 - statements side by side

@@ -14,7 +14,7 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.errors import PreflightError
-from tests.pipelines import case
+from tests.support.pipelines import case
 
 NAMES = [".id", "[0]", "a.b", "a", "_op", "$x", "_before", "['q']", "..", "a`b", "a b", "\\x", "*"]
 

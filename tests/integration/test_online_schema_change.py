@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from sluice.flows.operate.stored import segments
-from tests.pipelines import case
-from tests.servers import setting
+from tests.support.pipelines import case
+from tests.support.servers import setting
 
 TABLE = "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(20) NOT NULL, n INT UNSIGNED)"
 CHANGE = "ADD COLUMN extra BIGINT UNSIGNED DEFAULT 18446744073709551615 AFTER id, MODIFY v VARCHAR(40) NOT NULL, DROP COLUMN n"

@@ -15,7 +15,7 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 pytestmark = pytest.mark.slow
 

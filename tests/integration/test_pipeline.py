@@ -29,7 +29,7 @@ from sluice.errors import (
 )
 from sluice.flows.capture.drain import drain
 from sluice.flows.operate.control import pause, resume
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 TABLES = (
     """CREATE TABLE `{db}`.customers (

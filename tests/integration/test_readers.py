@@ -19,7 +19,7 @@ from sluice.model.positions import Position
 from sluice.segments.reader import iter_changes
 from sluice.sources.mysql.protocol.binlog_dump import LogStream
 from sluice.sources.mysql.reader.parallel import closed_pieces
-from tests.integration.capturing import draining, head
+from tests.support.capturing import draining, head
 
 EXAMPLES = int(os.environ.get("SLUICE_READER_EXAMPLES", "5"))
 # Not MariaDB: 10.11.19 crashed under several dump threads, so a drain takes one reader there.
@@ -150,7 +150,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
             write_files_of_one_table(cursor)
             from sluice.segments.writer import SegmentWriter
             from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
-            from tests.integration.capturing import log_files
+            from tests.support.capturing import log_files
 
             class Enough(Exception):
                 pass

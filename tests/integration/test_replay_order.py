@@ -12,8 +12,8 @@ from sluice.errors import LoadError, MappingError
 from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.control import skip
-from tests.pipelines import Case, case
-from tests.servers import setting
+from tests.support.pipelines import Case, case
+from tests.support.servers import setting
 
 PICKY = "def transform(row, context):\n    if row['name'] == 'bad':\n        raise ValueError('bad')\n    return row\n"
 

@@ -8,9 +8,9 @@ import pytest
 
 from sluice.errors import LoadError, RuleError
 from tests.integration.test_schema_history import assert_same_rows
-from tests.pipelines import case
-from tests.servers import setting
-from tests.smallunits import small_units
+from tests.support.pipelines import case
+from tests.support.servers import setting
+from tests.support.small_units import small_units
 
 TABLES = (
     """CREATE TABLE t (

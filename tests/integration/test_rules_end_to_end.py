@@ -18,7 +18,7 @@ from sluice.flows.runtime import attempt_id
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.stages import apply_rule
 from sluice.segments.changeset import read_changeset
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 CUSTOMERS = (
     "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80), paid DECIMAL(10,2), note TEXT, "

@@ -15,10 +15,10 @@ from sluice.merge.compact import compact
 from sluice.segments.store import SegmentStore
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.local import LocalRunner
-from tests.integration.batches import Delivery, checksum, segment_rows
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
-from tests.s3.server import S3Server, moto_server
-from tests.smallunits import small_units
+from tests.support.batches import Delivery, checksum, segment_rows
+from tests.support.s3.server import S3Server, moto_server
+from tests.support.small_units import small_units
 
 ROWS = 3000
 

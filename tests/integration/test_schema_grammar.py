@@ -1,6 +1,6 @@
 """Any statement that a server accepts is followed as its information_schema says, or the table is unknown, loudly.
 
-Random statements from the servers' grammar (:mod:`tests.integration.ddl_grammar`) against real servers. ``SLUICE_DDL_STATEMENTS`` sets how many
+Random statements from the servers' grammar (:mod:`tests.support.ddl_grammar`) against real servers. ``SLUICE_DDL_STATEMENTS`` sets how many
 run on each server, ``SLUICE_DDL_SEED`` the seed; both are printed with a failure.
 """
 
@@ -22,8 +22,8 @@ from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info
-from tests.integration.ddl_grammar import MODES, Grammar, Session
 from tests.integration.test_schema_truth import comparable, differing
+from tests.support.ddl_grammar import MODES, Grammar, Session
 
 STATEMENTS = int(os.environ.get("SLUICE_DDL_STATEMENTS", "120"))
 SEEDS = {"mysql_source": 3, "mariadb": 5}

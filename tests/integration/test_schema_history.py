@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipelines import case
-from tests.servers import setting
+from tests.support.pipelines import case
+from tests.support.servers import setting
 
 TABLE = """CREATE TABLE t (
     id INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, e ENUM('a','ü') CHARACTER SET latin1, s SET('x','y'), v VARCHAR(20) DEFAULT 'q',

@@ -18,7 +18,7 @@ from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info
-from tests.integration import ddl_statements as statements
+from tests.support import ddl_statements as statements
 
 SEQUENCES = int(os.environ.get("SLUICE_DDL_SEQUENCES", "2"))
 LENGTH = int(os.environ.get("SLUICE_DDL_LENGTH", "60"))

@@ -15,10 +15,10 @@ from sluice.model.positions import Position
 from sluice.sources.mysql.reader.event_reread import reread
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import preflight
-from tests.dumping import dumped
-from tests.integration.capturing import draining
-from tests.pipelines import case as pipeline_case
-from tests.servers import setting
+from tests.support.capturing import draining
+from tests.support.dumping import dumped
+from tests.support.pipelines import case as pipeline_case
+from tests.support.servers import setting
 
 PIPELINE = PipelineConfig.model_validate({
     "pipeline": "p", "source": {"connection": "c"}, "targets": [{"name": "t", "type": "mysql", "connection": "c"}],

@@ -27,8 +27,8 @@ from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, c
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id
-from tests.integration.capturing import draining, head
-from tests.proxy import TcpProxy
+from tests.support.capturing import draining, head
+from tests.support.proxy import TcpProxy
 
 PIPELINE = PipelineConfig.model_validate({
     "pipeline": "p", "source": {"connection": "c"}, "targets": [{"name": "t", "type": "mysql", "connection": "c"}],

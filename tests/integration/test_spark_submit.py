@@ -13,7 +13,7 @@ import pytest
 from devstack.spark import spark_environment
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
-from tests.pipelines import REPOSITORY, Case, case
+from tests.support.pipelines import REPOSITORY, Case, case
 
 
 def submit(made: Case, stage: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines import Case, case
-from tests.proxy import TcpProxy
+from tests.support.pipelines import Case, case
+from tests.support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 

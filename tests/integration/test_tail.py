@@ -20,9 +20,9 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.operate.stored import tail
 from sluice.model.positions import BatchNumber
 from sluice.model.temporal import time_text
-from tests.integration.capturing import _HEX, printed, server_text
-from tests.integration.values import MODE, create, groups, insert, types_of
-from tests.pipelines import case
+from tests.support.capturing import _HEX, printed, server_text
+from tests.support.pipelines import case
+from tests.support.values import MODE, create, groups, insert, types_of
 
 ROWS = 10
 IMAGES = ("FULL", "MINIMAL", "NOBLOB")

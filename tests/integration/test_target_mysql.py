@@ -10,8 +10,8 @@ import pytest
 from sluice.errors import ConfigError, Fenced, LoadError, MappingError, TargetUnavailable
 from sluice.flows.load.units import run_load_unit
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
-from tests.integration.batches import Delivery
-from tests.smallunits import small_units
+from tests.support.batches import Delivery
+from tests.support.small_units import small_units
 
 
 def people(schema: str, table: str = "people") -> TableSchema:

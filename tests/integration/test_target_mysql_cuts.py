@@ -10,10 +10,10 @@ import pytest
 
 from sluice.errors import TargetUnavailable
 from sluice.targets.mysql import target as module
-from tests.integration.batches import Delivery
-from tests.integration.cuts import Budget
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
-from tests.smallunits import small_units
+from tests.support.batches import Delivery
+from tests.support.cuts import Budget
+from tests.support.small_units import small_units
 
 STEP = int(os.environ.get("SLUICE_CUTS", "2"))
 """Every so many statements; SLUICE_CUTS=1: at each."""

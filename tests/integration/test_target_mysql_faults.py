@@ -12,9 +12,9 @@ import pytest
 
 from devstack.mysql import MySQLServer
 from sluice.errors import RetryableError
-from tests.integration.batches import Delivery
 from tests.integration.test_target_mysql import DDL, delete, insert, people, update
-from tests.smallunits import small_units
+from tests.support.batches import Delivery
+from tests.support.small_units import small_units
 
 
 @pytest.mark.faults

@@ -15,7 +15,7 @@ import pytest
 from sluice.errors import LoadError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.model.temporal import special_date, special_timestamp
-from tests.integration.batches import Delivery, checksum, segment_rows
+from tests.support.batches import Delivery, checksum, segment_rows
 
 K = ColumnKind
 POINT = "E610000001010000000000000000000040000000000000F03F"

@@ -24,8 +24,8 @@ from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.pipelines import Case, case
-from tests.proxy import TcpProxy
+from tests.support.pipelines import Case, case
+from tests.support.proxy import TcpProxy
 
 
 @dataclass

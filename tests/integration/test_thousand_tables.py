@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devstack.spark import SparkConnectServer
-from tests.pipelines import Case, case
+from tests.support.pipelines import Case, case
 
 FEW, MANY = 60, 1000
 

@@ -19,9 +19,9 @@ from sluice.errors import LoadError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.target import _kept
-from tests.integration.batches import Delivery
-from tests.pipelines import Case, case
-from tests.servers import setting
+from tests.support.batches import Delivery
+from tests.support.pipelines import Case, case
+from tests.support.servers import setting
 
 BOTH: dict[str, tuple[str, list[str]]] = {
     "ti": ("tinyint", ["-128", "127", "0"]),

@@ -19,9 +19,9 @@ import pytest
 
 from devstack import ports
 from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
-from tests.browsers import CHROMIUM, login
-from tests.dags import standin
 from tests.dags.conftest import PIPELINE
+from tests.support import standin
+from tests.support.browsers import CHROMIUM, login
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
     """Attempts used up, later runs fill the window behind it; mended and cleared, all are delivered."""
     if not stack.own:
         pytest.skip("nothing is broken on purpose in a running stack")
-    from tests.dags import standin
+    from tests.support import standin
 
     deliver()
     settings(fail={"load": ["LoadError", "the target refused column note"]})

@@ -16,7 +16,7 @@ from sluice.config.loading import load_pipeline
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One drain in a process of its own, told and answered in JSON: ``python -m tests.integration.drain_process '{…}'``.
+"""One drain in a process of its own, told and answered in JSON: ``python -m tests.support.drain_process '{…}'``.
 
 Asked: connection, start, stop, store, and optionally include, arena_bytes, part_bytes, max_event_bytes, min_free_bytes, wait_s,
 max_changes, max_bytes, readers, cores (it is bound to so many), runs (the median of all but the first counts). Answers: changes, closed_by,
@@ -25,7 +25,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture, warm_up
-from tests.integration.capturing import log_files
+from tests.support.capturing import log_files
 
 
 class Watch(threading.Thread):

@@ -15,7 +15,7 @@ from sluice.flows.dump.worker import work
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
-from tests.pipelines import Case
+from tests.support.pipelines import Case
 
 
 def both(made: Case, sql: str) -> None:

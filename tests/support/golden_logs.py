@@ -22,7 +22,7 @@ from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner, Statement
 from sluice.sources.mysql.events.table_map import TableMap
 
-GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 FLAVOURS = sorted(path.stem for path in GOLDEN.glob("*.binlog"))
 
 
