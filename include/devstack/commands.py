@@ -36,30 +36,8 @@ from devstack.development import (
     state_file,
 )
 from devstack.mysql import run_setup
+from devstack.progress import Progress, write
 from sluice.errors import ConfigError, SluiceError
-
-DAG = "sync__shop_to_reporting"
-
-
-class Progress:
-    """Lines with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._begin
-
-    def __call__(self, text: str) -> None:
-        write(f"[{self.seconds:6.1f} s] {text}")
-
-
-def write(text: str = "") -> None:
-    """One line to standard output, at once. A reader that went away is no reason to stop half-way."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
-from devstack.commands import DAG  # noqa: E402
 from devstack.demo.show import PIPELINE, read_status  # noqa: E402
 from devstack.demo.workload import Workload  # noqa: E402
 from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E402
+from devstack.progress import DAG  # noqa: E402
 from tests.bench import bench_freshness as demo  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "control.json"

@@ -29,16 +29,14 @@ import psutil
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
-from devstack import (
-    paths,
-    processes,
-)
-from devstack.commands import DAG, down, up  # noqa: E402
+from devstack import paths, processes  # noqa: E402
+from devstack.commands import down, up  # noqa: E402
 from devstack.demo import shop  # noqa: E402
 from devstack.demo.show import HEARTBEAT, PIPELINE, LagMeter, checksums, read_status  # noqa: E402
 from devstack.demo.workload import seed  # noqa: E402
 from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack, demo_folder  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.progress import DAG  # noqa: E402
 from sluice.config.loading import find_pipeline  # noqa: E402
 from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402

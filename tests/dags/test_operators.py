@@ -19,10 +19,10 @@ from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped,
 
 from sluice.errors import CoordinationUnavailable, Restarted
 from sluice.orchestration import operators, triggers
-from sluice.orchestration.dags.catchup import CatchUpOperator, HeldTrigger
+from sluice.orchestration.dags.catchup import CatchUpOperator
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator
 from sluice.orchestration.retry import TaskError
-from sluice.orchestration.triggers import HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
+from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
 
 

@@ -260,14 +260,14 @@ def modules() -> dict[str, ModuleType]:
     """Module name -> stand-in."""
     made = {}
     for name, functions in {
-        "capture": (drain, has_news, may_drain),
-        "handover": (drain_and_merge,),
-        "merge": (merge,),
-        "load": (load,),
-        "apart": (deliver, catch_up),
-        "ack": (ack,),
-        "status": (status,),
-        "alert": (look_at_lag,),
+        "capture.drain": (drain, has_news, may_drain),
+        "drain_and_merge": (drain_and_merge,),
+        "transform.merge": (merge,),
+        "load.load": (load,),
+        "load.isolation": (deliver, catch_up),
+        "load.ack": (ack,),
+        "operate.status": (status,),
+        "operate.alerts": (look_at_lag,),
         "runtime": (Runtime,),
     }.items():
         module = ModuleType(f"sluice.flows.{name}")

@@ -20,7 +20,7 @@ from devstack.processes import ServerFailed
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
-    from devstack.commands import Progress
+    from devstack.progress import Progress
     from sluice.flows.operate.status import Status
 
 PIPELINE = "shop_to_reporting"
@@ -104,7 +104,7 @@ class LagMeter:
 
 def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 180.0) -> int:
     """Run the demonstration; 0 when both sides are equal at the end. The stack is left running."""
-    from devstack.commands import DAG, write
+    from devstack.progress import DAG, write
 
     os.environ.update(stack.environment())
     for server, schema in ((stack.source, SOURCE_SCHEMA), (stack.target, TARGET_SCHEMA)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from io import TextIOWrapper
@@ -39,15 +40,18 @@ for command in (
     audit,
 ):
     app.command()(command)
+_HAS_STACK = importlib.util.find_spec("devstack") is not None
+"""The development stack is in the repository, not in the installed package."""
+
 for name, group in {
-    "stack": stack_app, "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
+    **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
 }.items():  # fmt: skip
     app.add_typer(group, name=name)
 
 
 def main() -> None:
     """Entry point; every SluiceError becomes one clear message and exit code 1 (retryable: 75)."""
-    if "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
+    if _HAS_STACK and "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in os.environ:
         _adopt_stack_environment()
     log_to_stderr(False)
     for stream in (sys.stdout, sys.stderr):

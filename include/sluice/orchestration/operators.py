@@ -137,7 +137,7 @@ class DrainOperator(SluiceOperator):
     def _take_up(self, dumps: Sequence[str]) -> None:
         """Open a run of the backfill DAG for each dump that came due by itself; one that was opened before stays as it is."""
         if dumps:
-            from sluice.orchestration.dags.backfill import open_run
+            from sluice.orchestration.dag_runs import open_run
 
             for dump in dumps:
                 open_run(self.pipeline, dump)

@@ -184,3 +184,30 @@ class _Watch:
 
     def close(self) -> None:
         self._stack.close()
+
+
+class HeldTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires when a target is held.
+
+    Args:
+        pipeline: path of the pipeline file.
+        target: name of the target.
+    """
+
+    def __init__(self, pipeline: str, target: str) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.target = target
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"pipeline": self.pipeline, "target": self.target},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(await wait_until(self.pipeline, self._is_held))
+
+    def _is_held(self, opened: Runtime) -> bool:
+        with opened.state() as state:
+            return state.holds.of(self.target) is not None

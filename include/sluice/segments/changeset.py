@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import PositionRecord
 from sluice.segments.store import SegmentStore, made_anew, quoted
-from sluice.targets.base import PlannedColumn, PlannedTable
 
 ROW_GROUP_ROWS = 16_384
 """Small enough that a unit which loads a range of keys reads little else."""

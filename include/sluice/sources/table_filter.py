@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 
 from sluice.config.pipeline import CaptureConfig, Event
+from sluice.model.row_ops import OP_DELETE, OP_INSERT, OP_UPDATE
 from sluice.model.tables import TableId
-from sluice.sources.mysql.decoder.scan_kernel import OP_DELETE, OP_INSERT, OP_UPDATE
 
 SYSTEM_SCHEMAS = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 OWN_TABLES = ("_sluice_ack", "_sluice_mark_")

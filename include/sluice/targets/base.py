@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from sluice.mapping import Mapping as TableMapping
+from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
@@ -39,47 +40,6 @@ class Capabilities:
     keyless: bool
     all_changes: bool = False
     replaces: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedColumn:
-    """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
-
-    ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
-    """
-
-    name: str
-    sql_type: str = ""
-    key: int = 0
-    generated: bool = False
-    charset: str = ""
-    collation: str = ""
-    arrow_type: str = ""
-    nullable: bool = True
-    wanted: str = ""
-    loses: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTable:
-    """A table that will be written, and where it comes from; ``create_sql``: the statement that makes it as the source has it, if known.
-
-    ``flavour``: MySQL or MariaDB, whose words the types and the statement are. ``unique``: the source's unique keys, each (name at the target,
-    prefix in characters or 0), name "" for an expression; None: not known. ``promised``: columns in which no two rows are equal, by the mapping.
-    """
-
-    target: TableId
-    source: TableId
-    columns: tuple[PlannedColumn, ...]
-    create_sql: str = ""
-    flavour: str = ""
-    unique: tuple[tuple[tuple[str, int], ...], ...] | None = None
-    promised: tuple[tuple[str, ...], ...] = ()
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Names of the key columns in key order; empty for a table without a key."""
-        return tuple(c.name for c in sorted(self.columns, key=lambda c: c.key) if c.key)
 
 
 @dataclass(frozen=True, slots=True)

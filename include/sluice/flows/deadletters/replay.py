@@ -1,7 +1,8 @@
 """replay: dead letters go to their targets after what was wrong is mended, behind the target's fence and never over a newer row.
 
 A letter of batch N is out of date if its row was changed in a later batch that the target holds, or its table emptied: what the target has is newer
-then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`). The target's lease is held meanwhile, so that nothing is loaded
+then, and the letter is settled as *superseded* (see :mod:`sluice.flows.deadletters.staleness`).
+The target's lease is held meanwhile, so that nothing is loaded
 between the look and the write. Where nobody can say, the letter stays.
 """
 
@@ -25,11 +26,12 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import Ruling, tagged_as_made
 from sluice.mapping import Mapping as Routes
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets import Fence, PlannedTable, TableChanges, Target, open_target
+from sluice.targets import Fence, TableChanges, Target, open_target
 
 _log = structlog.get_logger()
 

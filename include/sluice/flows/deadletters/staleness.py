@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
-from sluice.flows.operate.stored import manifest_of
+from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.tables import META_COLUMNS, TableId, member

@@ -15,26 +15,15 @@ import pyarrow.parquet as pq
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, DumpRefused
-from sluice.flows.operate.stored import manifest_of
+from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
-from sluice.model.tables import Column, TableId, distinct, member, stored_name
+from sluice.model.tables import TableId, distinct, member, stored_name
 from sluice.mysql.key_sql import key_literals, typed_literal
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
+from sluice.sources.mysql.snapshot.chunk_queries import Key
 
 KEYS_A_SELECT = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
-
-    columns: tuple[Column, ...]
-    index: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(c.name for c in self.columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pymysql
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
-from sluice.flows.dump.key_lists import KEYS_A_SELECT, Key, TimeRange, touched_keys, typed_keys, write_keys
+from sluice.flows.dump.key_lists import KEYS_A_SELECT, TimeRange, touched_keys, typed_keys, write_keys
 from sluice.flows.dump.reconcile import key_plan
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
@@ -20,7 +20,7 @@ from sluice.mysql.condition import rendered
 from sluice.mysql.key_sql import among, numbers_of, typed_literal
 from sluice.sources.mysql.catalog.live_table import Definition, read_definition
 from sluice.sources.mysql.server.connection import ServerInfo, collations, rows_of
-from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql
+from sluice.sources.mysql.snapshot.chunk_queries import Key, key_of, range_of, selection_sql
 from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
 from sluice.targets import open_target
 

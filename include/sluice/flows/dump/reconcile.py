@@ -25,12 +25,13 @@ from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets import PlannedColumn, PlannedTable, Replacement, Target, TargetTable
+from sluice.targets import Replacement, Target, TargetTable
 
 _log = structlog.get_logger()
 

@@ -11,10 +11,11 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.schemas import SchemaStore
-from sluice.targets import PlannedTable, Target, TargetTable
+from sluice.targets import Target, TargetTable
 
 Key = tuple[tuple[str, int], ...]
 

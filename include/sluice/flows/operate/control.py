@@ -13,8 +13,8 @@ from typing import Any
 from sluice.config.pipeline import MAX_GRACE, StartPosition, TargetConfig
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
+from sluice.flows.batches import manifest_of
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
-from sluice.flows.operate.stored import manifest_of
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position

@@ -12,11 +12,12 @@ from sluice.flows.load.unique_keys import unique_at_target
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted_table
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.table_list import SourceTable, create_statement, source_tables
 from sluice.sources.table_filter import Selection
-from sluice.targets import PlannedColumn, PlannedTable, Remark, open_target
+from sluice.targets import Remark, open_target
 
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
 _CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")

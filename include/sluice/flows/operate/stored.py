@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.errors import ConfigError, SegmentError
+from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
@@ -17,16 +18,6 @@ from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 
 POLL_S = 0.25
-
-
-def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentManifest | None:
-    """The manifest that counts for ``batch``: the one ZooKeeper names, else the newest in the store; None for an orphan."""
-    with runtime.state() as state:
-        record = state.batch(batch)
-    if record:
-        return store.read_manifest(record.manifest)
-    names = sorted(p for p, _ in store.files(batch) if p.rsplit("/", 1)[-1].startswith("manifest-"))
-    return store.read_manifest(names[-1]) if names else None
 
 
 def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False) -> list[dict[str, Any]]:

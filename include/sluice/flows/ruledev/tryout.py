@@ -17,7 +17,7 @@ from sluice.config.engine import OnError, RuleConfig, RuleKind
 from sluice.config.loading import load_yaml, meant, read_text, shown
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
-from sluice.flows.operate.stored import manifest_of
+from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.lookups import LookupReader
 from sluice.flows.transform.segment_rows import merged_tables

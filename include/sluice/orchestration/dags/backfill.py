@@ -17,7 +17,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.config.loading import load_pipeline, meant, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
-from sluice.orchestration.dags.sync import OWNER, START, pipeline_files
+from sluice.orchestration.dag_runs import backfill_id_of
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
 from sluice.orchestration.runtime import open_runtime
@@ -50,11 +51,6 @@ A row that the log changes meanwhile keeps what the log says.
   *Clear* takes it up; without its run, trigger this DAG with the id of the dump, or run `sluice dump work {pipeline} ID`.
 
 The sync DAG places what is read, so it has to be running."""
-
-
-def backfill_id_of(pipeline: str) -> str:
-    """``backfill__{pipeline}``."""
-    return f"backfill__{pipeline}"
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
@@ -384,17 +380,6 @@ def progress_note(seen: DumpView) -> str:
             f"| {t.table} | `{'█' * full}{'░' * (20 - full)}` | {t.rows:,} | {t.estimate:,} | {t.rate:,.0f} | {left} |"
         )
     return "\n".join(lines)
-
-
-def open_run(pipeline: str, dump: str) -> None:
-    """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is."""
-    from airflow.sdk.execution_time.comms import TriggerDagRun
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-    name = load_pipeline(Path(pipeline)).pipeline
-    SUPERVISOR_COMMS.send(
-        TriggerDagRun(dag_id=backfill_id_of(name), run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
-    )
 
 
 def _dump_id(run: Any) -> str:

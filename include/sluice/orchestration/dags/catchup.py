@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.runtime import open_runtime
-from sluice.orchestration.triggers import HoldTrigger, wait_until
+from sluice.orchestration.triggers import HeldTrigger, HoldTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.flows.runtime import Runtime
 
 DOC = """Pipelines with more than one target: a target that fails is **held**, and the others go on. Its batches wait in the
 segments. The task `catch_up.{target}` tries again and again, delivers what is missing in batch order, and lets the target go with the
 others when nothing is left. While no target is held all of them wait in the triggerer, which holds no worker."""
-
-
-class HeldTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires when a target is held.
-
-    Args:
-        pipeline: path of the pipeline file.
-        target: name of the target.
-    """
-
-    def __init__(self, pipeline: str, target: str) -> None:
-        super().__init__()
-        self.pipeline = pipeline
-        self.target = target
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"pipeline": self.pipeline, "target": self.target},
-        )
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await wait_until(self.pipeline, self._is_held))
-
-    def _is_held(self, opened: Runtime) -> bool:
-        with opened.state() as state:
-            return state.holds.of(self.target) is not None
 
 
 class CatchUpOperator(SluiceOperator):

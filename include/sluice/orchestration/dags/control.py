@@ -12,7 +12,7 @@ from sluice.config.loading import load_pipeline, meant
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration.dags.backfill import require_known
-from sluice.orchestration.dags.sync import OWNER, START, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,13 @@ from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dags import catchup
+from sluice.orchestration.dags.common import OWNER, START, dag_id_of, pipeline_files
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable
 
-START = datetime(2024, 1, 1, tzinfo=UTC)
-"""Before any run; sync DAGs don't catch up, so it says nothing about what is delivered."""
-
-OWNER = "sluice"
-
 _FOR_EVER = 1_000_000
 """Retries of a task that waits for months: each killed worker uses one up, and so does a wake-up that Airflow loses track of."""
-
-
-def dag_id_of(pipeline: str) -> str:
-    """``sync__{pipeline}``."""
-    return f"sync__{pipeline}"
-
-
-def pipeline_files(folder: Path) -> list[Path]:
-    """The pipeline files in ``folder``, by name."""
-    return sorted(path for path in folder.glob("*.y*ml") if path.suffix in {".yaml", ".yml"})
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:

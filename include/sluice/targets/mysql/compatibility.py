@@ -9,9 +9,11 @@ import pymysql
 
 from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.targets.base import PlannedColumn, PlannedTable, Remark
-from sluice.targets.mysql.tables import ColumnInfo, TableInfo, column_type, compare, create_table, rows_about
+from sluice.targets.base import Remark
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, column_type
+from sluice.targets.mysql.tables import compare, create_table, rows_about
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
 

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.mysql.key_sql import among
-from sluice.targets.base import PlannedTable, Reference, Remark, TableChanges, TargetTable
+from sluice.targets.base import Reference, Remark, TableChanges, TargetTable
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS, user_fields
 from sluice.targets.mysql.tables import views_about

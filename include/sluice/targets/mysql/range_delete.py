@@ -14,11 +14,13 @@ import pymysql
 
 from sluice.errors import LoadError
 from sluice.mapping.types import SqlType, loss
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
-from sluice.targets.base import LoadCount, PlannedColumn, PlannedTable, Replacement, TargetTable
+from sluice.targets.base import LoadCount, Replacement, TargetTable
 from sluice.targets.mysql import statements
-from sluice.targets.mysql.tables import ColumnInfo, TableInfo, read_tables, target_table
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
+from sluice.targets.mysql.tables import read_tables, target_table
 
 KEPT = "_sluice_kept"
 LISTED_KEYS = 1_000

@@ -23,6 +23,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
+from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId, quoted_table
 from sluice.targets.base import (
@@ -34,7 +35,6 @@ from sluice.targets.base import (
     Fence,
     LoadCount,
     OnRefused,
-    PlannedTable,
     Refusal,
     Remark,
     TableChanges,

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
-from sluice.targets.base import PlannedColumn, PlannedTable, TargetTable
-
-if TYPE_CHECKING:
-    from sluice.targets.mysql.tables import ColumnInfo, TableInfo, UniqueKey
+from sluice.targets.base import TargetTable
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
 
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
 _SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}
@@ -156,8 +154,6 @@ def _plain(collation: str) -> str:
 
 
 def _alike(plan: PlannedTable, column: PlannedColumn) -> str:
-    from sluice.targets.mysql.tables import column_type
-
     modify = f"MODIFY COLUMN {quoted(column.name)} {column_type(column)} NOT NULL"
     return f"make the column as the source has it: ALTER TABLE {quoted_table(plan.target)} {modify}"
 

@@ -1,6 +1,7 @@
 """A table's definition as the server has it now, in exactly the terms in which the log describes it.
 
-The columns of information_schema are turned into what a table map says of them, so that one module (:mod:`sluice.sources.mysql.decoder.row_layout`) decides how
+The columns of information_schema are turned into what a table map says of them, so that one module
+(:mod:`sluice.sources.mysql.decoder.row_layout`) decides how
 each type looks in Arrow, whether a row comes from the log or from a select.
 """
 

@@ -54,7 +54,10 @@ BINARY_COLLATION = 63
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """How one column's values are decoded. ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: of the table map."""
+    """How one column's values are decoded.
+
+    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map.
+    """
 
     column: Column
     type: int

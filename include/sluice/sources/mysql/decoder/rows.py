@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.row_ops import OP_INSERT, OP_UPDATE
 from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, ColumnKind, TableSchema
 from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_diff, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
@@ -27,8 +28,10 @@ Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any
 _OP_NAMES = arrow_buffers.strings(["i", "u", "d", "k"])
 _OP_KEY_MOVED = 3
 _TEMPORAL = {
-    t.DATE: column_kernels.MODE_DATE, t.NEWDATE: column_kernels.MODE_DATE, t.DATETIME2: column_kernels.MODE_DATETIME2, t.TIMESTAMP2: column_kernels.MODE_TIMESTAMP2,
-    t.TIME2: column_kernels.MODE_TIME2, t.TIME: column_kernels.MODE_TIME, t.DATETIME: column_kernels.MODE_DATETIME, t.TIMESTAMP: column_kernels.MODE_TIMESTAMP,
+    t.DATE: column_kernels.MODE_DATE, t.NEWDATE: column_kernels.MODE_DATE, t.DATETIME2: column_kernels.MODE_DATETIME2,
+    t.TIMESTAMP2: column_kernels.MODE_TIMESTAMP2,
+    t.TIME2: column_kernels.MODE_TIME2, t.TIME: column_kernels.MODE_TIME, t.DATETIME: column_kernels.MODE_DATETIME,
+    t.TIMESTAMP: column_kernels.MODE_TIMESTAMP,
 }  # fmt: skip
 
 
@@ -81,7 +84,7 @@ class _TableDecoder:
         rev = rows.rev if len(events) == rows.rev.shape[1] else rows.rev[:, events]
         op = rev[sc.R_OP]
         image_counts = rev[sc.R_IMAGES]
-        update = op == sc.OP_UPDATE
+        update = op == OP_UPDATE
         counts = np.where(update, image_counts >> 1, image_counts)
         total = int(counts.sum())
         self.event = np.repeat(np.arange(len(events)), counts)
@@ -159,7 +162,7 @@ class _TableDecoder:
     def _key_moves(self) -> None:
         self.moved = 0
         plan = self.plan
-        updates = np.flatnonzero(self.op == sc.OP_UPDATE)
+        updates = np.flatnonzero(self.op == OP_UPDATE)
         if not len(updates) or not len(plan.key):
             return
         mark = np.zeros(len(updates), np.uint8)
@@ -361,7 +364,7 @@ class _TableDecoder:
         """Bitmaps of the columns known of each row, and behind them of its before image; null where nothing is missing."""
         generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
         after = self.offsets[:, self.main] != column_kernels.ABSENT_COLUMN
-        after |= (self.op == sc.OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
+        after |= (self.op == OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults
         before = (self.offsets[:, self.before] != column_kernels.ABSENT_COLUMN) | (self.before < 0)[None, :]
         whole = ((after | generated) & (before | generated)).all(axis=0)
         both = np.concatenate([np.packbits(part, axis=0, bitorder="little") for part in (after, before)])
@@ -371,7 +374,7 @@ class _TableDecoder:
     def _with_default(self, index: int, values: pa.Array) -> pa.Array:
         """An inserted row whose image leaves a column out (binlog_row_image=MINIMAL) has the column's default."""
         plan = self.plan.columns[index]
-        left_out = (self.op == sc.OP_INSERT) & (self.offsets[index][self.main] == column_kernels.ABSENT_COLUMN)
+        left_out = (self.op == OP_INSERT) & (self.offsets[index][self.main] == column_kernels.ABSENT_COLUMN)
         if plan.column.generated or not left_out.any():
             return values
         definition = self.plan.definition

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.model.row_ops import OP_UPDATE
 from sluice.sources.mysql.decoder.machine import copy_bytes, crc32_of, kernel, load_u16, load_u32, load_u64
 
 # -- why the kernel returned ---------------------------------------------------------------------------------------------
@@ -58,8 +59,6 @@ R_SLOT, R_OP, R_IMAGE, R_IMAGES, R_SEQ, R_OFFSET, R_TXN, R_BM1, R_BM2, R_END, R_
     range(14)
 )
 REV_FIELDS = 14
-
-OP_INSERT, OP_UPDATE, OP_DELETE = 0, 1, 2
 
 PARTIAL_IMAGE = 1 << 62
 """Added to the offset of an after image whose JSON columns may hold differences; a bit for each of them stands just before the image."""

@@ -23,6 +23,7 @@ from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next, join
 from sluice.sources.mysql.events.read_totals import Totals
+from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
 
@@ -209,7 +210,8 @@ class Scanner:
         """Work through ``buffer[at:end]`` (packets as received).
 
         Returns (offset of the first byte not used, whether a limit was reached at the end of a transaction). An offset short of ``end``
-        without a limit means that the rest is half a packet; see :func:`sluice.sources.mysql.events.packets.bytes_of_next`. Raises CaptureError and its kinds.
+        without a limit means that the rest is half a packet; see :func:`sluice.sources.mysql.events.packets.bytes_of_next`.
+        Raises CaptureError and its kinds.
         """
         s = self.s
         s[sc.S_POS] = at
@@ -296,8 +298,6 @@ class Scanner:
         s = self.s
         event = buffer[int(s[sc.S_EVENT]) : int(s[sc.S_EVENT_END])].tobytes()
         if code in {sc.CODE_SERVER_ERROR, sc.CODE_EOF}:
-            from sluice.sources.mysql.protocol.binlog_dump import server_error
-
             failure = server_error(event, self.position()) if code == sc.CODE_SERVER_ERROR else None
             return failure or DecodeError("the server ended the log", where=self._where())
         where, look = self._where(), self._look()

@@ -1,4 +1,7 @@
-"""XA transactions as the scanner meets them: their rows are held from the prepare to the outcome; see :mod:`sluice.sources.mysql.events.xa` for the decision."""
+"""XA transactions as the scanner meets them: their rows are held from the prepare to the outcome.
+
+:mod:`sluice.sources.mysql.events.xa` decides which outcome counts.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The dump connection: mysql-replication logs in, registers and asks for the log; from then on :class:`sluice.sources.mysql.protocol.socket_reader.Wire` reads the socket."""
+"""The dump connection: mysql-replication logs in, registers and asks for the log.
+
+From then on :class:`sluice.sources.mysql.protocol.socket_reader.Wire` reads the socket.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -13,9 +15,7 @@ import numpy as np
 import pymysql
 
 from sluice.config.connections import Endpoint
-from sluice.errors import CaptureError, LostPosition, SluiceError, SourceUnavailable
 from sluice.model.positions import Position
-from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.protocol.socket_reader import Wire
 from sluice.sources.mysql.server.connection import connect_settings, translated
 
@@ -143,33 +143,3 @@ def _prepared(**settings: Any) -> Any:
             (int(HEARTBEAT_S * 1e9),),
         )
     return connection
-
-
-def server_error(payload: bytes, start: Position) -> SluiceError:
-    """The error behind a 0xff packet of the dump."""
-    code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
-    text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")
-    if code == 1236:
-        lowered = text.lower()
-        if "server id" in lowered or "server_uuid" in lowered or "server-uuid" in lowered or "same" in lowered:
-            return SourceUnavailable(
-                f"another replica with the same server id took over the connection (SHOW REPLICAS lists it): {text}",
-                hint="set source.server_id to a number that no other replica or pipeline uses",
-            )
-        if "max_allowed_packet" in lowered:
-            return CaptureError(
-                f"the server cannot send an event of its log behind {start}: {text} (1236)",
-                where=str(start),
-                hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. If it does: SET GLOBAL "
-                "max_allowed_packet = 1073741824 on the source, or leave the event out: "
-                + AROUND
-                + ". If the server refuses that: its log was "
-                "reset or the server was restored; `sluice seek PIPELINE latest`, then load the tables anew",
-            )
-        return LostPosition(
-            f"the server cannot send the log from {start}: {text} (1236)",
-            where=str(start),
-            hint="SHOW BINARY LOGS lists what there is; set capture.on_lost_position: dump, or `sluice seek PIPELINE earliest` and then "
-            "`sluice dump start PIPELINE --replace`, which makes both sides equal",
-        )
-    return SourceUnavailable(f"reading the log from {start}: the server says: {text} ({code})", where=str(start))

@@ -20,7 +20,8 @@ from sluice.errors import LostPosition, SluiceError, SourceUnavailable
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder.scanner import READ_AGAIN_BYTES
 from sluice.sources.mysql.events import control as ev
-from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream, server_error
+from sluice.sources.mysql.events.server_error import server_error
+from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
 from sluice.sources.mysql.server.connection import open_connection, rows_of
 
 _log = structlog.get_logger()

@@ -1,6 +1,7 @@
 """Kernels for result sets in the binary protocol: frame packets, find values, fill Arrow buffers.
 
-The layout is the one of the log's decoder (:mod:`sluice.sources.mysql.decoder.column_kernels`): first the offset of every value, then one column at a time. Source
+The layout is the one of the log's decoder (:mod:`sluice.sources.mysql.decoder.column_kernels`):
+first the offset of every value, then one column at a time. Source
 of the format: the client/server protocol's ``ProtocolBinary::ResultsetRow``.
 """
 

@@ -1,0 +1,23 @@
+"""Runs of other DAGs, opened from inside a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluice.config.loading import load_pipeline
+
+
+def backfill_id_of(pipeline: str) -> str:
+    """``backfill__{pipeline}``."""
+    return f"backfill__{pipeline}"
+
+
+def open_run(pipeline: str, dump: str) -> None:
+    """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is."""
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    name = load_pipeline(Path(pipeline)).pipeline
+    SUPERVISOR_COMMS.send(
+        TriggerDagRun(dag_id=backfill_id_of(name), run_id=f"dump__{dump}", conf={"dump": dump}, reset_dag_run=False)
+    )
