@@ -86,13 +86,13 @@ def acting(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TestClient, list[Any]]:
     """The same user, who may also change ``shop``, and what reaches the flows."""
-    from sluice.flows.operate.control import Plan
+    from sluice.flows.operate.control import ActionPlan
     from sluice.orchestration import web
 
     acted: list[Any] = []
     manager = SimpleNamespace(is_authorized_view=lambda **_: True, is_authorized_dag=lambda **_: True)
     monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(web, "act", lambda runtime, action, **more: acted.append(more) or Plan(action, ()))
+    monkeypatch.setattr(web, "act", lambda runtime, action, **more: acted.append(more) or ActionPlan(action, ()))
     write_pipeline("shop")
     return logged_in, acted
 

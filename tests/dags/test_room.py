@@ -77,8 +77,8 @@ def startable(session: Any) -> list[str]:
     return [run.run_id for run in DagRun.get_queued_dag_runs_to_set_running(session) if run.dag_id == DAG]
 
 
-def make_room(session: Any) -> list[str]:
-    from sluice.orchestration.cleared_runs import make_room as work
+def requeue_for_cleared_runs(session: Any) -> list[str]:
+    from sluice.orchestration.cleared_runs import requeue_for_cleared_runs as work
 
     return work(session)
 
@@ -86,29 +86,29 @@ def make_room(session: Any) -> list[str]:
 def test_the_youngest_gives_way_to_an_older_one_that_was_cleared(session: Any) -> None:
     dag_with(session, ("success", None), ("queued", None), ("running", None), ("running", None), ("running", None))
     assert startable(session) == []
-    assert make_room(session) == ["run-4"]
+    assert requeue_for_cleared_runs(session) == ["run-4"]
     assert states(session) == ["success", "queued", "running", "running", "queued"]
     assert startable(session) == ["run-1", "run-4"]  # by Airflow's own choice; it has one place
 
 
 def test_where_there_is_a_place_nothing_moves(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", None), ("running", None))
-    assert make_room(session) == []
+    assert requeue_for_cleared_runs(session) == []
 
 
 def test_a_new_run_waits_as_it_should(session: Any) -> None:
     dag_with(session, ("running", None), ("running", None), ("running", None), ("queued", None))
-    assert make_room(session) == []
+    assert requeue_for_cleared_runs(session) == []
 
 
 def test_other_dags_are_left_alone(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", None), ("running", None), ("running", None), dag_id="shop")
-    assert make_room(session) == []
+    assert requeue_for_cleared_runs(session) == []
 
 
 def test_a_run_with_something_under_way_stays(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", None), ("running", "running"), ("running", "up_for_retry"))
-    assert make_room(session) == ["run-1"]
+    assert requeue_for_cleared_runs(session) == ["run-1"]
 
 
 def test_where_nobody_is_idle_one_that_waits_in_the_triggerer_gives_way(session: Any) -> None:
@@ -120,10 +120,10 @@ def test_where_nobody_is_idle_one_that_waits_in_the_triggerer_gives_way(session:
         ("running", "queued"),
         ("queued", None),
     )
-    assert make_room(session) == ["run-2"]
+    assert requeue_for_cleared_runs(session) == ["run-2"]
     assert startable(session)[0] == "run-0"
 
 
 def test_nobody_gives_way_who_works(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", "running"), ("running", "queued"), ("running", "restarting"))
-    assert make_room(session) == []
+    assert requeue_for_cleared_runs(session) == []

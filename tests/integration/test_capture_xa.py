@@ -128,7 +128,7 @@ def test_several_readers_of_closed_files(made, known):
 @BOTH
 def test_a_prepared_transaction_larger_than_memory_is_read_again(made, monkeypatch):
     server, db, drain = made
-    monkeypatch.setattr(xa.Waiting.__init__, "__defaults__", (20_000,))
+    monkeypatch.setattr(xa.PreparedTransactions.__init__, "__defaults__", (20_000,))
     drain.arena_bytes = 1 << 16
     rows = [
         "INSERT INTO t VALUES " + ",".join(f"({n * 1000 + i}, REPEAT('v', 20))" for i in range(1000)) for n in range(40)

@@ -16,7 +16,7 @@ import pytest
 
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.flows.operate.alerts import look_at_lag
+from sluice.flows.operate.alerts import check_lag
 from sluice.flows.operate.retention import prune, rate_warning
 from sluice.flows.operate.status import status
 from tests.support.pipelines import Case, case
@@ -115,13 +115,13 @@ def test_a_failing_target_holds_only_itself_and_its_backlog_stays(orders: Case, 
 def test_an_alert_is_told_once_and_its_end_too(orders: Case, pager: list[dict[str, Any]]) -> None:
     begin(orders)
     runtime = orders.runtime()
-    assert look_at_lag(runtime, status(runtime)) == []
+    assert check_lag(runtime, status(runtime)) == []
     insert(orders, 1)
     deliver_to_copy(orders)
     time.sleep(1.2)
-    raised = look_at_lag(runtime, status(runtime))
+    raised = check_lag(runtime, status(runtime))
     assert [(alert.consumer, alert.raised) for alert in raised] == [("broken", True)]
-    assert look_at_lag(runtime, status(runtime)) == []
+    assert check_lag(runtime, status(runtime)) == []
     assert [(t["target"], t["state"], t["path"], t["auth"]) for t in pager] == [
         ("broken", "raised", "/hooks/1", "Bearer t0ken")
     ]
@@ -134,7 +134,7 @@ def test_an_alert_is_told_once_and_its_end_too(orders: Case, pager: list[dict[st
     orders.connections["broken_target"] = orders.connections["case_target"]
     orders.run_until_head()
     runtime = orders.runtime()
-    assert [alert.raised for alert in look_at_lag(runtime, status(runtime))] == [False]
+    assert [alert.raised for alert in check_lag(runtime, status(runtime))] == [False]
     assert pager[-1]["state"] == "cleared"
     assert status(runtime).targets[1].alert_since is None
 
@@ -146,7 +146,7 @@ def test_a_webhook_that_is_away_stops_nothing(orders: Case) -> None:
     deliver_to_copy(orders)
     time.sleep(1.2)
     runtime = orders.runtime()
-    assert len(look_at_lag(runtime, status(runtime))) == 1
+    assert len(check_lag(runtime, status(runtime))) == 1
 
 
 def test_the_disk_is_warned_of_before_it_is_full() -> None:

@@ -17,7 +17,7 @@ from pymysql.err import IntegrityError
 from sluice.errors import UnknownEvent
 from sluice.model.positions import Position
 from sluice.segments.reader import iter_changes
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.parallel import closed_pieces
 from tests.support.capturing import draining, head
 
@@ -178,7 +178,7 @@ def test_readers_leave_replicas_of_neighbouring_ids_alone(mysql_source, tmp_path
             drain.server_id, drain.readers, drain.piece_bytes = 77_100, 4, 1
             write_files_of_one_table(cursor)
             neighbours = [
-                LogStream(drain.endpoint, server_id=77_100 + n, start=head(drain.endpoint)) for n in (1, 2, 3)
+                BinlogDump(drain.endpoint, server_id=77_100 + n, start=head(drain.endpoint)) for n in (1, 2, 3)
             ]
             try:
                 assert sum(manifest.changes for manifest in drain.all()) == 2500

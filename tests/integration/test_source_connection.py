@@ -20,9 +20,9 @@ from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LostPosition, SourceUnavailable
 from sluice.model.positions import split_file
-from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
@@ -183,7 +183,7 @@ def test_tls_verifies_authority_and_identity(secured, certificates, tmp_path):
         with pytest.raises((SourceUnavailable, ConfigError), match="certificate"), open_connection(endpoint):
             pass
         with pytest.raises((SourceUnavailable, ConfigError), match="certificate"):
-            LogStream(endpoint, server_id=88_002, start=start)
+            BinlogDump(endpoint, server_id=88_002, start=start)
     with (
         pytest.raises(ConfigError, match="no-such-file"),
         open_connection(login(secured, "safe", ssl_ca="/no-such-file")),
@@ -195,7 +195,7 @@ def test_tls_verifies_authority_and_identity(secured, certificates, tmp_path):
 
 def test_the_dump_itself_is_encrypted(secured, certificates):
     endpoint = login(secured, "safe", ssl_ca=certificates / "ca.pem")
-    made = LogStream(endpoint, server_id=88_003, start=head(endpoint))
+    made = BinlogDump(endpoint, server_id=88_003, start=head(endpoint))
     try:
         assert made.connection._sock.cipher()
     finally:
@@ -302,7 +302,7 @@ def test_a_connection_that_is_cut_between_two_questions(mysql_source):
                 link.cut()
                 yield connection
 
-        catalog = Catalog(about_to_be_cut, endpoint)
+        catalog = TableResolver(about_to_be_cut, endpoint)
         with pytest.raises(SourceUnavailable, match="asking the source for its collations"):
             catalog.collations()
         catalog.close()
@@ -323,7 +323,7 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
                     limits=CaptureLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=halt,
                 )  # fmt: skip
             with pytest.raises(SourceUnavailable):  # it accepts connections, and says nothing
-                LogStream(drain.endpoint, server_id=88_005, start=drain.position)
+                BinlogDump(drain.endpoint, server_id=88_005, start=drain.position)
         finally:
             os.kill(server.handle.pid, signal.SIGCONT)
 
@@ -333,7 +333,7 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
     db = fresh_schema(mysql_source)
     with draining(mysql_source, tmp_path, db) as drain:
         monkeypatch.setattr(binlog_dump.socket, "gethostname", lambda: "elsewhere")
-        others = [LogStream(drain.endpoint, server_id=88_006, start=drain.position)]
+        others = [BinlogDump(drain.endpoint, server_id=88_006, start=drain.position)]
         monkeypatch.undo()
         try:
             with open_connection(drain.endpoint) as connection:
@@ -342,7 +342,7 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
                 assert "elsewhere" in found[0].why
                 assert preflight(connection, server_info(connection), PIPELINE, None, 88_007) == []
                 monkeypatch.setattr(binlog_dump.socket, "gethostname", lambda: "elsewhere")
-                others.append(LogStream(drain.endpoint, server_id=reader_id(88_007, 1), start=drain.position))
+                others.append(BinlogDump(drain.endpoint, server_id=reader_id(88_007, 1), start=drain.position))
                 monkeypatch.undo()
                 found = preflight(connection, server_info(connection), PIPELINE, None, 88_007)
                 assert [(f.setting, f.value) for f in found] == [("server_id", str(reader_id(88_007, 1)))]
@@ -350,7 +350,7 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
 
             def take_over(**_):
                 if len(others) == 2:
-                    others.append(LogStream(drain.endpoint, server_id=88_006, start=drain.position))
+                    others.append(BinlogDump(drain.endpoint, server_id=88_006, start=drain.position))
 
             with pytest.raises(SourceUnavailable, match="same server id took over") as caught:
                 capture(

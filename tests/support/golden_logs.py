@@ -17,9 +17,9 @@ from sluice.model.temporal import to_text
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.buckets import key_bucket
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
-from sluice.sources.mysql.decoder.row_layout import TablePlan, plan_table
-from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
-from sluice.sources.mysql.decoder.scanner import Scanner, Statement
+from sluice.sources.mysql.decoder.row_layout import RowLayout, plan_table
+from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
+from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.events.table_map import TableMap
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -56,19 +56,19 @@ class Golden:
     def wire(self) -> bytes:
         return packets(self.events())
 
-    def scanner(self, sealed: list[ArenaRows], arena_bytes: int = 1 << 20) -> Scanner:
+    def scanner(self, sealed: list[RowEvents], arena_bytes: int = 1 << 20) -> Scanner:
         start = Position("mariadb:1" if self.mariadb else "uuid", self.file, 4)
         tracker: SchemaTracker | None = None
         if self.definitions is not None:
             state = SchemaState.from_json(self.definitions)
             tracker = SchemaTracker(lambda: state, lambda: self.collations)
 
-        def plan(table_map: TableMap, where: str) -> TablePlan:
+        def plan(table_map: TableMap, where: str) -> RowLayout:
             if tracker is not None:
                 table_map = tracker.complete(table_map, start, where)
             return plan_table(table_map, self.collation, where=where)
 
-        def statement(found: Statement) -> bool:
+        def statement(found: LoggedStatement) -> bool:
             if tracker is not None and tracker.statement(found):
                 scanner.definitions_changed()
             return False
@@ -95,7 +95,7 @@ def run(scanner: Scanner, wire: bytes, cuts: list[int]) -> None:
     scanner.finish()
 
 
-def table_of(sealed: list[ArenaRows], columns: list[str] | None = None) -> pa.Table:
+def table_of(sealed: list[RowEvents], columns: list[str] | None = None) -> pa.Table:
     """All rows in log order; ``columns``: those that every definition met has."""
     tables = []
     for rows in sealed:

@@ -20,7 +20,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.control import Plan
+    from sluice.flows.operate.control import ActionPlan
 
 
 Pipeline = Annotated[str, typer.Argument(help="Name of a pipeline, or the path of its YAML file.")]
@@ -128,7 +128,7 @@ def _made_visible(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
     return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
-def planned(act: Callable[[bool], Plan], dry_run: bool, yes: bool, as_json: bool) -> None:
+def planned(act: Callable[[bool], ActionPlan], dry_run: bool, yes: bool, as_json: bool) -> None:
     """Show the plan, ask, do it."""
     plan = act(True)
     if not as_json or dry_run:
@@ -144,7 +144,7 @@ def planned(act: Callable[[bool], Plan], dry_run: bool, yes: bool, as_json: bool
         out.print("[green]done[/]")
 
 
-def print_plan(plan: Plan, as_json: bool) -> None:
+def print_plan(plan: ActionPlan, as_json: bool) -> None:
     """The steps of a plan, a line each."""
     if as_json:
         print_json(plan.to_json())

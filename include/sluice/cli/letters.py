@@ -11,7 +11,7 @@ from rich.table import Table
 from sluice.cli.console import AsJson, Pipeline, Yes, ask, err, open_pipeline, out, print_json
 
 if TYPE_CHECKING:
-    from sluice.flows.deadletters.store import Letter
+    from sluice.flows.deadletters.store import DeadLetter
 
 letters_app = typer.Typer(
     no_args_is_help=True, help="Rows that a rule or a target did not take: list, show, replay, discard."
@@ -179,7 +179,7 @@ def discard(
         out.print(f"discarded {len(done)} dead letters", highlight=False)
 
 
-def _key(one: Letter) -> str:
+def _key(one: DeadLetter) -> str:
     if one.stage == "skip":
         return f"{one.rows} changes"
     return ", ".join(f"{name}={value!r}" for name, value in one.key.items()) or "(no key)"

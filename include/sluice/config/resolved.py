@@ -10,13 +10,13 @@ from sluice.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Endpoints:
+class ResolvedConnections:
     """A resolver that travels with the units: the endpoints themselves. Its repr names ids only."""
 
     endpoints: Mapping[str, Endpoint] = field(repr=False)
 
     @classmethod
-    def of(cls, resolver: ConnectionResolver, ids: Iterable[str]) -> Endpoints:
+    def of(cls, resolver: ConnectionResolver, ids: Iterable[str]) -> ResolvedConnections:
         """Resolve ``ids`` now, here."""
         return cls({name: resolver(name) for name in ids})
 

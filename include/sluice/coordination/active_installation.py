@@ -45,7 +45,7 @@ class Turn:
         return self.silent_s > self.patience_s
 
 
-class Turns:
+class ActiveInstallation:
     """Of the pipeline below ``home``; ``session_timeout_s`` is its ZooKeeper session's."""
 
     def __init__(self, znodes: Znodes, home: str, *, session_timeout_s: float) -> None:

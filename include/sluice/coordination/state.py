@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.coordination.active_installation import Turns
+from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import Lease, fenced, holding, owner_label, raise_epoch
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
@@ -61,7 +61,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class Acknowledgement:
     """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
 
     ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
@@ -113,7 +113,7 @@ class PipelineState:
         self._pipeline = pipeline
         self.targets = tuple(targets)
         self._wait_s = lease_wait_s
-        self.turns = Turns(znodes, self._home, session_timeout_s=session_timeout_s)
+        self.turns = ActiveInstallation(znodes, self._home, session_timeout_s=session_timeout_s)
         self.holds = Holds(znodes, self._home, self.targets)
 
     # -- leases ------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class PipelineState:
             self._z.ensure(path)
             node = self._z.get(path)
             assert node is not None
-            steps.append(Put(path, Process(last, position, last, identity=identity).encoded(), node.version))
+            steps.append(Put(path, Acknowledgement(last, position, last, identity=identity).encoded(), node.version))
         self._transact(lease, "writing the first position", steps)
         return replace(cursor, version=0)
 
@@ -366,30 +366,30 @@ class PipelineState:
 
     # -- phase two: acknowledge -----------------------------------------------------------------------------------------
 
-    def process(self, target: str) -> Process | None:
+    def process(self, target: str) -> Acknowledgement | None:
         """What a target has acknowledged, or None before its first batch."""
         node = self._z.get(self._process_path(target))
         if node is None or not node.data:
             return None
         data = json.loads(node.data)
         began, position = BatchNumber(data["began"]), Position.from_json(data["position"])
-        return Process(BatchNumber(data["batch"]), position, began, node.version, data.get("identity", ""))
+        return Acknowledgement(BatchNumber(data["batch"]), position, began, node.version, data.get("identity", ""))
 
-    def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Process:
+    def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
         path = self._process_path(target)
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
         if not node.data:
-            first = Process(batch, position, batch, identity=self.identity())
+            first = Acknowledgement(batch, position, batch, identity=self.identity())
             with suppress(Conflict):  # another process wrote it first; its value is as good
                 self._z.transact([Put(path, first.encoded(), node.version)])
         process = self.process(target)
         assert process is not None
         return process
 
-    def acknowledge(self, target: str, batch: Batch, *, seen: Process | None = None) -> Process:
+    def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
         """Phase two ends: ``batch`` is delivered. Strictly the next one: raises OutOfOrder otherwise; a repeat is harmless.
 
         No lease is needed: what is acknowledged is what the target itself said, and the node's version guards the move. So an
@@ -419,7 +419,7 @@ class PipelineState:
             ) from conflict
         return replace(moved, version=process.version + 1)
 
-    def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Process:
+    def redeliver(self, lease: Lease, target: str, position: Position, batches: Sequence[Batch]) -> Acknowledgement:
         """Take acknowledgements back: ``batches`` (all that follow, ascending, known again) are to be delivered once more."""
         process = self.process(target)
         assert process is not None
@@ -435,13 +435,13 @@ class PipelineState:
         )
         return replace(back, version=process.version + 1)
 
-    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Process:
+    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Acknowledgement:
         """Set a target's acknowledgement, of this state from now on, whatever it was."""
         path = self._process_path(target)
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
-        made = Process(BatchNumber(batch), position, BatchNumber(began), identity=self.identity())
+        made = Acknowledgement(BatchNumber(batch), position, BatchNumber(began), identity=self.identity())
         self._transact(
             lease,
             f"setting the acknowledgement of target {target}",

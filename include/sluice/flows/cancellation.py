@@ -23,7 +23,7 @@ _STOP_S = 2.0
 """Waited for cancelled units to end. What they still write after that meets the target's fence."""
 
 
-class Watch:
+class CancellationGuard:
     """Made when work begins; called while it goes on. Raises Paused, Restarted or CoordinationUnavailable.
 
     Args:

@@ -14,9 +14,9 @@ from functools import partial
 import structlog
 
 from sluice.coordination.leases import Lease
-from sluice.coordination.state import PipelineState, Process
+from sluice.coordination.state import Acknowledgement, PipelineState
 from sluice.errors import CheckpointError, SluiceError
-from sluice.flows.cancellation import Watch
+from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
 from sluice.targets import Checkpoint, Target, open_target
@@ -47,7 +47,7 @@ class Sides:
         self.require(checkpoint)
         return checkpoint
 
-    def begin(self, lease: Lease, watch: Watch | None = None) -> int:
+    def begin(self, lease: Lease, watch: CancellationGuard | None = None) -> int:
         """Take the target over and return the batch it holds. Raises CheckpointError, Fenced."""
         work = partial(
             self.loader.begin_load,
@@ -158,7 +158,7 @@ class Sides:
         )
 
 
-def require_own(runtime: Runtime, state: PipelineState, target: str, process: Process) -> None:
+def require_own(runtime: Runtime, state: PipelineState, target: str, process: Acknowledgement) -> None:
     """The acknowledgement in ZooKeeper belongs to this state. Cheap: the target is only asked where it does not. Raises CheckpointError."""
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
@@ -184,7 +184,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
             _log.info("checkpoint_not_read", pipeline=runtime.name, consumer=config.name, because=str(error))
 
 
-def _foreign(process: Process | None, identity: str, next_batch: int) -> str:
+def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) -> str:
     """Why the acknowledgement in ZooKeeper is not of this state, "" if it is."""
     if process is None:
         return ""

@@ -15,9 +15,9 @@ import structlog
 from sluice.coordination.state import PipelineState
 from sluice.errors import Fenced, LeaseHeld, Paused, Restarted, SluiceError
 from sluice.flows.capture.drain import drain, head_of
-from sluice.flows.dump.background import DumpHelper
+from sluice.flows.dump.background import BackgroundDumper
 from sluice.flows.load.ack import ack
-from sluice.flows.load.isolation import OF_A_TARGET, catch_up, deliver
+from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.merge import merge
@@ -62,13 +62,13 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
         runtime.owner = f"cli:{name}"
     try:
         ends = until_head or batches is not None
-        yield from _run(runtime, until_head, batches) if ends else _for_ever(runtime)
+        yield from _run(runtime, until_head, batches) if ends else _run_forever(runtime)
     finally:
         if owned:
             runtime.owner = None
 
 
-def _for_ever(runtime: Runtime) -> Iterator[Step]:
+def _run_forever(runtime: Runtime) -> Iterator[Step]:
     retry, failed, steps = runtime.pipeline.retry, 0, 0
     while True:
         try:
@@ -91,10 +91,10 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     done = 0
     looked = False  # the source is looked at once, even if nothing is new: a source set up wrongly must show
     standing_by = False
-    again = _Again(runtime)
+    again = HeldTargetRetry(runtime)
     me = runtime.owner
     assert me is not None
-    with runtime.state() as state, _orderly(state, me), DumpHelper(runtime, state) as dumps:
+    with runtime.state() as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
         while batches is None or done < batches:
             try:
                 state.turns.take(me)
@@ -164,7 +164,7 @@ def _one_batch(
     return 1
 
 
-class _Again:
+class HeldTargetRetry:
     """Tries targets that are held again, ever more slowly while they fail."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -178,7 +178,7 @@ class _Again:
                 continue
             try:
                 catch_up(self._runtime, target)
-            except (*OF_A_TARGET, LeaseHeld):
+            except (*TARGET_ERRORS, LeaseHeld):
                 pause = min(retry.delay * 2 ** min(hold.attempts - 1, 16), retry.max_delay)
                 self._not_before[target] = time.monotonic() + pause.total_seconds()
 

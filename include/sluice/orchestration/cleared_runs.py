@@ -28,7 +28,7 @@ _WAITS = "deferred"
 _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
 
-def make_room(session: Session) -> list[str]:
+def requeue_for_cleared_runs(session: Session) -> list[str]:
     """Swap where it is needed; returns the ids of the runs that went back into the queue. The caller commits."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -76,7 +76,7 @@ def _watch() -> None:
         time.sleep(EVERY_S)
         try:
             with create_session() as session:
-                for run in make_room(session):
+                for run in requeue_for_cleared_runs(session):
                     log.info("run_gives_way", run=run)
         except Exception as error:  # the database is busy, or of another version: Airflow goes on without this
             log.warning("no_room_made", error=str(error)[:300])

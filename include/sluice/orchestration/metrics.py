@@ -64,12 +64,12 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     _sent[runtime.name] = now_s
     from airflow.sdk.observability import stats
 
-    from sluice.flows.operate.alerts import look_at_lag
+    from sluice.flows.operate.alerts import check_lag
     from sluice.flows.operate.status import status
 
     try:
         now = status(runtime)
-        if look_at_lag(runtime, now):
+        if check_lag(runtime, now):
             now = status(runtime)
         for name, value in gauges(now).items():
             stats.gauge(name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.coordination.active_installation import MARGIN_S, Turns
+from sluice.coordination.active_installation import MARGIN_S, ActiveInstallation
 from sluice.coordination.memory import MemoryTree
 from sluice.errors import LeaseHeld
 
@@ -18,7 +18,9 @@ class Two:
     def __init__(self) -> None:
         self.tree = MemoryTree()
         self.tree.now_ms = 1_000_000
-        self.east, self.west = (Turns(self.tree.session(), HOME, session_timeout_s=TIMEOUT_S) for _ in range(2))
+        self.east, self.west = (
+            ActiveInstallation(self.tree.session(), HOME, session_timeout_s=TIMEOUT_S) for _ in range(2)
+        )
 
     def pass_time(self, seconds: float, *alive: str) -> None:
         for _ in range(round(seconds)):

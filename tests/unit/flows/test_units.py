@@ -13,7 +13,7 @@ import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig, SparkConfig
-from sluice.config.resolved import Endpoints
+from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, RuleError, SegmentError
 from sluice.flows.load.units import plan_load
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces
@@ -261,7 +261,7 @@ def test_an_empty_changeset_has_no_phases(store: SegmentStore) -> None:
 
 
 def test_endpoints_travel_and_are_not_shown() -> None:
-    endpoints = Endpoints.of(lambda name: Endpoint(name, "mysql", "h", password="secret"), ["c"])
+    endpoints = ResolvedConnections.of(lambda name: Endpoint(name, "mysql", "h", password="secret"), ["c"])
     assert pickle.loads(pickle.dumps(endpoints))("c").password == "secret"
     assert "secret" not in repr(endpoints) + repr(endpoints("c"))
     with pytest.raises(ConfigError, match="'other'"):

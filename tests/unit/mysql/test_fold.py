@@ -18,7 +18,7 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.lexer import Dialect, tokens
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.types import Flavour
-from sluice.sources.mysql.events.statement_effects import look_at
+from sluice.sources.mysql.events.statement_effects import effects_of
 
 COLLATIONS = Collations(
     {"utf8mb4_0900_ai_ci": "utf8mb4", "utf8mb4_bin": "utf8mb4", "latin1_swedish_ci": "latin1", "binary": "binary"},
@@ -181,7 +181,7 @@ def test_mutated_statements_are_followed_or_make_their_tables_unknown(random, sq
         changes = made.fold(text, "d", Session(sql_mode=mode), "binlog.000001:4")
     except DecodeError:
         changes = []
-    look_at(text, "d", Dialect(mariadb, 0, mode))
+    effects_of(text, "d", Dialect(mariadb, 0, mode))
     json.dumps([made.to_json(), *(change.to_json() for change in changes)], ensure_ascii=False).encode()
 
 
@@ -202,7 +202,7 @@ def test_long_text_is_read_in_time() -> None:
             made = state(TABLE)
             with contextlib.suppress(DecodeError):
                 made.fold(sql, "d", Session())
-            look_at(sql, "d")
+            effects_of(sql, "d")
 
 
 @pytest.mark.parametrize(

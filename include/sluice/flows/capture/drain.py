@@ -14,11 +14,11 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import CaptureError
-from sluice.flows.cancellation import Watch
-from sluice.flows.capture.schema_history import ensured, rereader
+from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.capture.schema_history import ensure_schema_history, rereader
 from sluice.flows.checkpoints import require_no_checkpoints
-from sluice.flows.dump.automatic import due_dumps, ready_or_moved
-from sluice.flows.dump.interleaver import Placer, PlacingWriter, held_tables, late_chunks
+from sluice.flows.dump.automatic import ready_or_moved, schedule_automatic_dumps
+from sluice.flows.dump.interleaver import ChunkInterleaver, InterleavingSegmentWriter, held_tables, late_chunks
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
@@ -26,7 +26,7 @@ from sluice.mysql.client import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.server.connection import (
@@ -35,7 +35,7 @@ from sluice.sources.mysql.server.connection import (
     log_end,
     open_connection,
     server_info,
-    translated,
+    source_errors,
 )
 from sluice.sources.mysql.server.server_ids import AUTO_READERS
 from sluice.sources.mysql.snapshot.watermarks import mark_table_of
@@ -87,17 +87,17 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                     return _deliver_again(taken, "the window is full")
             with (
                 ExitStack() as opened,
-                closing(EarlyLogin(runtime.source)) as login,
+                closing(PrefetchedLogin(runtime.source)) as login,
                 connected(runtime.source) as connection,
             ):
-                with translated(runtime.source, "asking the source"):
+                with source_errors(runtime.source, "asking the source"):
                     info = server_info(connection)
                     cursor = state.cursor()
                     if cursor is None:
                         require_no_checkpoints(runtime, state)
                     cursor, stream = ready_or_moved(runtime, state, lease, connection, info, cursor, login)
                     opened.callback(lambda: stream.close() if stream is not None else None)
-                    due = due_dumps(runtime, state, connection, info, cursor)
+                    due = schedule_automatic_dumps(runtime, state, connection, info, cursor)
                     if cursor is None:
                         cursor = begin(
                             runtime,
@@ -111,7 +111,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                                 server_id_of(runtime.pipeline),
                             ),
                         )
-                    cursor = ensured(
+                    cursor = ensure_schema_history(
                         runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
                     )
                 source = _Source(info, connection, login, stream)
@@ -138,8 +138,8 @@ class _Source:
 
     info: ServerInfo
     connection: MySQLConnection
-    login: EarlyLogin
-    stream: LogStream | None = None
+    login: PrefetchedLogin
+    stream: BinlogDump | None = None
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -171,14 +171,18 @@ def _capture(
     late = dict(late_chunks(state, cursor.position))
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has batches of its own
-            placer = Placer(state, runtime.store, None, info.server_id, chunks, *held_tables(state), info.flavour)
+            placer = ChunkInterleaver(
+                state, runtime.store, None, info.server_id, chunks, *held_tables(state), info.flavour
+            )
             return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
     marks = mark_table_of(pipeline, runtime.source)
     held, watched = held_tables(state)
-    placer = Placer(state, runtime.store, marks, info.server_id, late.get((), []), held, watched, info.flavour)
+    placer = ChunkInterleaver(
+        state, runtime.store, marks, info.server_id, late.get((), []), held, watched, info.flavour
+    )
 
     def writer() -> SegmentWriter:
-        return PlacingWriter(runtime.store, number, lease.epoch, placer=placer)
+        return InterleavingSegmentWriter(runtime.store, number, lease.epoch, placer=placer)
 
     schemas = SchemaStore(runtime.store)
     started = time.monotonic()
@@ -197,7 +201,7 @@ def _capture(
             stop_at=until,
         ),
         writer_factory=writer,
-        progress=Watch(state, f"draining batch {number}"),
+        progress=CancellationGuard(state, f"draining batch {number}"),
         readers=1
         if held or watched or info.is_mariadb
         else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
@@ -246,7 +250,7 @@ def _record(
     cursor: Cursor,
     claim: str,
     manifest: SegmentManifest,
-    placer: Placer,
+    placer: ChunkInterleaver,
     schema: str | None,
 ) -> Batch:
     """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
@@ -274,13 +278,13 @@ def _place_alone(
     lease: Lease,
     cursor: Cursor,
     claim: str,
-    placer: Placer,
+    placer: ChunkInterleaver,
     targets: tuple[str, ...],
     last: Position,
     schema: str | None = None,
 ) -> DrainOutcome:
     """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
-    writer = PlacingWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
+    writer = InterleavingSegmentWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
     writer.targets = targets
     now_us = time.time_ns() // 1000
     try:

@@ -16,7 +16,7 @@ from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
-from sluice.sources.mysql.decoder.scanner import Statement
+from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
 from sluice.sources.mysql.reader.event_reread import same_log
 from sluice.sources.mysql.reader.start_position import dump_start
@@ -28,7 +28,7 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 
-def ensured(
+def ensure_schema_history(
     runtime: Runtime,
     state: PipelineState,
     lease: Lease,
@@ -107,7 +107,7 @@ def fold_between(
     names = collations(connection)
     tracker = SchemaTracker(lambda: state, lambda: names)
 
-    def fold(statement: Statement) -> None:
+    def fold(statement: LoggedStatement) -> None:
         tracker.statement(statement)
 
     statements_between(runtime.source, server_id=server_id, start=start, stop=stop, statement=fold, progress=progress)

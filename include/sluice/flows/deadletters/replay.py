@@ -20,11 +20,11 @@ from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError, SegmentError, SluiceError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.deadletters.staleness import Afterwards, Unproven
-from sluice.flows.deadletters.store import Letter, chosen, read_row, settle, skipped_manifest, skipped_tables
+from sluice.flows.deadletters.staleness import LaterBatches, Undecidable
+from sluice.flows.deadletters.store import DeadLetter, chosen, read_row, settle, skipped_manifest, skipped_tables
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
-from sluice.flows.transform.stage_rules import Ruling, tagged_as_made
+from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayOutcome:
     """What became of a letter at a target: replayed, superseded, failed or unproven; the last two go on waiting. settled: it was before."""
 
     id: str
@@ -51,7 +51,7 @@ class Replayed:
 
 def replay(
     runtime: Runtime, ids: Sequence[str], *, target: str | None = None, by: str, dry_run: bool = False
-) -> list[Replayed]:
+) -> list[ReplayOutcome]:
     """Replay waiting letters, oldest first.
 
     Args:
@@ -64,7 +64,7 @@ def replay(
     wanted = chosen(runtime, ids)
     waiting = [one for one in wanted if one.waiting]
     done = [
-        Replayed(one.id, name, "settled", f"was {outcome} before")
+        ReplayOutcome(one.id, name, "settled", f"was {outcome} before")
         for one in wanted
         for name, outcome in one.settled.items()
         if target in {None, name} and ids
@@ -93,7 +93,7 @@ def replay(
     return done
 
 
-def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[Letter]:
+def discard(runtime: Runtime, ids: Sequence[str], *, by: str, reason: str) -> list[DeadLetter]:
     """Settle letters without delivering them. They stay in the store until retention removes them. Raises ConfigError: there is no such letter."""
     found = [one for one in chosen(runtime, ids) if one.waiting] if ids else []
     settle(runtime.store, [(one, t, "discarded") for one in found for t in one.waiting], by=by, reason=reason)
@@ -116,9 +116,9 @@ class _Replay:
     own: SegmentManifest | None = None
     """Of the letter's batch, where the store may have it no more."""
 
-    def letters(self, waiting: Sequence[Letter], *, by: str) -> list[Replayed]:
+    def letters(self, waiting: Sequence[DeadLetter], *, by: str) -> list[ReplayOutcome]:
         """Each letter in turn, settled at once. One that failed has another go when others went: it may refer to their rows."""
-        done: list[Replayed] = []
+        done: list[ReplayOutcome] = []
         while waiting:
             outcomes = []
             for one in waiting:
@@ -130,11 +130,11 @@ class _Replay:
             done += [outcome for one, outcome in outcomes if one not in waiting]
         return done
 
-    def letter(self, one: Letter) -> Replayed:
+    def letter(self, one: DeadLetter) -> ReplayOutcome:
         """One letter; what is wrong with it is its outcome."""
         self.own = None
         if one.batch > self.held:
-            return Replayed(one.id, self.target, "failed", f"the target does not hold batch {one.batch} yet")
+            return ReplayOutcome(one.id, self.target, "failed", f"the target does not hold batch {one.batch} yet")
         try:
             if one.stage == "skip":
                 self.own = skipped_manifest(self.runtime.store, one)
@@ -144,17 +144,17 @@ class _Replay:
                 own = row.drop_columns([n for n in row.schema.names if n.startswith("_dl_")])
                 parts = iter([(TableId(*one.table.split(".", 1)), own)])
             written = sum(self._rows(one, table, rows) for table, rows in parts)
-        except Unproven as error:
-            return Replayed(one.id, self.target, "unproven", str(error))
+        except Undecidable as error:
+            return ReplayOutcome(one.id, self.target, "unproven", str(error))
         except SegmentError as error:
-            return Replayed(one.id, self.target, "failed", str(error))
+            return ReplayOutcome(one.id, self.target, "failed", str(error))
         except SluiceError as error:
             if error.retryable:
                 raise
-            return Replayed(one.id, self.target, "failed", str(error))
-        return Replayed(one.id, self.target, "replayed" if written else "superseded")
+            return ReplayOutcome(one.id, self.target, "failed", str(error))
+        return ReplayOutcome(one.id, self.target, "replayed" if written else "superseded")
 
-    def _rows(self, one: Letter, table: TableId, rows: pa.Table) -> int:
+    def _rows(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
         """Rows written (or that would be): those that nothing newer replaced."""
         if one.stage == "load":
             return self._write(one, table, rows)
@@ -166,12 +166,12 @@ class _Replay:
             written += self._write(one, place, mapped)
         return max(written, int(fresh.num_rows))  # a rule may leave them out: that is delivered, too
 
-    def _fresh(self, one: Letter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
+    def _fresh(self, one: DeadLetter, table: TableId, rows: pa.Table, *, at_target: bool) -> pa.Table:
         """The rows that are not out of date. Raises Unproven."""
-        afterwards = Afterwards(self.runtime, self.state, self.target, self.held)
+        afterwards = LaterBatches(self.runtime, self.state, self.target, self.held)
         return rows.filter(pc.invert(afterwards.overtaken(rows, table, one.batch, self.own, at_target=at_target)))
 
-    def _transformed(self, one: Letter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
+    def _transformed(self, one: DeadLetter, table: TableId, rows: pa.Table) -> Iterator[tuple[TableId, pa.Table]]:
         """Through the rules, from the stage in which the row was rejected, and the mapping, as they are now."""
         path = self.runtime.rules_path
         stages = stages_of(RuleSet.load(path) if path else RuleSet())
@@ -184,7 +184,7 @@ class _Replay:
                 hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
                 f"`sluice dead-letters discard {self.runtime.name}` drops the letters",
             )
-        ruling = Ruling.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
+        ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         ruled = ruling.apply(ruling.tagged(rows, table), table)
         if ruled.rejected:
             raise RuleError(ruled.rejected[0].reasons[0], where=ruled.rejected[0].places[0])
@@ -195,13 +195,13 @@ class _Replay:
                 route = routes.route(place)
                 yield route.target, route.apply(tagged_as_made(out) if hides else out)
 
-    def _write(self, one: Letter, table: TableId, rows: pa.Table) -> int:
+    def _write(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
         fresh = self._fresh(one, table, rows, at_target=True)
         if not fresh.num_rows or self.dry_run:
             return int(fresh.num_rows)
         lines = self.runtime.pipeline.mapping
         promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
-        plan = replace(replace_columns(table, fresh), promised=tuple(key for keys in promised for key in keys))
+        plan = replace(planned_table(table, fresh), promised=tuple(key for keys in promised for key in keys))
         known = self.loader.check([plan])[table]
         scope = f"dead letter {one.id} {table}"[:200]
         changes = TableChanges(known, fresh, scope=scope)
@@ -210,7 +210,7 @@ class _Replay:
         return int(fresh.num_rows)
 
 
-def replace_columns(table: TableId, rows: pa.Table) -> PlannedTable:
+def planned_table(table: TableId, rows: pa.Table) -> PlannedTable:
     """What the target has to have for these rows."""
     from sluice.segments.changeset import ChangesetTable
 

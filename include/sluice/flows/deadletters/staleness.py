@@ -2,7 +2,7 @@
 
 A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
 emptied since. Keys are compared as the server does: byte by byte first; of those that differ there the source is asked, by its collation. Where
-the stored batches cannot tell, nobody can: :class:`Unproven`.
+the stored batches cannot tell, nobody can: :class:`Undecidable`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Key = tuple[Any, ...]
 
 
-class Unproven(Exception):
+class Undecidable(Exception):
     """The stored batches do not tell whether a row is out of date. The message says why, and what to do."""
 
 
-def _unproven(why: str) -> Unproven:
-    return Unproven(f"{why}; `sluice dump` reads it anew from the source, then `sluice dead-letters discard`")
+def _unproven(why: str) -> Undecidable:
+    return Undecidable(f"{why}; `sluice dump` reads it anew from the source, then `sluice dead-letters discard`")
 
 
 @dataclass
-class Afterwards:
+class LaterBatches:
     """The batches up to the last one that ``target`` holds."""
 
     runtime: Runtime

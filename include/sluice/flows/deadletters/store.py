@@ -30,7 +30,7 @@ _WORDS = {"i": "insert", "u": "update", "d": "delete"}
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A row, or a whole skipped batch, that some target lacks.
 
     Attributes:
@@ -96,13 +96,13 @@ class Letter:
         }
 
 
-def letters(runtime: Runtime, *, everything: bool = False) -> list[Letter]:
+def letters(runtime: Runtime, *, everything: bool = False) -> list[DeadLetter]:
     """All that wait, oldest first; ``everything``: settled ones too."""
     store = runtime.store
     settled = _settlements(store)
     masking = Masking(runtime.pipeline.masked)
     targets = tuple(t.name for t in runtime.pipeline.targets)
-    found: dict[tuple[str, str], Letter] = {}
+    found: dict[tuple[str, str], DeadLetter] = {}
     for path in _files(store):
         if path.endswith(".parquet") and not _is_orphan(runtime, path):
             for letter in _read_rows(store, path, targets, settled, masking):
@@ -114,12 +114,12 @@ def letters(runtime: Runtime, *, everything: bool = False) -> list[Letter]:
     return [letter for letter in ordered if everything or letter.waiting]
 
 
-def letter(runtime: Runtime, wanted: str) -> Letter:
+def letter(runtime: Runtime, wanted: str) -> DeadLetter:
     """One by its id, or the beginning of it. Raises ConfigError."""
     return _named(runtime, wanted, letters(runtime, everything=True))
 
 
-def chosen(runtime: Runtime, ids: Sequence[str]) -> list[Letter]:
+def chosen(runtime: Runtime, ids: Sequence[str]) -> list[DeadLetter]:
     """Those with these ids, or the beginnings of them, settled ones too; none: all that wait. Oldest first. Raises ConfigError."""
     if not ids:
         return letters(runtime)
@@ -128,7 +128,7 @@ def chosen(runtime: Runtime, ids: Sequence[str]) -> list[Letter]:
     return [one for one in every if any(one is other for other in named)]
 
 
-def _named(runtime: Runtime, wanted: str, every: Sequence[Letter]) -> Letter:
+def _named(runtime: Runtime, wanted: str, every: Sequence[DeadLetter]) -> DeadLetter:
     found = [one for one in every if one.id.startswith(wanted)]
     if len(found) != 1:
         raise ConfigError(
@@ -138,7 +138,7 @@ def _named(runtime: Runtime, wanted: str, every: Sequence[Letter]) -> Letter:
     return found[0]
 
 
-def contents(runtime: Runtime, one: Letter) -> dict[str, Any]:
+def contents(runtime: Runtime, one: DeadLetter) -> dict[str, Any]:
     """The row as it is, and as it was (``before``), values by column; masked columns are hidden."""
     table = read_row(runtime.store, one)
     hidden = _hidden(table, one.table, Masking(runtime.pipeline.masked))
@@ -150,18 +150,18 @@ def contents(runtime: Runtime, one: Letter) -> dict[str, Any]:
     return {"row": {true_name(f): _shown(table[f.name], 0, true_name(f) in hidden) for f in users}, "before": before}
 
 
-def read_row(store: SegmentStore, one: Letter) -> pa.Table:
+def read_row(store: SegmentStore, one: DeadLetter) -> pa.Table:
     """The stored row, as a table of one."""
     return _read(store, one.path)[0].slice(one.number, 1)
 
 
-def skipped_manifest(store: SegmentStore, one: Letter) -> SegmentManifest:
+def skipped_manifest(store: SegmentStore, one: DeadLetter) -> SegmentManifest:
     """Of a skipped batch, as it was."""
     note = json.loads(store.read_bytes(one.path))
     return SegmentManifest.from_json(json.dumps(note["manifest"]).encode(), where=one.path)
 
 
-def skipped_tables(store: SegmentStore, one: Letter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
+def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iterator[tuple[TableId, pa.Table]]:
     """Merged rows of a skipped batch, by table, large ones in pieces; ``routes`` know the keys of tables without a primary key.
 
     Raises SegmentError, if a file is damaged, before the first of them.
@@ -174,7 +174,7 @@ def skipped_tables(store: SegmentStore, one: Letter, routes: Routes) -> Iterator
     yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}), routes)
 
 
-def settle(store: SegmentStore, outcomes: Iterable[tuple[Letter, str, str]], *, by: str, reason: str = "") -> None:
+def settle(store: SegmentStore, outcomes: Iterable[tuple[DeadLetter, str, str]], *, by: str, reason: str = "") -> None:
     """Record what became of letters: (letter, target, replayed | superseded | discarded)."""
     entries = [
         {"id": one.id, "stage": one.stage, "target": target, "outcome": outcome} for one, target, outcome in outcomes
@@ -244,7 +244,7 @@ def _read_rows(
     targets: tuple[str, ...],
     settled: dict[tuple[str, str], dict[str, str]],
     masking: Masking,
-) -> Iterator[Letter]:
+) -> Iterator[DeadLetter]:
     table, origin = _read(store, path)
     hidden = _hidden(table, f"{origin.schema}.{origin.table}", masking)
     keyed = [f for f in table.schema if b"sluice.key" in (f.metadata or {})]
@@ -262,7 +262,7 @@ def _read_rows(
     ]).to_pylist()
     for number, row in enumerate(plain):
         key = {true_name(f): _shown(table[f.name], number, true_name(f) in hidden) for f in keyed}
-        yield Letter(
+        yield DeadLetter(
             row["_dl_id"], origin.stage, origin.by, targets if origin.stage == "rule" else (origin.by,), origin.batch, str(origin.table_id),
             _WORDS.get(row["_op"], row["_op"]), key, row["_dl_reason"], row["_dl_where"], row["_dl_file"], row["_dl_offset"], row["_dl_gtid"],
             row["_seq"], row["_commit_ts"].isoformat(), origin.at, path, number, 1, settled.get((origin.stage, row["_dl_id"]), {}),
@@ -270,14 +270,14 @@ def _read_rows(
         )  # fmt: skip
 
 
-def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str], dict[str, str]]) -> Letter:
+def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str], dict[str, str]]) -> DeadLetter:
     note = json.loads(store.read_bytes(path))
     manifest = note["manifest"]
     batch, target = note["batch"], note["target"]
     one = letter_id(store.pipeline, target, batch, TableId("", ""), 0, "skip")
     tables = sorted({f"{f['schema']}.{f['table']}" for f in manifest["files"]})
     last = manifest["last"]
-    return Letter(
+    return DeadLetter(
         one, "skip", note["by"], (target,), batch, ", ".join(tables[:3]) + (" …" if len(tables) > 3 else ""), "batch", {},
         f"skipped by {note['by']}" + (f": {note['reason']}" if note["reason"] else ""), target, last.get("file"), last.get("offset"),
         last.get("gtid"),

@@ -18,7 +18,7 @@ from sluice.flows.dump.start import captured_tables, new_dump
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
-from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.event_reread import reread
 from sluice.sources.mysql.server.connection import ServerInfo
 from sluice.sources.mysql.server.preflight import require_ready
@@ -27,7 +27,7 @@ from sluice.sources.table_filter import Selection
 _log = structlog.get_logger()
 
 
-def due_dumps(
+def schedule_automatic_dumps(
     runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
 ) -> tuple[str, ...]:
     """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves.
@@ -92,8 +92,8 @@ def ready_or_moved(
     connection: Any,
     info: ServerInfo,
     cursor: Cursor | None,
-    login: EarlyLogin | None = None,
-) -> tuple[Cursor | None, LogStream | None]:
+    login: PrefetchedLogin | None = None,
+) -> tuple[Cursor | None, BinlogDump | None]:
     """The pre-flight, and the comparison of the log with what was drained from it; (cursor, the log from there on if it is open now).
 
     With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.

@@ -18,7 +18,7 @@ from sluice.model.dumps import DumpState
 _log = structlog.get_logger()
 
 
-class DumpHelper:
+class BackgroundDumper:
     """Takes up dumps that came due by themselves, one after the other. What goes wrong in them is raised by :meth:`look`."""
 
     def __init__(self, runtime: Runtime, state: PipelineState) -> None:
@@ -28,7 +28,7 @@ class DumpHelper:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def __enter__(self) -> DumpHelper:
+    def __enter__(self) -> BackgroundDumper:
         return self
 
     def __exit__(

@@ -51,7 +51,7 @@ class _OtherKey(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class WatermarkWindow:
     """Where a chunk's window begins.
 
     ``batch``: the batch it begins in; ``seq``: behind this change of that batch (-1: all of it), or by GTID or place in the log.
@@ -82,10 +82,12 @@ class _Window:
         return np.ones(rows.num_rows, bool)
 
 
-class PlacingWriter(SegmentWriter):
+class InterleavingSegmentWriter(SegmentWriter):
     """A segment writer that knows marks from rows, and places chunks before it finishes."""
 
-    def __init__(self, store: SegmentStore, batch: int, epoch: int, *, placer: Placer, **options: Any) -> None:
+    def __init__(
+        self, store: SegmentStore, batch: int, epoch: int, *, placer: ChunkInterleaver, **options: Any
+    ) -> None:
         super().__init__(store, batch, epoch, **options)
         self._placer = placer
         self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
@@ -190,7 +192,7 @@ class PlacingWriter(SegmentWriter):
 
 
 @dataclass
-class Placer:
+class ChunkInterleaver:
     """Places the chunks of a pipeline's dumps into one batch.
 
     Args:
@@ -231,7 +233,7 @@ class Placer:
             with suppress(SluiceError):
                 self.store.delete(chunk.path)
 
-    def place(self, writer: PlacingWriter, first: Position) -> int:
+    def place(self, writer: InterleavingSegmentWriter, first: Position) -> int:
         """Add the rows of all chunks whose place is in this batch. Returns how many rows."""
         todo: list[tuple[Chunk, MarkRecord | None]] = [(chunk, None) for chunk in self.late]
         for record in writer.marks:
@@ -255,7 +257,7 @@ class Placer:
             return None
         return chunk
 
-    def _place(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
+    def _place(self, writer: InterleavingSegmentWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
         try:
             return self._place_in_window(writer, chunk, high, first)
         except (
@@ -266,7 +268,9 @@ class Placer:
             table = self.state.dumps.require(chunk.id.dump).tables[chunk.id.table].table
             return self._again(chunk, table, "the table's key changed meanwhile")
 
-    def _place_in_window(self, writer: PlacingWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
+    def _place_in_window(
+        self, writer: InterleavingSegmentWriter, chunk: Chunk, high: MarkRecord | None, first: Position
+    ) -> int:
         dump = self._dump(chunk.id.dump)
         assert dump is not None
         request = dump.tables[chunk.id.table]
@@ -309,7 +313,9 @@ class Placer:
         return 0
 
     # -- the window -----------------------------------------------------------------------------------------------------
-    def _window(self, writer: PlacingWriter, dump: Dump, chunk: Chunk, first: Position) -> _Window | None:
+    def _window(
+        self, writer: InterleavingSegmentWriter, dump: Dump, chunk: Chunk, first: Position
+    ) -> WatermarkWindow | None:
         """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
         begin = _place_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
@@ -317,7 +323,7 @@ class Placer:
         while True:
             there = [m.seq for m in marks if m.mark == low]
             if there:
-                return _Window(batch, there[0])
+                return WatermarkWindow(batch, there[0])
             here = self._manifest(batch)
             starts = here.first.position.order if here else first.order
             if starts <= begin or batch == 1:
@@ -328,12 +334,12 @@ class Placer:
             batch, marks = batch - 1, list(before.marks)
 
     @staticmethod
-    def _anchored(dump: Dump, chunk: Chunk, batch: int) -> _Window | None:
+    def _anchored(dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
         if dump.marking is Marking.GTID:
-            return _Window(batch, low=GtidSet(chunk.low))
+            return WatermarkWindow(batch, low=GtidSet(chunk.low))
         if dump.marking is Marking.SNAPSHOT:
-            return _Window(batch, place=_place_of(chunk.low))
-        return _Window(batch)  # the low mark itself was never met: all behind the place where it was written
+            return WatermarkWindow(batch, place=_place_of(chunk.low))
+        return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
 
     def _manifest(self, batch: int) -> SegmentManifest | None:
         if batch <= 0:
@@ -348,7 +354,9 @@ class Placer:
                 return None
         return self._manifests[batch]
 
-    def _written(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
+    def _written(
+        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, high: MarkRecord | None, table: TableId
+    ) -> bool:
         """Was a table without a key written in the window? Then nobody can tell which of its rows the copy holds."""
         if high is not None and writer.kept_between(
             table, window.seq if window.batch == writer.batch else -1, high.seq
@@ -366,7 +374,9 @@ class Placer:
                         return True
         return False
 
-    def _redefined(self, writer: PlacingWriter, window: _Window, high: MarkRecord | None, table: TableId) -> bool:
+    def _redefined(
+        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, high: MarkRecord | None, table: TableId
+    ) -> bool:
         if high is not None and writer.changed_since(
             window.seq if window.batch == writer.batch else -1, high.seq, table
         ):
@@ -379,7 +389,7 @@ class Placer:
         return False
 
     def _changed(
-        self, writer: PlacingWriter, window: _Window, upto: int, table: TableId, key: Sequence[str]
+        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, upto: int, table: TableId, key: Sequence[str]
     ) -> Iterator[pa.Table]:
         """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
         columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
@@ -409,7 +419,13 @@ class Placer:
 
     # -- what the chunk replaces ------------------------------------------------------------------------------------------
     def _replace(
-        self, writer: PlacingWriter, window: _Window, dump: Dump, chunk: Chunk, schema: TableSchema, rows: pa.Table
+        self,
+        writer: InterleavingSegmentWriter,
+        window: WatermarkWindow,
+        dump: Dump,
+        chunk: Chunk,
+        schema: TableSchema,
+        rows: pa.Table,
     ) -> ReplaceRecord:
         """The chunk's range, with the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
         request = dump.tables[chunk.id.table]
@@ -442,7 +458,7 @@ class Placer:
         write_keys(self.store, f"{base}-listed.parquet", listed)
         return made.model_copy(update={"listed": f"{base}-listed.parquet"})
 
-    def _files(self, writer: PlacingWriter, batch: int) -> Sequence[SegmentFile]:
+    def _files(self, writer: InterleavingSegmentWriter, batch: int) -> Sequence[SegmentFile]:
         if batch == writer.batch:
             return writer.files
         manifest = self._manifest(batch)

@@ -21,7 +21,7 @@ from sluice.model.tables import TableId, distinct, member, stored_name
 from sluice.mysql.key_sql import key_literals, typed_literal
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
-from sluice.sources.mysql.snapshot.chunk_queries import Key
+from sluice.sources.mysql.snapshot.chunk_queries import ChunkKey
 
 KEYS_A_SELECT = 2_000
 
@@ -54,7 +54,7 @@ def _micros(text: str, default: int) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
-def typed_keys(key: Key, texts: Sequence[str]) -> list[tuple[str, ...]]:
+def typed_keys(key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
     """Literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
     found = []
     for text in texts:
@@ -68,7 +68,7 @@ def typed_keys(key: Key, texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def touched_keys(
-    runtime: Runtime, state: PipelineState, table: TableId, key: Key, span: TimeRange | None, *, primary: bool
+    runtime: Runtime, state: PipelineState, table: TableId, key: ChunkKey, span: TimeRange | None, *, primary: bool
 ) -> list[tuple[str, ...]]:
     """Literals of every key of a table that the log changed in a span of time, from the retained segments.
 

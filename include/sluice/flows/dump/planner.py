@@ -18,15 +18,15 @@ from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId, quoted
 from sluice.mysql.condition import rendered
 from sluice.mysql.key_sql import among, numbers_of, typed_literal
-from sluice.sources.mysql.catalog.live_table import Definition, read_definition
+from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import ServerInfo, collations, rows_of
-from sluice.sources.mysql.snapshot.chunk_queries import Key, key_of, range_of, selection_sql
+from sluice.sources.mysql.snapshot.chunk_queries import ChunkKey, key_of, range_of, selection_sql
 from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
 from sluice.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DumpSpec:
     """Which rows somebody asks for.
 
     Attributes:
@@ -50,7 +50,7 @@ class Wanted:
     replace: bool = False
 
 
-def require_together(asked: Wanted, tables: int) -> None:
+def require_together(asked: DumpSpec, tables: int) -> None:
     """Raises ConfigError for a request that contradicts itself."""
     if (asked.lower or asked.upper or asked.where or asked.keys or asked.index) and tables != 1:
         raise ConfigError(
@@ -76,14 +76,14 @@ def require_together(asked: Wanted, tables: int) -> None:
 
 
 @dataclass
-class Planner:
+class DumpPlanner:
     """From what is asked for to a request a table."""
 
     runtime: Runtime
     state: PipelineState
     connection: Any
     info: ServerInfo
-    asked: Wanted
+    asked: DumpSpec
     keyless: set[TableId]
     id: str
     dry_run: bool
@@ -155,7 +155,7 @@ class Planner:
         if not asked.keys and not self.span:
             return request, why
         if identity:
-            key = Key(tuple(c for n in identity for c in definition.plan.schema.columns if c.name == n), key.index)
+            key = ChunkKey(tuple(c for n in identity for c in definition.plan.schema.columns if c.name == n), key.index)
         if asked.keys:
             found = typed_keys(key, asked.keys)
             self._require_taken(request, key, found)
@@ -168,21 +168,24 @@ class Planner:
             write_keys(self.runtime.store, path, found)
         return replace(request, key_file=path, estimate=len(found)), why
 
-    def _estimate(self, definition: Definition, key: Key, request: TableRequest) -> int:
+    def _estimate(self, definition: LiveTable, key: ChunkKey, request: TableRequest) -> int:
         """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
         conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
-        any_index = Key(key.columns, "")  # FORCE INDEX would keep the server from looking into it
+        any_index = ChunkKey(key.columns, "")  # FORCE INDEX would keep the server from looking into it
         sql = selection_sql(request.table, definition.plan.schema.columns[:1], any_index, *conditions)
         asked = f"the condition {request.where!r}" if request.where else "the key range"
         told = self._explained(request.table, sql, asked)
         rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
         return round(int(rows or 0) * share / 100)
 
-    def _require_taken(self, request: TableRequest, key: Key, keys: Sequence[tuple[str, ...]]) -> None:
+    def _require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
         """Raises ConfigError if the server does not take one of the keys for a value."""
         for at in range(0, len(keys), KEYS_A_SELECT):
             sql = selection_sql(
-                request.table, key.columns[:1], Key(key.columns, ""), among(key.names, keys[at : at + KEYS_A_SELECT])
+                request.table,
+                key.columns[:1],
+                ChunkKey(key.columns, ""),
+                among(key.names, keys[at : at + KEYS_A_SELECT]),
             )
             self._explained(request.table, sql, "a key of the list")
 
@@ -202,7 +205,7 @@ class Planner:
                     hint="write what may stand behind WHERE in a select of this one table, and keys as the server prints them",
                 ) from error
 
-    def _not_replaceable(self, definition: Definition, key: Key, identity: tuple[str, ...]) -> str:
+    def _not_replaceable(self, definition: LiveTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
         """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""
         schema = definition.plan.schema
         if identity:

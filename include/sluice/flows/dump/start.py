@@ -16,7 +16,7 @@ from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
-from sluice.flows.dump.planner import Planner, Wanted, require_together
+from sluice.flows.dump.planner import DumpPlanner, DumpSpec, require_together
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.mapping import Mapping as Routes
@@ -196,7 +196,7 @@ def start(
     id_: str = "",
     **wanted: Any,
 ) -> Dump:
-    """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`Wanted`.
+    """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`DumpSpec`.
 
     Args:
         dry_run: only say what it would be: the dump returned is not recorded.
@@ -205,7 +205,7 @@ def start(
         ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown; the pieces asked for
             do not go together.
     """
-    asked = Wanted(**wanted)
+    asked = DumpSpec(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
     with runtime.state() as state, open_connection(runtime.source) as connection:
@@ -216,7 +216,7 @@ def start(
         keyless = keyless_tables(connection)
         reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
         rows = estimates(connection, tables)
-        plan = Planner(runtime, state, connection, info, asked, keyless, id_ or new_id(), dry_run)
+        plan = DumpPlanner(runtime, state, connection, info, asked, keyless, id_ or new_id(), dry_run)
         requests, left, stay = [], [], []
         for ordinal, table in enumerate(tables):
             why = reasons.get(table, "")

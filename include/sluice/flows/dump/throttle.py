@@ -14,7 +14,7 @@ import structlog
 from sluice.config.connections import Endpoint
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Tuning
-from sluice.sources.mysql.server.connection import open_connection, rows_of, translated
+from sluice.sources.mysql.server.connection import open_connection, rows_of, source_errors
 
 _log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class Throttle:
     def _lagging(self, most_s: float, source: Any) -> str:
         lags = [("the source, itself a replica,", replica_lag_s(source))]
         for endpoint, connection in self._replicas:
-            with translated(endpoint, "asking a replica how far behind it is"):
+            with source_errors(endpoint, "asking a replica how far behind it is"):
                 lags.append((f"replica {endpoint.connection_id}", replica_lag_s(connection)))
         for name, lag in lags:
             if lag is not None and lag > most_s:

@@ -27,7 +27,7 @@ from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, Tabl
 from sluice.model.tables import TableId, quoted
 from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.segments.chunk_file import chunk_path, write_chunk
-from sluice.sources.mysql.catalog.live_table import Definition, read_definition
+from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, open_connection, rows_of
 from sluice.sources.mysql.snapshot.chunk_queries import (
     NULLS,
@@ -352,7 +352,7 @@ class _Worker:
         upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
         return (str(upto_),), upto_ >= request.estimate
 
-    def _definition(self, table: TableId) -> Definition:
+    def _definition(self, table: TableId) -> LiveTable:
         return read_definition(self.plain, table, self._all_collations)
 
     def _all_collations(self) -> dict[int, tuple[str, str]]:
@@ -418,7 +418,7 @@ class _Worker:
                 hint=f"`sluice dump cancel {self.runtime.name} {dump.id}`, then ask for it with a condition that holds for every row",
             ) from error
 
-    def _rows(self, request: TableRequest, definition: Definition, chunk: Chunk) -> Iterator[pa.Table]:
+    def _rows(self, request: TableRequest, definition: LiveTable, chunk: Chunk) -> Iterator[pa.Table]:
         key = key_of(definition, request)
         columns = definition.plan.schema.columns
         where = f"({request.where})" if request.where else ""

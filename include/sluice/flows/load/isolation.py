@@ -15,7 +15,7 @@ from sluice.flows.runtime import Runtime
 
 _log = structlog.get_logger()
 
-OF_A_TARGET = (TargetUnavailable, LoadError, MappingError, ConfigError)
+TARGET_ERRORS = (TargetUnavailable, LoadError, MappingError, ConfigError)
 """Errors of one target, if they are met while it is written to. All others (a damaged segment, no Spark, no ZooKeeper) would stop any target."""
 
 SLICE = 20
@@ -48,7 +48,7 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
 
 
 class _OfTheTarget(Exception):
-    """``error`` was met while the target was written to, and is one of :data:`OF_A_TARGET`."""
+    """``error`` was met while the target was written to, and is one of :data:`TARGET_ERRORS`."""
 
     def __init__(self, error: SluiceError) -> None:
         super().__init__(str(error))
@@ -64,7 +64,7 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             return write(runtime, target, batch)
         except Unprepared:
             continue
-        except OF_A_TARGET as error:
+        except TARGET_ERRORS as error:
             raise _OfTheTarget(error) from error
 
 
@@ -120,5 +120,5 @@ def _deliver_up_to(runtime: Runtime, target: str, done: int, until: int) -> None
         _load(runtime, target, until)
         try:
             ack(runtime, target, until)
-        except OF_A_TARGET as error:
+        except TARGET_ERRORS as error:
             raise _OfTheTarget(error) from error

@@ -13,7 +13,7 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
-from sluice.flows.cancellation import Watch
+from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import ReplacePart, plan_replaces
 from sluice.flows.load.schema_changes import BatchDdl, plan_ddl
@@ -103,7 +103,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     """
     started = time.monotonic()
     with runtime.state() as state:
-        watch = Watch(state, f"loading batch {batch} into {target}")
+        watch = CancellationGuard(state, f"loading batch {batch} into {target}")
         process = state.process(target)
         if process is None:  # it joined after this batch; the next drain says where it begins
             return LoadOutcome(target, batch, already=True)
@@ -129,7 +129,13 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 
 def _deliver(
-    runtime: Runtime, state: PipelineState, lease: Lease, watch: Watch, loader: Target, target: str, number: int
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    watch: CancellationGuard,
+    loader: Target,
+    target: str,
+    number: int,
 ) -> list[LoadResult]:
     record = state.require(number)
     if not record.is_for(target):  # a dump for other targets, or a batch that a person dropped
@@ -163,7 +169,9 @@ def _deliver(
     return results
 
 
-def _follow(watch: Watch, loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress) -> None:
+def _follow(
+    watch: CancellationGuard, loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress
+) -> None:
     """The barrier: definitions change when no row is on its way, and rows of the next batch come behind it."""
     for step in steps:
         if step.number >= progress.steps:
@@ -173,7 +181,7 @@ def _follow(watch: Watch, loader: Target, fence: Fence, steps: Sequence[DdlStep]
 def _load_rows(
     runtime: Runtime,
     state: PipelineState,
-    watch: Watch,
+    watch: CancellationGuard,
     lease: Lease,
     loader: Target,
     target: str,

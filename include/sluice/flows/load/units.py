@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
-from sluice.config.resolved import Endpoints
+from sluice.config.resolved import ResolvedConnections
 from sluice.flows.dump.reconcile import ReplacePart
 from sluice.flows.load import changeset_rows
 from sluice.flows.load.unique_keys import Check
@@ -88,7 +88,7 @@ class LoadUnit:
     store_uri: str
     pipeline: str
     target: TargetConfig
-    endpoints: Endpoints
+    endpoints: ResolvedConnections
     fence: Fence
     parts: tuple[LoadPart, ...]
     one_transaction: bool = False
@@ -163,7 +163,7 @@ def plan_load(
         known = {table: _while_copied(info, filled) for table, info in known.items()}
     number = changeset.manifest.batch
     fence = Fence(epoch, number - 1, number)
-    endpoints = Endpoints.of(resolver, [config.connection])
+    endpoints = ResolvedConnections.of(resolver, [config.connection])
     unit = partial(LoadUnit, store.uri, pipeline, config, endpoints, fence, segments=segments)
     apart = config.on_error == "stop"
     if config.consistency == "batch":

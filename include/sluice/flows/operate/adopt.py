@@ -14,7 +14,7 @@ from typing import Any
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.operate.control import Plan, target_of
+from sluice.flows.operate.control import ActionPlan, target_of
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.positions import BatchNumber, Position
 from sluice.sources.mysql.server.connection import open_connection, server_info
@@ -32,7 +32,7 @@ class _Wanted:
     steps: tuple[str, ...]
 
 
-def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: str, dry_run: bool) -> Plan:
+def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: str, dry_run: bool) -> ActionPlan:
     """Make ZooKeeper and ``target`` agree: as the target says (``from_target``), or as ZooKeeper says.
 
     Raises:
@@ -43,7 +43,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
         checkpoint, cursor = sides.loader.checkpoint(), state.cursor()
         if sides.disagreement(checkpoint) is None:
-            return Plan(
+            return ActionPlan(
                 "adopt", (f"target {target} and ZooKeeper agree: there is nothing to do ({sides.places(checkpoint)})",)
             )
         before = sides.places(checkpoint)
@@ -59,7 +59,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
             )
         else:
             steps = wanted.steps
-        plan = Plan("adopt", (f"now: {before}", *steps))
+        plan = ActionPlan("adopt", (f"now: {before}", *steps))
         if dry_run:
             return plan
         state.set_permit(open_=None, by=by, reason="adopt")  # who is at work begins again

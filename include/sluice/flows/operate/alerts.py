@@ -50,7 +50,7 @@ class Alert:
         }
 
 
-def look_at_lag(runtime: Runtime, now: Status) -> list[Alert]:
+def check_lag(runtime: Runtime, now: Status) -> list[Alert]:
     """Compare every target's lag with ``alert_lag``. Of many callers one gets each alert; it has been told when this returns."""
     limit = runtime.pipeline.alert_lag
     if limit is None:

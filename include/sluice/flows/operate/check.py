@@ -12,7 +12,7 @@ from sluice.errors import LostPosition, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime, server_id_of
-from sluice.flows.transform.stage_rules import Ruling
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
 from sluice.model.positions import Position
@@ -190,7 +190,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
     if runtime.rules_path is None:
         return []
     rules = RuleSet.load(runtime.rules_path)
-    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
     lines = []
     for table in tables:
         rows = images.unfold(merged_schema(table.schema.arrow_schema).empty_table())
@@ -330,7 +330,7 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
         return [CheckFinding("ok", "rules", "rules", "none", "rows go as they are")]
     rules = RuleSet.load(runtime.rules_path)
     rules.validate()
-    ruling = Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
     found = [CheckFinding("ok", "rules", "rules", str(runtime.rules_path.name), f"{len(rules)} rules load")]
     for rule in rules:
         for name, config in rule.config.lookups.items():

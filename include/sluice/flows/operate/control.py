@@ -32,7 +32,7 @@ def who() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ActionPlan:
     """What would be done, in sentences."""
 
     what: str
@@ -42,23 +42,23 @@ class Plan:
         return {"what": self.what, "steps": list(self.steps)}
 
 
-def pause(runtime: Runtime, *, by: str, reason: str = "") -> Plan:
+def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
     """No task starts or goes on; work under way stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
         state.set_permit(open_=False, by=by, reason=reason)
         state.audit(by=by, what="pause", details={"reason": reason})
-    return Plan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
+    return ActionPlan("pause", (f"{runtime.name} is paused; tasks under way stop within seconds",))
 
 
-def resume(runtime: Runtime, *, by: str) -> Plan:
+def resume(runtime: Runtime, *, by: str) -> ActionPlan:
     """The opposite of :func:`pause`."""
     with runtime.state() as state:
         state.set_permit(open_=True, by=by, reason="")
         state.audit(by=by, what="resume", details={})
-    return Plan("resume", (f"{runtime.name} goes on",))
+    return ActionPlan("resume", (f"{runtime.name} goes on",))
 
 
-def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | None = None) -> Plan:
+def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | None = None) -> ActionPlan:
     """Everything under way stops and begins again from the same batches. ``grace_s`` (default: ``coordination.grace``): so long no
     other installation takes over, so that workers or the scheduler may be restarted meanwhile."""
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
@@ -71,7 +71,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
         state.turns.announce_restart(grace)
         state.set_permit(open_=None, by=by, reason=reason)
         state.audit(by=by, what="restart", details={"reason": reason, "grace_s": grace})
-    return Plan(
+    return ActionPlan(
         "restart",
         (
             f"tasks of {runtime.name} under way stop within seconds and begin again from the same batches",
@@ -80,7 +80,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
     )
 
 
-def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
+def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
     """Forget what was made of the undelivered batches: the next attempt merges the same batches anew, from the same segments.
 
     A batch whose segments are damaged or gone keeps what was made of it: it could not be made again.
@@ -102,7 +102,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> Plan:
             for number in waiting:
                 state.unmerge(number)
             state.audit(by=by, what="rollback", details={"batches": waiting})
-    return Plan("rollback", tuple(steps))
+    return ActionPlan("rollback", tuple(steps))
 
 
 def _lost_segment(store: SegmentStore, record: Batch) -> str:
@@ -120,7 +120,9 @@ def _lost_segment(store: SegmentStore, record: Batch) -> str:
     return ""
 
 
-def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool, lost: bool = False) -> Plan:
+def skip(
+    runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool, lost: bool = False
+) -> ActionPlan:
     """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store for ever.
 
     ``lost``: its files are damaged or gone. They are not read, nothing is kept, and what is lost is said as far as it is known.
@@ -142,7 +144,7 @@ def skip(runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry
         store = runtime.store
         folder = f"dead-letters/{target}/batch={batch:010d}"
         manifest = None if lost else _whole_manifest(runtime, record, target)
-        plan = Plan(
+        plan = ActionPlan(
             "skip",
             (
                 f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
@@ -246,7 +248,7 @@ def _not_run(manifest: SegmentManifest) -> list[str]:
     return [f"what it changed in definitions is not done there, and no replay does it: {shown}{more}"]
 
 
-def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> Plan:
+def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> ActionPlan:
     """Load acknowledged batches again from their segments: after a target was restored from a backup or replaced.
 
     ``from_batch`` None: from the batch behind the one the target says it holds.
@@ -269,8 +271,10 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         store = runtime.store
         batches = [_known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
         if not batches:
-            return Plan("redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",))
-        plan = Plan(
+            return ActionPlan(
+                "redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",)
+            )
+        plan = ActionPlan(
             "redeliver",
             (f"batches {first} to {process.batch} are loaded into {target} again, in order, from the segments",),
         )
@@ -315,7 +319,7 @@ def _known_again(runtime: Runtime, store: SegmentStore, target: str, number: int
     )
 
 
-def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> Plan:
+def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:
     """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 moment.
 
     ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of them begins, so that
@@ -357,7 +361,7 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
         steps = [f"captured position: {now} -> {position}", direction or "the next drain begins there"]
         if waiting:
             steps += _dropped(state, waiting, position)
-        plan = Plan("seek", tuple(steps))
+        plan = ActionPlan("seek", tuple(steps))
         if dry_run:
             return plan
         if waiting:

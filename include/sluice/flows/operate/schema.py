@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.flows.capture.schema_history import rereader, schema_at
-from sluice.flows.operate.control import Plan
+from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.apply import create_table
@@ -50,7 +50,7 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
     return head | {"tables": tables, "unknown": unknown}
 
 
-def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool) -> Plan:
+def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool) -> ActionPlan:
     """Tell the history what a table was at the captured position, by a CREATE TABLE.
 
     Raises:
@@ -63,7 +63,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
         schemas = SchemaStore(runtime.store)
         known = schemas.load(cursor.schema)
         definition = _parsed(known, table_id(table), sql)
-        plan = Plan(
+        plan = ActionPlan(
             "schema set",
             (
                 f"{table} as of {cursor.position}: {len(definition.columns)} columns, key ({', '.join(definition.row_key)})",
@@ -79,7 +79,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
     return plan
 
 
-def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: bool) -> Plan:
+def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: bool) -> ActionPlan:
     """Read definitions from the server, where they provably are those of the captured position; all tables, or the named ones.
 
     Raises:
@@ -108,7 +108,7 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
             path = schemas.save(known, cursor.position, lease.epoch, parent=parent)
             state.advance(lease, cursor, cursor.position, schema=path)
             state.audit(by=by, what="schema reload", details={"tables": list(tables), "position": str(cursor.position)})
-    return Plan("schema reload", steps)
+    return ActionPlan("schema reload", steps)
 
 
 def table_id(dotted: str) -> TableId:

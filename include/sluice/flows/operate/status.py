@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from sluice.config.connections import Endpoint
-from sluice.coordination.state import PipelineState, Process
+from sluice.coordination.state import Acknowledgement, PipelineState
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
@@ -254,7 +254,7 @@ def _reachable(endpoint: Endpoint) -> bool:
     return True
 
 
-def _end_of(batches: list[Batch], number: int, process: Process | None) -> Position | None:
+def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) -> Position | None:
     """End of batch ``number``; of the last acknowledged one where that batch is no longer known."""
     for batch in reversed(batches):
         if batch.number == number:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from sluice.config.pipeline import TableMapping
 from sluice.errors import RuleError
 from sluice.flows.transform.dead_letter_files import Written
-from sluice.flows.transform.stage_rules import Ruling, rule_totals, tagged_as_made
+from sluice.flows.transform.stage_rules import StageRules, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.column_presence import is_partial, remapped, unknown_before
@@ -39,7 +39,7 @@ from sluice.spark.packing import memory_of
 
 
 @dataclass(frozen=True, slots=True)
-class MergedPart:
+class ChangesetPart:
     """What came of a part; ``file`` is None if nothing did."""
 
     source: TableId
@@ -52,7 +52,7 @@ class MergedPart:
 class MergeResult:
     """What came of a unit."""
 
-    parts: tuple[MergedPart, ...]
+    parts: tuple[ChangesetPart, ...]
     rules: tuple[RuleCount, ...]
     seconds: float
     dead_letters: tuple[Written, ...] = ()
@@ -78,7 +78,7 @@ class Stage:
     store: SegmentStore
     batch: int
     attempt: str
-    ruling: Ruling
+    ruling: StageRules
     routes: Routes | None
 
 
@@ -96,7 +96,7 @@ _P = TypeVar("_P", bound=Part)
 
 
 @dataclass(frozen=True, slots=True)
-class RuledUnit(Generic[_P]):
+class TransformUnit(Generic[_P]):
     """Parts that one worker takes through rules and mapping, one after the other; ``mapping`` None: another stage of rules follows."""
 
     store_uri: str
@@ -105,7 +105,7 @@ class RuledUnit(Generic[_P]):
     attempt: str
     number: int
     parts: tuple[_P, ...]
-    ruling: Ruling
+    ruling: StageRules
     mapping: tuple[TableMapping, ...] | None = ()
 
     @property
@@ -148,7 +148,7 @@ class StageRows:
     revived: bool = False
 
 
-def finish_part(stage: Stage, part: StageRows) -> MergeResult:
+def write_part(stage: Stage, part: StageRows) -> MergeResult:
     """Rows of a part through rules and mapping into files. Raises RuleError, MappingError, StorageUnavailable."""
     store, ruling, source = stage.store, stage.ruling, part.source
     if is_partial(part.rows) and ruling.concerning(source):
@@ -175,7 +175,7 @@ def finish_part(stage: Stage, part: StageRows) -> MergeResult:
                     own = f"{stem}-v{version}" if version else stem
                     path = changeset_file_path(store, stage.batch, stage.attempt, route.target, own)
                     file = write_changeset_file(store, path, same, part.buckets, revived=marked)
-                done.append(MergedPart(table, route, columns_of(same.schema), file))
+                done.append(ChangesetPart(table, route, columns_of(same.schema), file))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
@@ -246,7 +246,7 @@ def write_changeset_manifest(
 
     ``earlier``, ``letters_before``: totals of the rules, and files and rows of dead letters, of earlier stages.
     """
-    tables: dict[tuple[TableId, TableId], list[MergedPart]] = {}
+    tables: dict[tuple[TableId, TableId], list[ChangesetPart]] = {}
     for result in results:
         for part in result.parts:
             tables.setdefault((part.source, part.route.target), []).append(part)

@@ -10,7 +10,7 @@ import structlog
 
 from sluice.config.engine import OnError
 from sluice.errors import SegmentError
-from sluice.flows.cancellation import Watch
+from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import forget_attempts
@@ -72,7 +72,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     started = time.monotonic()
     with runtime.state() as state:
         record = state.require(batch)
-        watch = Watch(state, f"merging batch {batch}")
+        watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store
         if record.dropped:
             return MergeOutcome(batch, "", already=True)
@@ -146,7 +146,7 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 
 
 def _small_enough(
-    runtime: Runtime, watch: Watch, runner: UnitRunner, manifest: SegmentManifest, attempt: str
+    runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str
 ) -> tuple[list[MergePart], list[SegmentFile]]:
     """What the batch is cut into, and the files that were made of pieces that no process could take."""
     store, pipeline = runtime.store, runtime.pipeline

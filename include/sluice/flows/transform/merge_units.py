@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.transform.changeset_writer import MergeResult, RuledUnit, StageRows, finish_part
-from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_part
-from sluice.flows.transform.stage_rules import Ruling
+from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, write_part
+from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_changes
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
 from sluice.model.tables import KEY_BUCKETS
@@ -24,7 +24,7 @@ from sluice.segments.store import SegmentStore
 from sluice.spark.packing import pack, unit_size
 
 
-class MergeUnit(RuledUnit[MergePart]):
+class MergeUnit(TransformUnit[MergePart]):
     """Parts of tables to be merged."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ def plan_merge(
     if rules is None:
         rules = RuleSet.load(rules_path) if rules_path else RuleSet()
     rules.validate()
-    ruling = Ruling.of(rules, pipeline, rules_path, resolver)
+    ruling = StageRules.of(rules, pipeline, rules_path, resolver)
     if pieces is None:
         pieces = plan_pieces(store, manifest, pipeline, parallelism=parallelism)
     size = _size(pieces, pipeline, parallelism)
@@ -99,7 +99,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     for number, part in enumerate(unit.parts):
         buckets = (part.buckets[0], part.buckets[1] - 1)
         rows, added = _merged(stage.store, part)
-        result += finish_part(
+        result += write_part(
             stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments or part.files, added)
         )
     return replace(result, seconds=time.perf_counter() - started)
@@ -107,5 +107,5 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
 
 def _merged(store: SegmentStore, part: MergePart) -> tuple[pa.Table, Added]:
     """The rows of a part; what they were made of is free again."""
-    read = read_part(store, part)
+    read = read_changes(store, part)
     return compact(read.changes, read.key), read.added

@@ -105,7 +105,7 @@ def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
         yield replace(part, files=files, buckets=(low, high))
 
 
-def read_part(store: SegmentStore, part: MergePart) -> PartRead:
+def read_changes(store: SegmentStore, part: MergePart) -> PartRead:
     """Raises SegmentError."""
     tables: list[pa.Table] = []
     thin = Thinning()
@@ -142,7 +142,7 @@ def merged_tables(
     for source, files in sorted(by_table(manifest).items()):
         key = routes.route(source).key if routes is not None else ()
         for part in cut(MergePart(source, measured(store, files), (0, KEY_BUCKETS), key), packing.MAX_UNIT_ROWS):
-            read = read_part(store, part)
+            read = read_changes(store, part)
             yield source, compact(read.changes, read.key)
 
 

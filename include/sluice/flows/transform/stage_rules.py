@@ -12,7 +12,7 @@ import pyarrow as pa
 from sluice.config.connections import ConnectionResolver
 from sluice.config.masking import Masking
 from sluice.config.pipeline import PipelineConfig
-from sluice.config.resolved import Endpoints
+from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError
 from sluice.flows.transform.dead_letter_files import Written, write_rejected
 from sluice.flows.transform.lookups import LookupReader
@@ -26,7 +26,7 @@ from sluice.segments.store import SegmentStore
 
 
 @dataclass(frozen=True)
-class Ruling:
+class StageRules:
     """The rules of one stage of a batch, and what they need. Picklable.
 
     Attributes:
@@ -37,19 +37,19 @@ class Ruling:
 
     rules: RuleSet = field(default_factory=RuleSet)
     masking: Masking = field(default_factory=Masking)
-    endpoints: Endpoints = field(default_factory=lambda: Endpoints({}))
+    endpoints: ResolvedConnections = field(default_factory=lambda: ResolvedConnections({}))
     folder: str = ""
     stage: int = 0
 
     @classmethod
     def of(
         cls, rules: RuleSet, pipeline: PipelineConfig, rules_path: Path | None, resolver: ConnectionResolver | None
-    ) -> Ruling:
+    ) -> StageRules:
         """Resolves the connections of lookups now. Raises ConfigError."""
         wanted = {lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection}
         if wanted and resolver is None:
             raise ConfigError(f"lookups need the connection {min(wanted)!r}, and there is nobody to ask for it")
-        endpoints = Endpoints.of(resolver, wanted) if resolver is not None else Endpoints({})
+        endpoints = ResolvedConnections.of(resolver, wanted) if resolver is not None else ResolvedConnections({})
         return cls(rules, Masking(pipeline.masked), endpoints, str(rules_path.parent.resolve()) if rules_path else "")
 
     def concerning(self, table: TableId) -> bool:

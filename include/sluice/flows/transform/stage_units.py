@@ -10,10 +10,10 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import TableMapping
-from sluice.flows.transform.changeset_writer import MergeResult, RuledUnit, StageRows, finish_part
+from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, write_part
 from sluice.flows.transform.spark_rules import Framed, fold_files
 from sluice.flows.transform.stage_manifest import StageTable
-from sluice.flows.transform.stage_rules import Ruling
+from sluice.flows.transform.stage_rules import StageRules
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount
 from sluice.rules.script import Rule
@@ -54,7 +54,7 @@ class StagePart:
         return sum(every) // self.share[1] + (max(every) if self.share[1] > 1 else 0)
 
 
-class StageUnit(RuledUnit[StagePart]):
+class StageUnit(TransformUnit[StagePart]):
     """Files of an earlier stage."""
 
     __slots__ = ()
@@ -65,7 +65,7 @@ def plan_stage(
     batch: int,
     tables: Sequence[StageTable],
     attempt: str,
-    ruling: Ruling,
+    ruling: StageRules,
     mapping: tuple[TableMapping, ...] | None,
     segments: Sequence[SegmentFile],
     parallelism: int,
@@ -111,7 +111,7 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
         else:
             rows, revived = read_changeset_file(stage.store, part.files[0]), part.files[0].revived
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
-        result += finish_part(
+        result += write_part(
             stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived)
         )
     return replace(result, seconds=time.perf_counter() - started)

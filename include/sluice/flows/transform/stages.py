@@ -11,14 +11,14 @@ import structlog
 from sluice.config.engine import RuleKind
 from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError
-from sluice.flows.cancellation import Watch
+from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import forget_attempts
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.spark_rules import run_frames
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, rules_of_stage, tables_of, write_stage
-from sluice.flows.transform.stage_rules import Ruling, rule_totals
+from sluice.flows.transform.stage_rules import StageRules, rule_totals
 from sluice.flows.transform.stage_units import log_totals, plan_stage, run_stage_unit
 from sluice.rules import RuleCount, RuleSet
 from sluice.segments.changeset import RuleTotal, changeset_folder, read_changeset
@@ -88,7 +88,7 @@ def transform(runtime: Runtime, batch: int) -> str:
 def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -> dict[str, RuleTotal]:
     """One stage; its totals by rule."""
     record = state.require(batch)
-    watch = Watch(state, f"applying rules to batch {batch}")
+    watch = CancellationGuard(state, f"applying rules to batch {batch}")
     if record.changeset or len(record.stages) != stage:
         return {}
     store = runtime.store
@@ -101,7 +101,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
     description = f"{runtime.name}: rule {before.plan[stage][0]} on batch {batch}"
     try:
         rules = rules_of_stage(before, stage, runtime.rules_path, anew=record.reread)
-        ruling = replace(Ruling.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver), stage=stage)
+        ruling = replace(StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver), stage=stage)
         first: list[RuleCount] = []
         tables, framed = before.tables, None
         if rules.rules[0].kind is RuleKind.SPARK:

@@ -16,7 +16,7 @@ from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:
-    from sluice.flows.operate.control import Plan
+    from sluice.flows.operate.control import ActionPlan
     from sluice.flows.runtime import Runtime
 
 DAG_ID = "sluice_control"
@@ -35,11 +35,11 @@ The same from a shell: `sluice pause PIPELINE`. From a program: `POST /api/v2/da
 
 def act(
     runtime: Runtime, action: str, *, by: str, reason: str = "", grace_s: float | None = None, dry_run: bool = False
-) -> Plan:
+) -> ActionPlan:
     """Do what a person chose. Raises ConfigError for an action that does not exist."""
     from sluice.flows.operate import control
 
-    actions: dict[str, Callable[[], Plan]] = {
+    actions: dict[str, Callable[[], ActionPlan]] = {
         "pause": lambda: control.pause(runtime, by=by, reason=reason),
         "resume": lambda: control.resume(runtime, by=by),
         "restart": lambda: control.restart(runtime, by=by, reason=reason, grace_s=grace_s),
@@ -48,7 +48,7 @@ def act(
     if action not in actions:
         raise ConfigError(f"{action!r} is not an action", hint=f"choose one of {', '.join(actions)}")
     if dry_run and action != "rollback":
-        return control.Plan(action, (f"{runtime.name}: {action}; nothing was done",))
+        return control.ActionPlan(action, (f"{runtime.name}: {action}; nothing was done",))
     return actions[action]()
 
 

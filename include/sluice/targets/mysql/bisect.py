@@ -31,7 +31,7 @@ DATA_ERRORS = frozenset({
 privilege, disk full) are nobody's row."""
 
 
-def write_around(
+def write_with_bisection(
     item: TableChanges, write: Callable[[TableChanges], LoadCount], cursor: Any
 ) -> tuple[LoadCount, list[Refusal]]:
     """Write all rows of ``item`` that the target takes; the others are returned. Inside the caller's transaction.

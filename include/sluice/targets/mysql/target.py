@@ -402,11 +402,11 @@ class MySQLTarget:
         """
         write = partial(self._write_table, session, fence)
         if item.read is None or not item.table.key or item.table.unique_keys or partial_updates.may_lack(item.rows):
-            return bisect.write_around(item.whole(), write, session.cursor)
+            return bisect.write_with_bisection(item.whole(), write, session.cursor)
         total, refused = LoadCount(), list[Refusal]()
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
         for piece in (piece for half in halves for piece in half.each()):
-            count, more = bisect.write_around(piece, write, session.cursor)
+            count, more = bisect.write_with_bisection(piece, write, session.cursor)
             total += count
             refused += more
         return total, refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
+from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 
 U = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -27,6 +27,6 @@ def test_adding_one_by_one_is_the_set(numbers):
 
 
 def test_mariadb_keeps_the_last_of_each_domain():
-    position = MariaGtidPosition("0-1-42,3-1-7")
+    position = MariaDbGtidState("0-1-42,3-1-7")
     position.see(0, 2, 43)
     assert str(position) == "0-2-43,3-1-7"

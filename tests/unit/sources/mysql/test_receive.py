@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sluice.errors import SourceUnavailable
-from sluice.sources.mysql.protocol.socket_reader import Wire
+from sluice.sources.mysql.protocol.socket_reader import SocketReader
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def joined():
         listener.listen(1)
         mine = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
-    stream = Wire(mine, what="connection c", silence_s=20.0)
+    stream = SocketReader(mine, what="connection c", silence_s=20.0)
     yield stream, theirs
     mine.close()
     theirs.close()
 
 
-def received(stream: Wire, size: int, timeout_s: float = 10.0) -> bytes:
+def received(stream: SocketReader, size: int, timeout_s: float = 10.0) -> bytes:
     buffer = np.zeros(1 << 22, np.uint8)
     found = b""
     while len(found) < size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.sources.mysql.events.statement_effects import Effect, look_at
+from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ from sluice.sources.mysql.events.statement_effects import Effect, look_at
     ],
 )
 def test_effects(sql, kind, tables):
-    touches = look_at(sql, "d")
+    touches = effects_of(sql, "d")
     assert [t.kind.value for t in touches] == [kind]
     assert [str(t) for touch in touches for t in touch.tables] == tables
 
 
 def test_statements_that_change_rows_name_their_tables():
-    (touch,) = look_at("INSERT INTO t SELECT * FROM x.y", "d")
+    (touch,) = effects_of("INSERT INTO t SELECT * FROM x.y", "d")
     assert touch.kind is Effect.ROWS
     assert {"d.t", "x.y"} <= {str(t) for t in touch.tables}
 
 
 def test_a_statement_that_is_not_understood_may_concern_every_table_it_names():
-    (touch,) = look_at("FROBNICATE TABLE `t` NOW", "d")
+    (touch,) = effects_of("FROBNICATE TABLE `t` NOW", "d")
     assert touch.kind is Effect.DEFINITION
     assert "d.t" in {str(t) for t in touch.tables}

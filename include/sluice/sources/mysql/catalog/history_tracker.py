@@ -16,7 +16,7 @@ from sluice.mysql.ddl.catalog import SchemaState, Session, storable
 from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.complete_table_map import complete
-from sluice.sources.mysql.decoder.scanner import Statement
+from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.control import Query
 from sluice.sources.mysql.events.query_status import EXPLICIT_TIMESTAMPS, SessionStatus, parse_status
@@ -82,7 +82,7 @@ class SchemaTracker:
         """True if a statement was folded since the start."""
         return self._state is not None and bool(self._state.touched)
 
-    def statement(self, statement: Statement) -> list[TableChange]:
+    def statement(self, statement: LoggedStatement) -> list[TableChange]:
         """Fold a statement. What is not understood makes the captured tables that it names unknown; nothing is raised here."""
         query, where = statement.query, str(statement.position)
         status = parse_status(query.status)

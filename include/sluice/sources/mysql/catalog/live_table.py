@@ -18,7 +18,7 @@ from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.labels import labels_of
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.charsets import UTF8, tables_of
-from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, TablePlan, plan_table
+from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, RowLayout, plan_table
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.server.connection import rows_of
 
@@ -63,21 +63,19 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class LiveTable:
     """A table as the server has it now: its plan, and its indexes by name.
 
     ``key``: name of the index that tells its rows apart, for the server and so for its log: the primary key, else the first unique one of whole
     columns that are never null; ``""``: there is none.
     """
 
-    plan: TablePlan
+    plan: RowLayout
     indexes: dict[str, Index]
     key: str = ""
 
 
-def read_definition(
-    connection: Any, table: TableId, collations: Callable[[], dict[int, tuple[str, str]]]
-) -> Definition:
+def read_definition(connection: Any, table: TableId, collations: Callable[[], dict[int, tuple[str, str]]]) -> LiveTable:
     """Ask the server. ``collations``: id -> (collation, charset), see :func:`sluice.sources.mysql.server.connection.collations`.
 
     Raises:
@@ -105,7 +103,7 @@ def read_definition(
             raise UnsupportedType(f"collation {number} is not one the server lists")
         return known[number]
 
-    return Definition(plan_table(table_map, lookup, generated), indexes, key)
+    return LiveTable(plan_table(table_map, lookup, generated), indexes, key)
 
 
 def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:

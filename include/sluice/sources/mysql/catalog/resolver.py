@@ -15,9 +15,9 @@ from sluice.model.positions import Position
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
-from sluice.sources.mysql.decoder.row_layout import TablePlan, close_open, is_left_open, plan_table
+from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap
-from sluice.sources.mysql.server.connection import collations, rows_of, translated
+from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
 
 _log = structlog.get_logger()
 
@@ -31,7 +31,7 @@ _TYPES = "SELECT COLUMN_NAME, DATA_TYPE, DATETIME_PRECISION FROM information_sch
 _FRACTIONAL = {"datetime", "timestamp", "time"}
 
 
-class Catalog:
+class TableResolver:
     """Plans by table map.
 
     Args:
@@ -61,7 +61,7 @@ class Catalog:
         """Hang up."""
         self._stack.close()
 
-    def plan(self, table_map: TableMap, position: Position, where: str) -> TablePlan:
+    def plan(self, table_map: TableMap, position: Position, where: str) -> RowLayout:
         """The plan of a captured table. ``position``: the end of the transaction before its rows.
 
         Raises:
@@ -123,13 +123,13 @@ class Catalog:
         return self._connection
 
     def _rows(self, sql: str, names: tuple[str, str]) -> list[tuple[Any, ...]]:
-        with translated(self._endpoint, f"asking the source about {'.'.join(names)}"):
+        with source_errors(self._endpoint, f"asking the source about {'.'.join(names)}"):
             return rows_of(self._sql(), sql, names)
 
     def collations(self) -> Mapping[int, tuple[str, str]]:
         """Collation id -> (collation, charset). Raises SourceUnavailable."""
         if self._collations is None:
-            with translated(self._endpoint, "asking the source for its collations"):
+            with source_errors(self._endpoint, "asking the source for its collations"):
                 self._collations = collations(self._sql())
         return self._collations
 

@@ -53,7 +53,7 @@ BINARY_COLLATION = 63
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnPlan:
+class ColumnLayout:
     """How one column's values are decoded.
 
     ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map.
@@ -67,14 +67,14 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TablePlan:
+class RowLayout:
     """A table's definition and plan; ``key``: indexes of the primary key's columns.
 
     ``definition``: what the schema history says of the table, for defaults; None if nothing.
     """
 
     schema: TableSchema
-    columns: tuple[ColumnPlan, ...]
+    columns: tuple[ColumnLayout, ...]
     widths: np.ndarray[tuple[int], np.dtype[np.int32]]
     key: np.ndarray[tuple[int], np.dtype[np.int64]]
     definition: TableDefinition | None = None
@@ -231,7 +231,7 @@ def close_open(mapped: t.MappedColumn, family: str, digits: int) -> None:
 
 def plan_table(
     table_map: t.TableMap, collations: CollationLookup, generated: frozenset[str] = frozenset(), where: str = ""
-) -> TablePlan:
+) -> RowLayout:
     """The plan of a table whose map carries names (``binlog_row_metadata=FULL``).
 
     ``generated``: names of generated columns. Raises UnsupportedType that names table.column and ``where`` (file:offset).
@@ -246,11 +246,11 @@ def plan_table(
         column = column_of(mapped, collations, place)
         if column.name in generated:
             column = _generated(column)
-        plans.append(ColumnPlan(column, mapped.type, mapped.meta, width, column.arrow_type))
+        plans.append(ColumnLayout(column, mapped.type, mapped.meta, width, column.arrow_type))
     columns = tuple(plan.column for plan in plans)
     key = table_map.primary_key or ()
     schema = TableSchema(table_map.table, columns, tuple(columns[i].name for i in key))
-    return TablePlan(schema, tuple(plans), np.array([p.width for p in plans], np.int32), np.array(key, np.int64))
+    return RowLayout(schema, tuple(plans), np.array([p.width for p in plans], np.int32), np.array(key, np.int64))
 
 
 def _generated(column: Column) -> Column:

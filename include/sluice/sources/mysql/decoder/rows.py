@@ -17,7 +17,7 @@ from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_dif
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.column_defaults import default_scalar
 from sluice.sources.mysql.decoder.mariadb_types import inet4_text, inet6_text, uuid_text
-from sluice.sources.mysql.decoder.row_layout import ColumnPlan, TablePlan
+from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout
 from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.events import table_map as t
 
@@ -44,7 +44,7 @@ _AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {K.UUID: uuid_text, K.INE
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaRows:
+class RowEvents:
     """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
 
     Attributes:
@@ -60,10 +60,10 @@ class ArenaRows:
     gtids: pa.Array
     commit_us: np.ndarray[Any, Any]
     files: list[str]
-    plans: list[TablePlan | None]
+    plans: list[RowLayout | None]
 
 
-def decode_arena(rows: ArenaRows, bucketer: Bucketer) -> Iterator[tuple[TableSchema, pa.Table]]:
+def decode_arena(rows: RowEvents, bucketer: Bucketer) -> Iterator[tuple[TableSchema, pa.Table]]:
     """A table (of ``schema.arrow_schema``, sorted by ``_bucket``, ``_seq``) for every definition met. Raises DecodeError."""
     slots = rows.rev[sc.R_SLOT]
     order = np.argsort(slots, kind="stable")
@@ -76,7 +76,7 @@ def decode_arena(rows: ArenaRows, bucketer: Bucketer) -> Iterator[tuple[TableSch
 
 
 class _TableDecoder:
-    def __init__(self, rows: ArenaRows, plan: TablePlan, events: np.ndarray[Any, Any], bucketer: Bucketer) -> None:
+    def __init__(self, rows: RowEvents, plan: RowLayout, events: np.ndarray[Any, Any], bucketer: Bucketer) -> None:
         self.rows = rows
         self.plan = plan
         self.arena = rows.arena
@@ -184,7 +184,7 @@ class _TableDecoder:
         return np.where(absent, self.before, self.main)
 
     # -- values -------------------------------------------------------------------------------------------------------
-    def _column(self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
+    def _column(self, plan: ColumnLayout, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
         rows = len(select)
         valid = np.empty(rows, np.uint8)
         kind, column = plan.type, plan.column
@@ -225,7 +225,11 @@ class _TableDecoder:
         raise UnsupportedType(f"column type {kind} is not understood", where=f"{self.plan.schema.table}.{column.name}")
 
     def _variable(
-        self, plan: ColumnPlan, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+        self,
+        plan: ColumnLayout,
+        offsets: np.ndarray[Any, Any],
+        select: np.ndarray[Any, Any],
+        valid: np.ndarray[Any, Any],
     ) -> pa.Array:
         rows = len(select)
         column = plan.column
@@ -260,7 +264,7 @@ class _TableDecoder:
 
     def _json(
         self,
-        plan: ColumnPlan,
+        plan: ColumnLayout,
         offsets: np.ndarray[Any, Any],
         select: np.ndarray[Any, Any],
         data: np.ndarray[Any, Any],
@@ -289,7 +293,7 @@ class _TableDecoder:
             raise self._error(f"column {plan.column.name}: {error.message}", hint=hint) from error
 
     def _differences(
-        self, plan: ColumnPlan, select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
+        self, plan: ColumnLayout, select: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
         """Indexes into ``select`` of the values that are differences to the before image."""
         if self.partial is None:

@@ -14,15 +14,15 @@ from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceErr
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.machine import CRC_TABLES
-from sluice.sources.mysql.decoder.row_layout import TablePlan
-from sluice.sources.mysql.decoder.rows import ArenaRows
+from sluice.sources.mysql.decoder.row_layout import RowLayout
+from sluice.sources.mysql.decoder.rows import RowEvents
 from sluice.sources.mysql.decoder.table_slots import TableSlots, grown
-from sluice.sources.mysql.decoder.transactions import Ledger
-from sluice.sources.mysql.decoder.xa_buffer import HeldRows, Reread
+from sluice.sources.mysql.decoder.transactions import TransactionTable
+from sluice.sources.mysql.decoder.xa_buffer import Reread, XaBuffer
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next, join
-from sluice.sources.mysql.events.read_totals import Totals
+from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
@@ -40,7 +40,7 @@ READ_AGAIN_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class LoggedStatement:
     """A statement event that is not BEGIN or COMMIT, with where it stands."""
 
     query: ev.Query
@@ -70,9 +70,9 @@ class Scanner:
         self,
         start: Position,
         *,
-        tables: Callable[[TableMap, str], TablePlan | None],
-        statement: Callable[[Statement], bool],
-        seal: Callable[[ArenaRows], None],
+        tables: Callable[[TableMap, str], RowLayout | None],
+        statement: Callable[[LoggedStatement], bool],
+        seal: Callable[[RowEvents], None],
         row_events: int = 7,
         reread: Reread | None = None,
         checksum: bool = True,
@@ -98,8 +98,8 @@ class Scanner:
         self._rev = np.empty((sc.REV_FIELDS, 1 << 14), np.int64)
         self._images = np.empty(1 << 16, np.int64)
         self.slots = TableSlots(lambda table_map: tables(table_map, self._where()), row_events, mariadb=mariadb)
-        self.ledger = Ledger(s, start.gtid_set, mariadb=mariadb)
-        self._held = HeldRows(self, xa.Waiting(xa.parse_prepared(start.prepared)), reread)
+        self.ledger = TransactionTable(s, start.gtid_set, mariadb=mariadb)
+        self._held = XaBuffer(self, xa.PreparedTransactions(xa.parse_prepared(start.prepared)), reread)
         self._files = [start.file]
         self.ended_by_statement = False
         self.server_version = ""
@@ -185,7 +185,7 @@ class Scanner:
         self._stop = stop
         self._set_stop()
 
-    def go_on_from(self, ahead: Totals) -> None:
+    def go_on_from(self, ahead: ReadTotals) -> None:
         """Count on from what others have read into the same batch; ``ahead.last`` is the position this scanner starts at."""
         s = self.s
         s[sc.S_CHANGES], s[sc.S_BYTES], s[sc.S_CAPTURED_TXNS] = ahead.changes, ahead.bytes, ahead.transactions
@@ -429,7 +429,9 @@ class Scanner:
         commit = int(s[sc.S_TS]) if s[sc.S_HAS_GTID] or s[sc.S_IN_TXN] else 0
         place = Position(self.start.server_uuid, self.file, int(s[sc.S_FILE_POS]), "", commit)
         inside = bool(s[sc.S_IN_TXN])
-        close = self._statement(Statement(query, place, gtid, commit, inside, self._first_seq + int(s[sc.S_CHANGES])))
+        close = self._statement(
+            LoggedStatement(query, place, gtid, commit, inside, self._first_seq + int(s[sc.S_CHANGES]))
+        )
         if inside:
             if close:
                 s[sc.S_STOP_AT_END] = 1
@@ -547,7 +549,7 @@ class Scanner:
             rev[sc.R_SEQ] += self._first_seq
             rev[sc.R_TXN] += self._first_seq
             self._seal(
-                ArenaRows(
+                RowEvents(
                     arena=self._arena,
                     rev=rev,
                     images=self._images[: int(s[sc.S_IMAGES])].copy(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sluice.sources.mysql.decoder.row_layout import TablePlan
+from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.table_map import TableMap, parse_table_map
 
@@ -33,7 +33,7 @@ class TableSlots:
         map_at, map_size, map_bytes: body of the table map, so that the kernel recognises it. plans: by slot.
     """
 
-    def __init__(self, plan: Callable[[TableMap], TablePlan | None], row_events: int, *, mariadb: bool = False) -> None:
+    def __init__(self, plan: Callable[[TableMap], RowLayout | None], row_events: int, *, mariadb: bool = False) -> None:
         self._mariadb = mariadb
         self._plan = plan
         self._row_events = row_events
@@ -41,7 +41,7 @@ class TableSlots:
         self._by_body: dict[bytes, int] = {}
         self._width_count = 0
         self._map_used = 0
-        self.plans: list[TablePlan | None] = []
+        self.plans: list[RowLayout | None] = []
         self.ids = np.full(256, -1, np.int64)
         self.of_id = np.full(256, -1, np.int32)
         self.columns = np.zeros(16, np.int64)
@@ -79,7 +79,7 @@ class TableSlots:
         self._by_body.clear()
         self.forget()
 
-    def _add(self, plan: TablePlan, body: bytes) -> int:
+    def _add(self, plan: RowLayout, body: bytes) -> int:
         slot, count = len(self.plans), len(plan.columns)
         self.plans.append(plan)
         if slot >= len(self.columns):

@@ -13,10 +13,10 @@ from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.rows import gtid_texts
 from sluice.sources.mysql.decoder.table_slots import grown
 from sluice.sources.mysql.events.control import TaggedGtid
-from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
+from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 
 
-class Ledger:
+class TransactionTable:
     """One entry a transaction met; ``s`` is the kernel's state, which counts them (S_TXNS begun, S_DONE_TXNS complete).
 
     Attributes:
@@ -29,7 +29,7 @@ class Ledger:
         self._mariadb = mariadb
         self._tagged: dict[int, str] = {}
         self._harvested = 0
-        self._executed: GtidSet | MariaGtidPosition = MariaGtidPosition(gtid_set) if mariadb else GtidSet(gtid_set)
+        self._executed: GtidSet | MariaDbGtidState = MariaDbGtidState(gtid_set) if mariadb else GtidSet(gtid_set)
         self.sid = np.empty(1 << 12, np.int64)
         self.gno = np.empty(1 << 12, np.int64)
         self.ts = np.empty(1 << 12, np.int64)
@@ -64,7 +64,7 @@ class Ledger:
         sids, numbers = self.sid[self._harvested : done], self.gno[self._harvested : done]
         self._harvested = done
         names = self._names()
-        if isinstance(self._executed, MariaGtidPosition):
+        if isinstance(self._executed, MariaDbGtidState):
             last = {}
             for index, number in zip(sids.tolist(), numbers.tolist(), strict=True):
                 if index >= 0:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sluice.errors import DecodeError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
-from sluice.sources.mysql.decoder.row_layout import ColumnPlan, TablePlan, width_of
+from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout, width_of
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.unreadable import AROUND
 
@@ -25,7 +25,7 @@ def mark_table(schema: str, pipeline: str) -> TableId:
     return TableId(schema, PREFIX + name)
 
 
-def mark_plan(table_map: t.TableMap, where: str) -> TablePlan:
+def mark_plan(table_map: t.TableMap, where: str) -> RowLayout:
     """How its rows are decoded; known without the log's column names. Raises DecodeError if the table is another than ours."""
     if [c.type for c in table_map.columns] != [t.LONG, t.VARCHAR]:
         raise DecodeError(
@@ -38,8 +38,8 @@ def mark_plan(table_map: t.TableMap, where: str) -> TablePlan:
         Column("mark", ColumnKind.VARCHAR, f"varchar({MARK_BYTES})", nullable=False, length=MARK_BYTES, charset="ascii", collation="ascii_bin"),
     )  # fmt: skip
     plans = tuple(
-        ColumnPlan(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type)
+        ColumnLayout(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type)
         for column, mapped in zip(columns, table_map.columns, strict=True)
     )
     schema = TableSchema(table_map.table, columns, ("slot",))
-    return TablePlan(schema, plans, np.array([p.width for p in plans], np.int32), np.array([0], np.int64))
+    return RowLayout(schema, plans, np.array([p.width for p in plans], np.int32), np.array([0], np.int64))

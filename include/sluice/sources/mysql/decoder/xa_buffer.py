@@ -14,7 +14,7 @@ from sluice.errors import DecodeError, LostPosition, SluiceError
 from sluice.model.positions import Position
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.table_slots import TableSlots
-from sluice.sources.mysql.decoder.transactions import Ledger
+from sluice.sources.mysql.decoder.transactions import TransactionTable
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 
@@ -22,12 +22,12 @@ ROW_KINDS = frozenset({23, 24, 25, 30, 31, 32, 39})
 Reread = Callable[[str, xa.Prepared | None, Position], Iterable[bytes]]
 
 
-class Host(Protocol):
+class XaScanner(Protocol):
     """What the held rows need of the scanner."""
 
     s: np.ndarray[Any, Any]
     slots: TableSlots
-    ledger: Ledger
+    ledger: TransactionTable
 
     def behind(self) -> Position:
         """The end of the last complete transaction, without its GTIDs."""
@@ -48,7 +48,7 @@ class Host(Protocol):
         """The error for rows of a table that no table map introduced."""
 
 
-class HeldRows:
+class XaBuffer:
     """Holds rows, and gives them to the scan at their commit.
 
     Args:
@@ -56,7 +56,7 @@ class HeldRows:
             transaction, by its id, its place (None: not known) and a position behind its prepare; None: such a transaction stops the scan.
     """
 
-    def __init__(self, host: Host, waiting: xa.Waiting, reread: Reread | None) -> None:
+    def __init__(self, host: XaScanner, waiting: xa.PreparedTransactions, reread: Reread | None) -> None:
         self._host, self._waiting, self._reread = host, waiting, reread
 
     def prepared(self) -> list[xa.Prepared]:
@@ -127,7 +127,7 @@ class HeldRows:
         s[sc.S_HELD] = s[sc.S_IN_TXN] = 1
         s[sc.S_TXN_MARK] = 0
 
-    def _commit(self, xid: str, held: xa.Held | None) -> bool:
+    def _commit(self, xid: str, held: xa.BufferedTransaction | None) -> bool:
         """Scan the rows of a prepared transaction as if they stood here."""
         host = self._host
         s = host.s
@@ -138,7 +138,7 @@ class HeldRows:
         host.slots.forget()  # ids of the time of the prepare, which may name other tables by now
         return host.end_transaction()
 
-    def _events(self, xid: str, held: xa.Held | None) -> Iterable[bytes]:
+    def _events(self, xid: str, held: xa.BufferedTransaction | None) -> Iterable[bytes]:
         if held is not None and held.events is not None:
             return [b"".join(held.events)]
         if self._reread is None:

@@ -59,7 +59,7 @@ class GtidSet:
         return ",".join(f"{uuid}:{':'.join(parts)}" for uuid, parts in by_uuid.items())
 
 
-class MariaGtidPosition:
+class MariaDbGtidState:
     """MariaDB's position: the last GTID of each domain, ``0-1-42,1-2-7``. Mutable."""
 
     def __init__(self, text: str = "") -> None:
@@ -77,11 +77,11 @@ class MariaGtidPosition:
         for domain, server, number in items:
             self.see(domain, server, number)
 
-    def update(self, later: MariaGtidPosition) -> None:
+    def update(self, later: MariaDbGtidState) -> None:
         """What a later position says of its domains."""
         self._last.update(later._last)
 
-    def reaches(self, other: MariaGtidPosition) -> bool:
+    def reaches(self, other: MariaDbGtidState) -> bool:
         """True if this position is at or behind the other one in each of its domains."""
         return all(d in self._last and self._last[d][1] >= number for d, (_, number) in other._last.items())
 

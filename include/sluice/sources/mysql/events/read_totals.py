@@ -8,7 +8,7 @@ from sluice.model.positions import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class ReadTotals:
     """What a run of pieces adds up to; ``last`` is the position behind it. Bytes: all, and those from the first change on."""
 
     last: Position

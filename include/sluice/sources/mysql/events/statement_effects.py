@@ -23,7 +23,7 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class StatementEffect:
     """An effect and the tables it has."""
 
     kind: Effect
@@ -39,20 +39,20 @@ _ROWS = {"insert", "replace", "update", "delete", "load", "with"}
 """With binlog_format=ROW none of these is logged as a statement."""
 
 
-def look_at(sql: str, schema: str, dialect: Dialect | None = None) -> list[Touch]:
+def effects_of(sql: str, schema: str, dialect: Dialect | None = None) -> list[StatementEffect]:
     """The effects of a statement run in ``schema``. A statement that is not understood may concern any table its text names."""
     dialect = dialect or Dialect()
     try:
         statement = parse_statement(sql, schema, dialect)
     except DecodeError:
         tables = concerned(sql, schema, dialect)
-        return [Touch(Effect.DEFINITION, named_tables(sql, schema) if tables is None else tables)]
+        return [StatementEffect(Effect.DEFINITION, named_tables(sql, schema) if tables is None else tables)]
     if isinstance(statement, s.NoDefinition):
         rows = statement.what in _ROWS
-        return [Touch(Effect.ROWS, named_tables(sql, schema)) if rows else Touch(Effect.NONE)]
+        return [StatementEffect(Effect.ROWS, named_tables(sql, schema)) if rows else StatementEffect(Effect.NONE)]
     if isinstance(statement, s.CreateTable | s.DropTables) and statement.temporary:
-        return [Touch(Effect.NONE)]
-    return [Touch(Effect.DEFINITION, tables_of(statement))]
+        return [StatementEffect(Effect.NONE)]
+    return [StatementEffect(Effect.DEFINITION, tables_of(statement))]
 
 
 def named_tables(text: str, schema: str) -> tuple[TableId, ...]:

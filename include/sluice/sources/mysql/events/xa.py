@@ -80,7 +80,7 @@ def parse_prepare(body: bytes) -> tuple[bool, str]:
 
 
 @dataclass(slots=True)
-class Held:
+class BufferedTransaction:
     """The row events (and their table maps) of one transaction; ``events`` is None once they were too many to keep."""
 
     file: str
@@ -89,17 +89,17 @@ class Held:
     size: int = 0
 
 
-class Waiting:
+class PreparedTransactions:
     """All prepared transactions as of the scanner's position, oldest first."""
 
     def __init__(self, known: Iterable[Prepared], held_bytes: int = HELD_BYTES) -> None:
-        self._held = {item.xid: Held(item.file, item.offset, None) for item in known}
+        self._held = {item.xid: BufferedTransaction(item.file, item.offset, None) for item in known}
         self._room = held_bytes
-        self.open: Held | None = None
+        self.open: BufferedTransaction | None = None
 
     def begin(self, file: str, offset: int) -> None:
         """The rows of a transaction whose outcome is not known follow; its first event stands at ``file``:``offset``."""
-        self.open = Held(file, offset)
+        self.open = BufferedTransaction(file, offset)
 
     def hold(self, event: bytes) -> None:
         """Keep an event of it."""
@@ -120,7 +120,7 @@ class Waiting:
         self.take(xid)
         self._held[xid], self.open = self.open, None
 
-    def take_open(self) -> Held:
+    def take_open(self) -> BufferedTransaction:
         """It committed in one phase."""
         held, self.open = self.open, None
         assert held is not None
@@ -132,7 +132,7 @@ class Waiting:
         if self.open is not None:
             self.take_open()
 
-    def take(self, xid: str) -> Held | None:
+    def take(self, xid: str) -> BufferedTransaction | None:
         """Its outcome is known: its events, or where they stand, or None if nothing is known of it."""
         held = self._held.pop(xid, None)
         if held is not None:
@@ -143,6 +143,6 @@ class Waiting:
         """What is prepared now."""
         return [Prepared(xid, held.file, held.offset) for xid, held in self._held.items()]
 
-    def _drop(self, held: Held) -> None:
+    def _drop(self, held: BufferedTransaction) -> None:
         self._room += held.size
         held.events, held.size = None, 0

@@ -24,7 +24,7 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
-from sluice.sources.mysql.decoder.scanner import Statement
+from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.statement_effects import named_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between
@@ -126,13 +126,13 @@ def _open_tables(connection: Any, wanted: Sequence[TableId], others: Sequence[Ta
 
 def _statements(
     endpoint: Endpoint, server_id: int, start: Position, stop: Position, progress: Callable[[], None] | None
-) -> list[Statement]:
-    found: list[Statement] = []
+) -> list[LoggedStatement]:
+    found: list[LoggedStatement] = []
     statements_between(endpoint, server_id=server_id, start=start, stop=stop, statement=found.append, progress=progress)
     return found
 
 
-def _take_back(state: SchemaState, later: Sequence[Statement]) -> None:
+def _take_back(state: SchemaState, later: Sequence[LoggedStatement]) -> None:
     """Make tables unknown that a later statement may have changed: today's definition is not the one of then."""
     for statement in later:
         query = statement.query

@@ -1,6 +1,6 @@
 """The dump connection: mysql-replication logs in, registers and asks for the log.
 
-From then on :class:`sluice.sources.mysql.protocol.socket_reader.Wire` reads the socket.
+From then on :class:`sluice.sources.mysql.protocol.socket_reader.SocketReader` reads the socket.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pymysql
 
 from sluice.config.connections import Endpoint
 from sluice.model.positions import Position
-from sluice.sources.mysql.protocol.socket_reader import Wire
-from sluice.sources.mysql.server.connection import connect_settings, translated
+from sluice.sources.mysql.protocol.socket_reader import SocketReader
+from sluice.sources.mysql.server.connection import connect_settings, source_errors
 
 HEARTBEAT_S = 5.0
 SILENCE_S = 20.0
@@ -26,7 +26,7 @@ SILENCE_S = 20.0
 _EARLY_S = 5.0
 
 
-class EarlyLogin:
+class PrefetchedLogin:
     """A login for the log's connection, under way while the server is asked about itself: over a distance those are eight round trips."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -54,7 +54,7 @@ def _hang_up(made: Future[Any] | None) -> None:
         made.add_done_callback(lambda one: None if one.exception() else one.result().close())
 
 
-class LogStream:
+class BinlogDump:
     """Bytes of the log from a position. One connection, one dump; never reconnects. ``login``: one that is under way already.
 
     Raises (all methods): SourceUnavailable, ConfigError, LostPosition.
@@ -67,12 +67,12 @@ class LogStream:
         server_id: int,
         start: Position,
         mariadb: bool = False,
-        login: EarlyLogin | None = None,
+        login: PrefetchedLogin | None = None,
     ) -> None:
         from pymysqlreplication import BinLogStreamReader
 
         self.endpoint = endpoint
-        with translated(endpoint, f"asking for the log from {start}", login=True):
+        with source_errors(endpoint, f"asking for the log from {start}", login=True):
             self._reader = BinLogStreamReader(
                 connection_settings=stream_settings(endpoint),
                 server_id=server_id,
@@ -91,7 +91,7 @@ class LogStream:
         self.connection: Any = self._reader._stream_connection
         self.checksum: bool = bool(self._reader._BinLogStreamReader__use_checksum)
         what = f"connection {endpoint.connection_id}, {endpoint.address}"
-        self._wire = Wire(self.connection._sock, what=what, silence_s=SILENCE_S)
+        self._wire = SocketReader(self.connection._sock, what=what, silence_s=SILENCE_S)
         self._given_back = b""
 
     def receive(self, buffer: np.ndarray[Any, Any], at: int, timeout_s: float, enough: int = 2**20) -> int:

@@ -19,7 +19,7 @@ _PATIENCE_S = 0.002
 """While the log streams, the kernel wakes the reader only for so many bytes, or after so long: a fifth of the wake-ups and reads."""
 
 
-class Wire:
+class SocketReader:
     """Reads a socket. ``what``: names the connection in errors; ``silence_s``: after so long without a byte it counts as dead.
 
     Raises (all methods): SourceUnavailable.

@@ -29,21 +29,21 @@ from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.changes import TableChange
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
-from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
-from sluice.sources.mysql.decoder.scanner import ARENA_BYTES, Scanner, Statement
+from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
+from sluice.sources.mysql.decoder.scanner import ARENA_BYTES, LoggedStatement, Scanner
 from sluice.sources.mysql.decoder.watermark_table import mark_plan
 from sluice.sources.mysql.events.query_status import parse_status, session_of
-from sluice.sources.mysql.events.read_totals import Totals
-from sluice.sources.mysql.events.statement_effects import Effect, look_at
+from sluice.sources.mysql.events.read_totals import ReadTotals
+from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
-from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
-from sluice.sources.mysql.reader.feed import MAX_EVENT_BYTES, Intake
-from sluice.sources.mysql.reader.file_reader import PieceReading
-from sluice.sources.mysql.reader.parallel import PIECE_BYTES, SEQ_STEP, Piece, closed_pieces, read_pieces
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.reader.feed import MAX_EVENT_BYTES, ScannerFeed
+from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
+from sluice.sources.mysql.reader.parallel import PIECE_BYTES, SEQ_STEP, BinlogRange, closed_pieces, read_pieces
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.mysql.server.server_ids import reader_id
@@ -59,7 +59,7 @@ _WORKERS = 2
 _QUEUED_ARENAS = 2
 
 
-class BatchSink(Protocol[M_co]):
+class ChangeSink(Protocol[M_co]):
     """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
 
     def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
@@ -156,7 +156,7 @@ def capture(
     start: Position,
     selection: Selection,
     limits: CaptureLimits,
-    writer_factory: Callable[[], BatchSink[M]],
+    writer_factory: Callable[[], ChangeSink[M]],
     marks: TableId | None = None,
     progress: Callable[..., None] | None = None,
     log: Any = None,
@@ -167,8 +167,8 @@ def capture(
     history: Callable[[], SchemaState] | None = None,
     redefine: Rereader | None = None,
     connection: Any = None,
-    login: EarlyLogin | None = None,
-    stream: LogStream | None = None,
+    login: PrefetchedLogin | None = None,
+    stream: BinlogDump | None = None,
 ) -> CaptureResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
@@ -196,7 +196,7 @@ def capture(
     mariadb = start.server_uuid.startswith("mariadb:")
     history = once(history) if history is not None else None
     with _Batch(writer_factory) as batch:
-        ahead = Totals(start)
+        ahead = ReadTotals(start)
         pieces = (
             closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=piece_bytes)
             if readers > 1
@@ -207,8 +207,8 @@ def capture(
                 stream.close()  # the first of the readers has the same replica id
                 stream = None
 
-            def reading(piece: Piece, thread: int) -> PieceReading:
-                return PieceReading(
+            def reading(piece: BinlogRange, thread: int) -> BinlogRangeReader:
+                return BinlogRangeReader(
                     piece,
                     endpoint=endpoint,
                     server_id=reader_id(server_id, thread),
@@ -235,17 +235,17 @@ def capture(
                 progress=progress or _quiet,
             )
         reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
-        catalog = Catalog(
+        catalog = TableResolver(
             lambda: _free(endpoint, connection) if connection is not None else open_connection(endpoint),
             endpoint,
             mariadb=mariadb,
             history=history,
             reread=redefine,
         )
-        session = _Session(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
+        session = BinlogReader(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
         session.marks = marks
         if stream is None:
-            stream = LogStream(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
+            stream = BinlogDump(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
         try:
             return session.run(stream, start, progress or _quiet, log or _log)
         finally:
@@ -272,9 +272,9 @@ def _quiet(**_: Any) -> None:
 class _Batch(Generic[M]):
     """The writer and the workers that feed it. The writer is made at the first change."""
 
-    def __init__(self, factory: Callable[[], BatchSink[M]]) -> None:
+    def __init__(self, factory: Callable[[], ChangeSink[M]]) -> None:
         self._factory = factory
-        self.writer: BatchSink[M] | None = None
+        self.writer: ChangeSink[M] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._slots = threading.Semaphore(_WORKERS + _QUEUED_ARENAS)
         self._jobs: list[Future[None]] = []
@@ -290,14 +290,14 @@ class _Batch(Generic[M]):
         if self.writer is not None and not self._finished:
             self.writer.abort()
 
-    def open(self) -> BatchSink[M]:
+    def open(self) -> ChangeSink[M]:
         """The writer; any thread may ask."""
         with self._opening:
             if self.writer is None:
                 self.writer = self._factory()
             return self.writer
 
-    def seal(self, rows: ArenaRows, *, last: bool = False) -> None:
+    def seal(self, rows: RowEvents, *, last: bool = False) -> None:
         """Decode and write in a worker; waits while too many are waiting. The last small arena is done right here."""
         writer = self.open()
         if last and self._pool is None:
@@ -327,21 +327,21 @@ class _Batch(Generic[M]):
         return manifest
 
 
-def _write(rows: ArenaRows, writer: BatchSink[Any]) -> None:
+def _write(rows: RowEvents, writer: ChangeSink[Any]) -> None:
     for schema, table in decode_arena(rows, writer.buckets):
         writer.add(schema, table, in_order=True)
 
 
-class _Session(Generic[M]):
+class BinlogReader(Generic[M]):
     """One drain: a scanner, what it asks for, and the clock."""
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: TableResolver,
         selection: Selection,
         limits: CaptureLimits,
         batch: _Batch[M],
-        ahead: Totals,
+        ahead: ReadTotals,
         mariadb: bool,
         arena_bytes: int,
         reread: PreparedReader,
@@ -372,14 +372,14 @@ class _Session(Generic[M]):
         """Hang up the catalog's connection."""
         self.catalog.close()
 
-    def _plan(self, table_map: TableMap, where: str) -> planning.TablePlan | None:
+    def _plan(self, table_map: TableMap, where: str) -> planning.RowLayout | None:
         if table_map.table == self.marks:
             return mark_plan(table_map, where)
         if not self.selection.wants(table_map.table):
             return None
         return self.catalog.plan(table_map, self.scanner.position(), where)
 
-    def _statement(self, statement: Statement) -> bool:
+    def _statement(self, statement: LoggedStatement) -> bool:
         """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured rows without naming them."""
         query = statement.query
         wants = self.selection.wants
@@ -393,7 +393,7 @@ class _Session(Generic[M]):
         known = [
             c for c in changes if any(wants(t) if t.table else self.selection.wants_schema(t.schema) for t in c.tables)
         ]
-        for effect in look_at(sql, query.schema, Dialect(self._mariadb, 0, sql_mode)):
+        for effect in effects_of(sql, query.schema, Dialect(self._mariadb, 0, sql_mode)):
             touched = [table for table in effect.tables if wants(table)]
             if effect.kind is Effect.ROWS and touched:
                 raise UnknownEvent(
@@ -419,11 +419,11 @@ class _Session(Generic[M]):
                 return True
         return False
 
-    def run(self, stream: LogStream, start: Position, progress: Callable[..., None], log: Any) -> CaptureResult[M]:
+    def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None], log: Any) -> CaptureResult[M]:
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
-        intake = Intake(stream, scanner, max_event_bytes=limits.max_event_bytes)
+        intake = ScannerFeed(stream, scanner, max_event_bytes=limits.max_event_bytes)
         began = time.monotonic()
         first_change = 0.0
         next_progress = began + _PROGRESS_EVERY_S
@@ -472,7 +472,7 @@ class _Session(Generic[M]):
             last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
         )
 
-    def _step(self, intake: Intake, pause_s: float) -> bool:
+    def _step(self, intake: ScannerFeed, pause_s: float) -> bool:
         try:
             return intake.step(pause_s)
         except CaptureError as error:
@@ -513,4 +513,4 @@ def warm_up() -> None:
     compile_kernels()
 
 
-__all__ = ["BatchSink", "CaptureLimits", "CaptureResult", "Selection", "SourceUnavailable", "capture", "warm_up"]
+__all__ = ["ChangeSink", "CaptureLimits", "CaptureResult", "Selection", "SourceUnavailable", "capture", "warm_up"]

@@ -21,7 +21,7 @@ from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder.scanner import READ_AGAIN_BYTES
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events.server_error import server_error
-from sluice.sources.mysql.protocol.binlog_dump import EarlyLogin, LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.server.connection import open_connection, rows_of
 
 _log = structlog.get_logger()
@@ -67,7 +67,7 @@ class _Event:
 class _Packets:
     """The packets of a stream, one by one, and what was received beyond them."""
 
-    def __init__(self, stream: LogStream, start: Position) -> None:
+    def __init__(self, stream: BinlogDump, start: Position) -> None:
         self._stream, self._start = stream, start
         self._buffer = np.zeros(2**16, np.uint8)
         self._data = bytearray()
@@ -116,8 +116,8 @@ class _Packets:
 
 
 def reread(
-    endpoint: Endpoint, start: Position, *, server_id: int, mariadb: bool = False, login: EarlyLogin | None = None
-) -> LogStream | None:
+    endpoint: Endpoint, start: Position, *, server_id: int, mariadb: bool = False, login: PrefetchedLogin | None = None
+) -> BinlogDump | None:
     """The log from ``start``, if the last event before it is still there; None if nothing can be read on from there at once.
 
     None also where there is nothing to compare: the position has no last event yet, or the event's file was purged since.
@@ -130,7 +130,7 @@ def reread(
         return None
     near = expected.file == start.file and 0 < start.offset - expected.offset <= READ_AGAIN_BYTES + 2**16
     from_there = replace(start, file=expected.file, offset=expected.offset, last_event=None)
-    stream = LogStream(endpoint, server_id=server_id, start=from_there, mariadb=mariadb, login=login)
+    stream = BinlogDump(endpoint, server_id=server_id, start=from_there, mariadb=mariadb, login=login)
     found: str | None = None
     try:
         found, left = _compare(stream, from_there, expected, start.offset if near else None)
@@ -167,7 +167,7 @@ def same_log(endpoint: Endpoint, position: Position, *, server_id: int, mariadb:
     return True
 
 
-def _compare(stream: LogStream, start: Position, expected: LastEvent, until: int | None) -> tuple[str | None, bytes]:
+def _compare(stream: BinlogDump, start: Position, expected: LastEvent, until: int | None) -> tuple[str | None, bytes]:
     """What stands in the place of ``expected`` (None: itself), and what the stream sends from ``until`` on, its format event first."""
     packets = _Packets(stream, start)
     kept = b""
@@ -287,7 +287,7 @@ def _begun(endpoint: Endpoint, start: Position, file: str, *, server_id: int, ma
 def _events(endpoint: Endpoint, start: Position, file: str, *, server_id: int, mariadb: bool) -> Iterator[_Event]:
     """The events of a file from its first on."""
     place = replace(start, file=file, offset=4, last_event=None)
-    stream = LogStream(endpoint, server_id=server_id, start=place, mariadb=mariadb)
+    stream = BinlogDump(endpoint, server_id=server_id, start=place, mariadb=mariadb)
     try:
         yield from _Packets(stream, place)
     finally:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.events.packets import bytes_of_next
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 
 _BUFFER_BYTES = 4 * 2**20
 _STEP_BYTES = 2**19
@@ -19,7 +19,7 @@ _SPARE = 16
 """Kernels load eight bytes at a time, so they may look this far behind the last byte."""
 
 
-class Intake:
+class ScannerFeed:
     """Feeds a scanner from a stream.
 
     Args:
@@ -29,7 +29,7 @@ class Intake:
         log_bytes: received so far.
     """
 
-    def __init__(self, stream: LogStream, scanner: Scanner, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(self, stream: BinlogDump, scanner: Scanner, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._stream, self._scanner = stream, scanner
         self._max_event_bytes = max_event_bytes
         self._buffer: np.ndarray[Any, Any] = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)

@@ -15,17 +15,17 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId, TableSchema
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
-from sluice.sources.mysql.catalog.resolver import Catalog
+from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.row_layout import TablePlan
-from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
-from sluice.sources.mysql.decoder.scanner import Scanner, Statement
+from sluice.sources.mysql.decoder.row_layout import RowLayout
+from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
+from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.events.query_status import parse_status
-from sluice.sources.mysql.events.statement_effects import Effect, look_at
+from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
-from sluice.sources.mysql.reader.feed import Intake
-from sluice.sources.mysql.reader.parallel import SEQ_STEP, Piece
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.reader.feed import ScannerFeed
+from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.table_filter import Selection
 
@@ -52,7 +52,7 @@ class _InTurn(CaptureError):
     """The piece holds something that depends on what stands before it."""
 
 
-class PieceReading:
+class BinlogRangeReader:
     """Reads one piece in a thread: receive, scan, decode, write.
 
     Args:
@@ -64,7 +64,7 @@ class PieceReading:
 
     def __init__(
         self,
-        piece: Piece,
+        piece: BinlogRange,
         *,
         endpoint: Endpoint,
         server_id: int,
@@ -84,8 +84,8 @@ class PieceReading:
         self._mariadb = mariadb
         self._make_sink, self._keep = sink, keep
         self._sink: PieceSink | None = None
-        self._catalog = Catalog(lambda: open_connection(endpoint), endpoint, mariadb=mariadb, history=history)
-        self._intake: Intake | None = None
+        self._catalog = TableResolver(lambda: open_connection(endpoint), endpoint, mariadb=mariadb, history=history)
+        self._intake: ScannerFeed | None = None
         self._max_event_bytes = max_event_bytes
         self._scanner = Scanner(
             piece.start,
@@ -122,10 +122,10 @@ class PieceReading:
 
     def run(self, cancelled: threading.Event) -> bool:
         """Read to the end of the piece. False if it can only be read in its turn, or nobody wants it any more."""
-        stream = LogStream(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
+        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
         try:
             self._scanner.s[sc.S_CRC] = int(stream.checksum)
-            self._intake = Intake(stream, self._scanner, max_event_bytes=self._max_event_bytes)
+            self._intake = ScannerFeed(stream, self._scanner, max_event_bytes=self._max_event_bytes)
             while not self._intake.step(_STEP_S):
                 if cancelled.is_set():
                     return False
@@ -152,7 +152,7 @@ class PieceReading:
             self._sink.abort()
 
     # -----------------------------------------------------------------------------------------------------------------
-    def _plan(self, table_map: TableMap, where: str) -> TablePlan | None:
+    def _plan(self, table_map: TableMap, where: str) -> RowLayout | None:
         if table_map.table == self._marks:
             raise _InTurn("a watermark")
         if not self._selection.wants(table_map.table):
@@ -161,14 +161,14 @@ class PieceReading:
             raise _InTurn("a table map without names")
         return self._catalog.plan(table_map, self._piece.start, where)
 
-    def _statement(self, statement: Statement) -> bool:
+    def _statement(self, statement: LoggedStatement) -> bool:
         query = statement.query
         dialect = Dialect(self._mariadb, 0, parse_status(query.status).sql_mode)
-        if any(effect.kind is not Effect.NONE for effect in look_at(query.sql, query.schema, dialect)):
+        if any(effect.kind is not Effect.NONE for effect in effects_of(query.sql, query.schema, dialect)):
             raise _InTurn("a statement that changes definitions or rows")
         return False
 
-    def _write(self, rows: ArenaRows) -> None:
+    def _write(self, rows: RowEvents) -> None:
         if self._sink is None:
             self._sink = self._make_sink()
         for schema, table in decode_arena(rows, self._sink.buckets):

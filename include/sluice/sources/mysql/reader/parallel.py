@@ -22,8 +22,8 @@ import structlog
 from sluice.errors import SluiceError
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
-from sluice.sources.mysql.events.read_totals import Totals
+from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
+from sluice.sources.mysql.events.read_totals import ReadTotals
 
 _log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ _PROGRESS_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BinlogRange:
     """Closed files, one or several small ones, or the rest of one. ``stop`` is the start of the next; ``number`` counts from 0 within the batch."""
 
     number: int
@@ -44,7 +44,7 @@ class Piece:
     size_bytes: int
 
 
-class Reading(Protocol):
+class RangeReader(Protocol):
     """One piece at work; made by the caller of :func:`read_pieces`."""
 
     @property
@@ -80,7 +80,7 @@ def closed_pieces(
     max_bytes: int,
     stop_at: Position | None = None,
     piece_bytes: int = PIECE_BYTES,
-) -> list[Piece]:
+) -> list[BinlogRange]:
     """The closed files from ``start`` on that fit into a batch together; empty if there are fewer than two pieces.
 
     Args:
@@ -94,7 +94,7 @@ def closed_pieces(
         return []
     last = split_file(stop_at.file)[1] if stop_at else split_file(names[-1])[1]
     known = "" if start.server_uuid.startswith("mariadb:") else start.gtid_set  # MariaDB's is a last number, not a set
-    pieces: list[Piece] = []
+    pieces: list[BinlogRange] = []
     total = size = 0
     place = begin = start
     for name, following in itertools.pairwise(names):
@@ -108,36 +108,36 @@ def closed_pieces(
         size += taken
         place = Position(start.server_uuid, following, 4, known)
         if size >= piece_bytes:
-            pieces.append(Piece(len(pieces), begin, place, size))
+            pieces.append(BinlogRange(len(pieces), begin, place, size))
             begin, size = place, 0
     if begin is not place:
-        pieces.append(Piece(len(pieces), begin, place, size))
+        pieces.append(BinlogRange(len(pieces), begin, place, size))
     return pieces if len(pieces) > 1 else []
 
 
 def read_pieces(
-    pieces: Sequence[Piece],
+    pieces: Sequence[BinlogRange],
     *,
     start: Position,
     readers: int,
     max_changes: int,
     max_bytes: int,
     mariadb: bool,
-    make: Callable[[Piece, int], Reading],
+    make: Callable[[BinlogRange, int], RangeReader],
     progress: Callable[..., None],
-) -> Totals:
+) -> ReadTotals:
     """Read pieces with ``readers`` threads; returns what was accepted.
 
     Args:
         make: (piece, number of the thread, from 0) -> its reading.
         progress: called a few times a second from this thread; what it raises cancels all.
     """
-    done = Totals(start)
+    done = ReadTotals(start)
     cancelled = threading.Event()
     free = list(range(readers))
     waiting = list(pieces)
     running: dict[Future[bool], tuple[int, int]] = {}
-    readings: dict[int, Reading] = {}
+    readings: dict[int, RangeReader] = {}
     ended: dict[int, bool] = {}
 
     def seen() -> int:
@@ -173,7 +173,7 @@ def read_pieces(
                 reading.drop()
 
 
-def _run(reading: Reading, piece: Piece, cancelled: threading.Event) -> bool:
+def _run(reading: RangeReader, piece: BinlogRange, cancelled: threading.Event) -> bool:
     try:
         return reading.run(cancelled)
     except SluiceError as error:  # the one reader meets it again if the batch gets there
@@ -181,7 +181,7 @@ def _run(reading: Reading, piece: Piece, cancelled: threading.Event) -> bool:
         return False
 
 
-def _added(done: Totals, reading: Reading, mariadb: bool) -> Totals:
+def _added(done: ReadTotals, reading: RangeReader, mariadb: bool) -> ReadTotals:
     """``done`` and one more piece."""
     state = reading.state
     changes, size = int(state[sc.S_CHANGES]), int(state[sc.S_BYTES])
@@ -191,7 +191,7 @@ def _added(done: Totals, reading: Reading, mariadb: bool) -> Totals:
         size = 0
     last = reading.last
     skipped = {k: done.skipped.get(k, 0) + reading.skipped.get(k, 0) for k in done.skipped | reading.skipped}
-    return Totals(
+    return ReadTotals(
         last=Position(
             last.server_uuid,
             last.file,
@@ -223,8 +223,8 @@ def _last_event(before: LastEvent | None, behind: LastEvent | None) -> LastEvent
 def _executed(before: str, behind: str, mariadb: bool) -> str:
     """The GTIDs of two pieces, each of which began with what was executed before the batch."""
     if mariadb:
-        position = MariaGtidPosition(before)
-        position.update(MariaGtidPosition(behind))
+        position = MariaDbGtidState(before)
+        position.update(MariaDbGtidState(behind))
         return str(position)
     executed = GtidSet(before)
     executed.update(GtidSet(behind))

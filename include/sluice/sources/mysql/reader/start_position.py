@@ -14,7 +14,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
 from sluice.model.positions import Position
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
 _FIRST_OFFSET = 4
@@ -206,7 +206,7 @@ def _begun(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> f
 
 def _headers(endpoint: Endpoint, info: ServerInfo, file: str, server_id: int) -> Any:
     """(file, offset, type, timestamp in seconds) of every event from the start of ``file`` to the head."""
-    stream = LogStream(endpoint, server_id=server_id, start=_at(info, file, _FIRST_OFFSET), mariadb=info.is_mariadb)
+    stream = BinlogDump(endpoint, server_id=server_id, start=_at(info, file, _FIRST_OFFSET), mariadb=info.is_mariadb)
     try:
         while True:
             payload = stream.connection._read_packet()._data

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from sluice.config.connections import Endpoint
 from sluice.model.positions import Position
 from sluice.sources.mysql.decoder import scan_kernel as sc
-from sluice.sources.mysql.decoder.scanner import Scanner, Statement
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
-from sluice.sources.mysql.reader.feed import Intake
+from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.server.server_ids import lookahead_id
 
 _STEP_S = 0.25
@@ -21,17 +21,17 @@ def statements_between(
     server_id: int,
     start: Position,
     stop: Position,
-    statement: Callable[[Statement], None],
+    statement: Callable[[LoggedStatement], None],
     progress: Callable[[], None] | None = None,
 ) -> None:
     """Call ``statement`` for every statement event from ``start`` to ``stop``, in log order. Rows are framed and skipped.
 
-    ``progress`` is called now and then; what it raises ends the reading. Raises what :class:`LogStream` and :class:`Scanner` raise.
+    ``progress`` is called now and then; what it raises ends the reading. Raises what :class:`BinlogDump` and :class:`Scanner` raise.
     """
     if not stop.follows(start):
         return
 
-    def see(found: Statement) -> bool:
+    def see(found: LoggedStatement) -> bool:
         statement(found)
         return False
 
@@ -39,11 +39,11 @@ def statements_between(
     scanner = Scanner(
         start, tables=lambda *_: None, statement=see, seal=lambda _: None, reread=lambda *_: (), mariadb=mariadb
     )
-    stream = LogStream(endpoint, server_id=lookahead_id(server_id), start=start, mariadb=mariadb)
+    stream = BinlogDump(endpoint, server_id=lookahead_id(server_id), start=start, mariadb=mariadb)
     try:
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=2**62, max_bytes=2**62, stop=stop)
-        intake = Intake(stream, scanner)
+        intake = ScannerFeed(stream, scanner)
         while not (scanner.between_transactions and scanner.reached(stop)):
             intake.step(_STEP_S)
             if progress is not None:

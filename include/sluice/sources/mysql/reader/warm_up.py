@@ -14,7 +14,7 @@ from sluice.model.tables import TableSchema
 from sluice.sources.mysql.decoder import column_kernels, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.row_layout import plan_table
-from sluice.sources.mysql.decoder.rows import ArenaRows, decode_arena
+from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.events import table_map as t
@@ -70,7 +70,7 @@ def compile_kernels() -> None:
     events = [event(33, gtid), event(2, begin), event(19, table), event(30, rows + _image(1))]
     events += [event(31, update + _image(1) + _image(2)), event(16, bytes(8))]
     log = b"".join(events)
-    sealed: list[ArenaRows] = []
+    sealed: list[RowEvents] = []
     names = {255: ("utf8mb4_0900_ai_ci", "utf8mb4")}
 
     def plan(table_map: TableMap, _: str) -> Any:

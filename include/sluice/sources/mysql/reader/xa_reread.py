@@ -21,8 +21,8 @@ from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next
 from sluice.sources.mysql.events.unreadable import AROUND
-from sluice.sources.mysql.protocol.binlog_dump import LogStream
-from sluice.sources.mysql.server.connection import open_connection, rows_of, translated
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
+from sluice.sources.mysql.server.connection import open_connection, rows_of, source_errors
 from sluice.sources.mysql.server.server_ids import prepared_id
 
 _log = structlog.get_logger()
@@ -101,7 +101,7 @@ class PreparedReader:
 
     def _log(self, start: Position) -> Iterator[bytes]:
         """Events from a position on, without their checksums."""
-        stream = LogStream(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
+        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         checksum = stream.checksum
         try:
             while True:
@@ -118,9 +118,9 @@ class PreparedReader:
         finally:
             stream.close()
 
-    def _next(self, stream: LogStream, start: Position) -> bytes:
+    def _next(self, stream: BinlogDump, start: Position) -> bytes:
         try:
-            with translated(self._endpoint, f"reading a prepared XA transaction again from {start}"):
+            with source_errors(self._endpoint, f"reading a prepared XA transaction again from {start}"):
                 return bytes(stream.connection._read_packet()._data[1:])
         except SourceUnavailable as error:
             cause = error.__cause__
@@ -151,7 +151,7 @@ class PreparedReader:
     def _survey(self, start: Position, stop: Position) -> list[xa.Prepared]:
         """What was prepared in a part of the log and is still waiting at its end."""
         scanner = _Survey(start, stop, mariadb=self._mariadb)
-        stream = LogStream(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
+        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=start, mariadb=self._mariadb)
         buffer = np.zeros(_BUFFER_BYTES + _SPARE, np.uint8)
         used = end = 0
         try:

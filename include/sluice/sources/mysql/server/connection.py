@@ -40,7 +40,7 @@ def connect_settings(endpoint: Endpoint) -> dict[str, Any]:
 
 
 @contextmanager
-def translated(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterator[None]:
+def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterator[None]:
     """PyMySQL's errors as ours: a refused login is a ConfigError, everything else SourceUnavailable. Never shows the password.
 
     ``login``: the block connects, so what is wrong with TLS files is a ConfigError too.
@@ -76,7 +76,7 @@ def translated(endpoint: Endpoint, doing: str, *, login: bool = False) -> Iterat
 @contextmanager
 def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
     """An SQL connection for the block; what is raised in the block stays as it is. Raises ConfigError for a refused login, SourceUnavailable."""
-    with translated(endpoint, "connecting to the source", login=True):
+    with source_errors(endpoint, "connecting to the source", login=True):
         connection = MySQLConnection(**connect_settings(endpoint))
     try:
         yield connection
@@ -87,7 +87,7 @@ def connected(endpoint: Endpoint) -> Iterator[MySQLConnection]:
 @contextmanager
 def open_connection(endpoint: Endpoint) -> Iterator[MySQLConnection]:
     """An SQL connection for questions only: what is raised in the block is the source's. Raises ConfigError, SourceUnavailable."""
-    with connected(endpoint) as connection, translated(endpoint, "asking the source"):
+    with connected(endpoint) as connection, source_errors(endpoint, "asking the source"):
         yield connection
 
 

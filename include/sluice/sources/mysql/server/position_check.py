@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.errors import LostPosition, WrongServer
 from sluice.model.positions import Position, split_file
-from sluice.sources.mysql.events.gtids import GtidSet, MariaGtidPosition
+from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.mysql.server.findings import Finding
@@ -113,7 +113,7 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
 
 def _contains(mariadb: bool, have: str, wanted: str) -> bool:
     if mariadb:
-        return MariaGtidPosition(have).reaches(MariaGtidPosition(wanted))
+        return MariaDbGtidState(have).reaches(MariaDbGtidState(wanted))
     return GtidSet(have).contains(GtidSet(wanted))
 
 

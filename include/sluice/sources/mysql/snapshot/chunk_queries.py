@@ -8,12 +8,12 @@ from sluice.errors import DumpRefused
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column, TableId, quoted
 from sluice.mysql.key_sql import after, both, upto
-from sluice.sources.mysql.catalog.live_table import Definition, Index
+from sluice.sources.mysql.catalog.live_table import Index, LiveTable
 from sluice.sources.mysql.snapshot.result_set import expression
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ChunkKey:
     """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
 
     columns: tuple[Column, ...]
@@ -28,14 +28,14 @@ NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""
 
 
-def key_of(definition: Definition, request: TableRequest) -> Key:
+def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
     """What a table is cut by: its primary key, the index asked for, or nothing (one piece).
 
     Raises DumpRefused if nothing tells its rows apart, or the index cannot cut it.
     """
     schema, indexes = definition.plan.schema, definition.indexes
     if request.keyless:
-        return Key((), "")
+        return ChunkKey((), "")
     if not definition.key and not request.identity:
         raise DumpRefused(
             f"{request.table} has no primary key: its rows cannot be told apart"
@@ -45,7 +45,7 @@ def key_of(definition: Definition, request: TableRequest) -> Key:
         )
     name = request.index or definition.key or _index_of(indexes, request.identity)
     if not name:
-        return Key((), "")
+        return ChunkKey((), "")
     index = indexes.get(name)
     usable = ", ".join(n for n, i in sorted(indexes.items()) if not i.unfit) or "none"
     if index is None:
@@ -56,7 +56,7 @@ def key_of(definition: Definition, request: TableRequest) -> Key:
             hint=f"{index.remedy}those that can: {usable}",
         )
     by_name = {c.name: c for c in schema.columns}
-    return Key(tuple(by_name[c] for c in index.columns), name)
+    return ChunkKey(tuple(by_name[c] for c in index.columns), name)
 
 
 def _index_of(indexes: dict[str, Index], identity: tuple[str, ...]) -> str:
@@ -65,14 +65,14 @@ def _index_of(indexes: dict[str, Index], identity: tuple[str, ...]) -> str:
     return min(found, key=lambda i: (len(i.columns), i.name)).name if found else ""
 
 
-def selection_sql(table: TableId, columns: tuple[Column, ...], key: Key, *conditions: str) -> str:
+def selection_sql(table: TableId, columns: tuple[Column, ...], key: ChunkKey, *conditions: str) -> str:
     """The select of a chunk's rows."""
     exprs = ", ".join(expression(c) for c in columns)
     index = f"FORCE INDEX ({quoted(key.index)})" if key.index else ""
     return f"SELECT {exprs} FROM {_table(table)} {index} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
-def border_sql(table: TableId, key: Key, rows: int, *conditions: str) -> str:
+def border_sql(table: TableId, key: ChunkKey, rows: int, *conditions: str) -> str:
     """The select of the key of the last of the next ``rows`` rows."""
     exprs = ", ".join(expression(c) for c in key.columns)
     order = ", ".join(quoted(name) for name in key.names)
@@ -86,22 +86,22 @@ def _table(table: TableId) -> str:
     return f"{quoted(table.schema)}.{quoted(table.table)}"
 
 
-def range_of(request: TableRequest, key: Key) -> tuple[str, str]:
+def range_of(request: TableRequest, key: ChunkKey) -> tuple[str, str]:
     """Conditions of the request's own key range."""
     return after(key.names, request.lower, included=True), upto(key.names, request.upper)
 
 
-def has_nulls(request: TableRequest, key: Key) -> bool:
+def has_nulls(request: TableRequest, key: ChunkKey) -> bool:
     """True if rows may have no place in the order of the index: they are a chunk of their own, the first."""
     return key.index != "PRIMARY" and not request.lower and not request.upper and any(c.nullable for c in key.columns)
 
 
-def place_of(key: Key, bound: tuple[str, ...]) -> tuple[str, ...]:
+def place_of(key: ChunkKey, bound: tuple[str, ...]) -> tuple[str, ...]:
     """A chunk's bound as one of a range: behind the rows without a place there is no bound."""
     return () if bound == NULLS else bound
 
 
-def nulls(key: Key, wanted: bool) -> str:
+def nulls(key: ChunkKey, wanted: bool) -> str:
     """Condition: some column of the index is null, or none is; ``""`` where none can be."""
     columns = [quoted(c.name) for c in key.columns if c.nullable]
     if key.index == "PRIMARY" or not columns:

@@ -24,7 +24,7 @@ from sluice.model.tables import ENUM_ERROR_VALUE, Column, ColumnKind, TableSchem
 from sluice.sources.mysql.decoder import arrow_buffers, column_kernels
 from sluice.sources.mysql.decoder.rows import _array, _binary, _sets
 from sluice.sources.mysql.decoder.transcode import to_utf8
-from sluice.sources.mysql.server.connection import connect_settings, rows_of, translated
+from sluice.sources.mysql.server.connection import connect_settings, rows_of, source_errors
 from sluice.sources.mysql.snapshot import rowset_kernels
 
 K = ColumnKind
@@ -55,10 +55,10 @@ def expression(column: Column) -> str:
 def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
     """A connection for selects: read-only, READ COMMITTED, UTC, text in its own charset, no time limit on a statement."""
     settings = connect_settings(endpoint) | {"read_timeout": _SILENCE_S}
-    with translated(endpoint, "connecting to the source", login=True):
+    with source_errors(endpoint, "connecting to the source", login=True):
         connection = pymysql.connect(**settings)
     try:
-        with translated(endpoint, "reading rows of the source"):
+        with source_errors(endpoint, "reading rows of the source"):
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION sql_mode = '', time_zone = '+00:00'")
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -89,7 +89,7 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         connection: of :func:`open_reader`. where: what is read, for errors.
 
     Raises:
-        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``translated``). DecodeError, UnsupportedType: see there.
+        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``source_errors``). DecodeError, UnsupportedType: see there.
     """
     statement, count = _prepare(connection, sql)
     if count != len(columns):
