@@ -44,7 +44,7 @@ def made(request, tmp_path, mysql_target, zookeeper, fresh_schema):
     name, image, metadata = request.param
     source = request.getfixturevalue(name)
     with setting(source, binlog_row_image=image, binlog_row_metadata=metadata):
-        schema = fresh_schema(source, mysql_target, options="CHARACTER SET utf8mb4")
+        schema = fresh_schema(source, mysql_target, options="CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         for server in (source, mysql_target):
             server.execute(*TABLES, database=schema)
         with case(tmp_path, source, mysql_target, zookeeper, schema) as built:

@@ -513,4 +513,4 @@ def warm_up() -> None:
     compile_kernels()
 
 
-__all__ = ["ChangeSink", "CaptureLimits", "CaptureResult", "Selection", "SourceUnavailable", "capture", "warm_up"]
+__all__ = ["CaptureLimits", "CaptureResult", "ChangeSink", "Selection", "SourceUnavailable", "capture", "warm_up"]

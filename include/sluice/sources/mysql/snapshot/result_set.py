@@ -89,7 +89,8 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         connection: of :func:`open_reader`. where: what is read, for errors.
 
     Raises:
-        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``source_errors``). DecodeError, UnsupportedType: see there.
+        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``source_errors``).
+        DecodeError, UnsupportedType: see there.
     """
     statement, count = _prepare(connection, sql)
     if count != len(columns):
