@@ -14,7 +14,7 @@ from typing import Any
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.operate.control import ActionPlan, target_of
+from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.positions import BatchNumber, Position
 from sluice.sources.mysql.server.connection import open_connection, server_info
@@ -38,7 +38,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     Raises:
         ConfigError: the target says no position to read on from. LostPosition, WrongServer: the source does not have that position any more.
     """
-    config = target_of(runtime, target)
+    config = runtime.pipeline.target(target)
     with runtime.state() as state:
         sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
         checkpoint, cursor = sides.loader.checkpoint(), state.cursor()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.config.pipeline import MAX_GRACE, StartPosition, TargetConfig
+from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.batches import manifest_of
@@ -131,7 +131,7 @@ def skip(
         OutOfOrder: it is not the next batch of that target. SegmentError: a file of it is damaged or gone, and ``lost`` is not given.
         CheckpointError: what the target says it holds does not fit ZooKeeper's state.
     """
-    config = target_of(runtime, target)
+    config = runtime.pipeline.target(target)
     with runtime.state() as state:
         record = state.require(batch)
         process = state.process(target)
@@ -182,17 +182,6 @@ def skip(
         kept: dict[str, Any] = {"lost": list(plan.steps[1:-1])} if manifest is None else {"kept_in": folder}
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
     return plan
-
-
-def target_of(runtime: Runtime, target: str) -> TargetConfig:
-    """Raises ConfigError if the pipeline has no target of that name."""
-    for config in runtime.pipeline.targets:
-        if config.name == target:
-            return config
-    known = ", ".join(config.name for config in runtime.pipeline.targets)
-    raise ConfigError(
-        f"pipeline {runtime.name} has no target {target!r}", where=f"pipeline {runtime.name}", hint=f"it has {known}"
-    )
 
 
 def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:
@@ -256,7 +245,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
     Raises:
         SegmentError: a batch is no longer stored. CheckpointError: the target holds batches of another state.
     """
-    config = target_of(runtime, target)
+    config = runtime.pipeline.target(target)
     with runtime.state() as state:
         process = state.process(target)
         if process is None:
