@@ -79,7 +79,7 @@ def test_a_drain_opens_a_run_for_each_dump_that_is_due(
     path: str, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, str]] = []
-    monkeypatch.setattr("sluice.orchestration.dags.backfill.open_run", lambda file, dump: opened.append((file, dump)))
+    monkeypatch.setattr("sluice.orchestration.dag_runs.open_run", lambda file, dump: opened.append((file, dump)))
     settings(flows, due=["initial", "added-1"])
     flows.change()
     assert DrainOperator(task_id="drain", pipeline=path).execute(context()) == 1

@@ -286,7 +286,7 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
         dag.doc_md.encode()
     assert set(backfill.build_all(pipelines)) == {"backfill__shop"}
     assert control.build_control_dag(pipelines).params.get_param("pipeline").schema["enum"] == ["shop"]
-    assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 5
+    assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 6
     said = [web.ask_status(str(path)) for path in sync.pipeline_files(pipelines)]
     json.dumps(said, ensure_ascii=False).encode()
     assert {one["dag_id"] for one in said if one["state"] == "invalid"} == {dag.dag_id for dag in invalid}

@@ -89,6 +89,10 @@ def fresh_schema() -> Iterator[Callable[..., str]]:
 
     def make(*servers: MySQLServer, prefix: str = "t", options: str = "") -> str:
         name = f"{prefix}_{os.getpid()}_{next(_numbers)}"
+        if not options and len(servers) > 1 and any(isinstance(server, MariaDBServer) for server in servers):
+            options = (
+                "CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"  # keys that compare alike on both kinds of server
+            )
         for server in servers:
             server.execute(f"CREATE DATABASE `{name}` {options}")
             made.append((server, name))

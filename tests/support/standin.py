@@ -166,7 +166,7 @@ def ack(runtime: Any, target: str, batch: int) -> Outcome:
     return Outcome(batch)
 
 
-def look_at_lag(runtime: Any, now: Any) -> list[Any]:
+def check_lag(runtime: Any, now: Any) -> list[Any]:
     return []
 
 
@@ -267,7 +267,7 @@ def modules() -> dict[str, ModuleType]:
         "load.isolation": (deliver, catch_up),
         "load.ack": (ack,),
         "operate.status": (status,),
-        "operate.alerts": (look_at_lag,),
+        "operate.alerts": (check_lag,),
         "runtime": (Runtime,),
     }.items():
         module = ModuleType(f"sluice.flows.{name}")

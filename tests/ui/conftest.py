@@ -52,7 +52,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     (folder / "pipelines" / "shop.yaml").write_text(PIPELINE.format(name="shop", schedule="continuous", mode="connect"))
     (folder / "pipelines" / "broken.yaml").write_text("version: 1\npipeline: broken\ncolour: red\n")
     (folder / "settings" / "airflow_local_settings.py").write_text(
-        "from tests.dags import standin\n\nstandin.install()\n"
+        "from tests.support import standin\n\nstandin.install()\n"
     )
     port, keys = ports.free_port(), new_secrets()
     extra = {"SLUICE_PIPELINES": str(folder / "pipelines"), "STANDIN_DIR": str(folder / "standin")}

@@ -62,6 +62,7 @@ def test_rename_takes_types_and_keys_along(use) -> None:
         b"sluice.type": b"int",
         b"sluice.name": b"customer_id",
         b"sluice.key": b"1",
+        b"sluice.required": b"1",
     }
     assert made["_op"].to_pylist() == ["u"]
     assert made["_before"].to_pylist()[0]["mail"] == "b"
