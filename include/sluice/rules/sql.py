@@ -30,6 +30,8 @@ def select(text: str, rows: pa.Table, params: Mapping[str, Any], lookups: Mappin
     try:
         try:
             return connection.sql(text, params=given).to_arrow_table()
+        except duckdb.InterruptException:
+            raise  # a second try would run on without a limit
         except duckdb.Error:
             connection.execute(text, given)  # says the line, which a relation's error lacks
             raise
