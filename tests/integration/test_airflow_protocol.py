@@ -336,6 +336,9 @@ def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: 
     assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
 
 
+@pytest.mark.skipif(
+    "SLUICE_FAULTS" not in os.environ, reason="runs in make faults: two Airflows, and a scheduler that dies twice"
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_lives(
     orders: Case, east: TestAirflow, west: TestAirflow, number: signal.Signals
