@@ -148,7 +148,7 @@ def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_sch
     pipe.target.begin_load(1)
     [[unit]] = pipe.plan(pipe.merge(pipe.write({people(db): [insert(1, "a")]})))
     assert mysql_target.host in repr(unit.endpoints("target"))
-    assert repr(unit.endpoints) == "Endpoints()"
+    assert repr(unit.endpoints) == "ResolvedConnections()"
     assert repr(unit.endpoints) in repr(unit)
 
 

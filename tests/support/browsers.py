@@ -24,12 +24,14 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+_PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A running Chromium. Playwright drives only one in a process, with an event loop that other tests must not find running."""
     driver = pytest.importorskip("playwright.sync_api")
+    driver.expect.set_options(timeout=_PATIENCE_MS)
     if CHROMIUM is None:
         pytest.skip("there is no Chromium (apt-get install chromium, or set CHROMIUM)")
     with driver.sync_playwright() as playwright:
@@ -43,7 +45,7 @@ def login(
 ) -> Any:
     """A page of Airflow at ``url``, logged in as admin through its form. ``scheme``: light or dark."""
     page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(_PATIENCE_MS)
     page.goto(url)
     page.fill('input[name="username"]', "admin")
     page.fill('input[name="password"]', password)

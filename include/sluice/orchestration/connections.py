@@ -1,4 +1,4 @@
-"""Airflow connections as Endpoints."""
+"""Airflow connections as endpoints."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -51,10 +52,10 @@ JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
 WHERE r.trx_mysql_thread_id = %s LIMIT 1"""
 _MARIADB_DEFINITIONS = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, CONCAT(m.TABLE_SCHEMA, '.', m.TABLE_NAME)
 FROM information_schema.METADATA_LOCK_INFO m JOIN information_schema.PROCESSLIST p ON p.ID = m.THREAD_ID
-WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME <> '_sluice_ack' ORDER BY p.TIME DESC LIMIT 1"""
+WHERE m.THREAD_ID <> %s AND m.LOCK_TYPE = 'Table metadata lock' AND m.TABLE_NAME <> '_sluice_ack' ORDER BY p.TIME DESC"""
 _MARIADB_OPEN = """SELECT p.ID, p.USER, p.HOST, p.TIME, p.COMMAND, p.INFO, ''
 FROM information_schema.INNODB_TRX b JOIN information_schema.PROCESSLIST p ON p.ID = b.trx_mysql_thread_id
-WHERE b.trx_mysql_thread_id <> %s ORDER BY b.trx_started LIMIT 1"""
+WHERE b.trx_mysql_thread_id <> %s ORDER BY b.trx_started"""
 
 
 class Session(Protocol):
@@ -141,7 +142,9 @@ class LockWatch:
             if key not in connections or not connections[key].open:
                 connections[key] = connect(watched.endpoint)
             with connections[key].cursor() as cursor:
-                said = blocker_of(cursor, _number(watched.session), watched.session.mariadb, watched.endpoint)
+                with self._lock:
+                    ours = {_number(w.session) for w in self._watched.values() if w.endpoint == watched.endpoint}
+                said = blocker_of(cursor, _number(watched.session), watched.session.mariadb, watched.endpoint, ours)
         except (pymysql.err.MySQLError, SluiceError, OSError) as error:
             _log.debug("lock_watch", error=str(error))
             with suppress(KeyError):
@@ -168,9 +171,10 @@ def _number(session: Session) -> int:
     return int(session.connection.thread_id())  # type: ignore[no-untyped-call]
 
 
-def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint) -> str:
+def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint, ours: Collection[int] = frozenset()) -> str:
     """What session ``thread`` waits for and who holds it, as a sentence; "" if it does not wait, as far as this login may see.
 
+    ``ours``: sessions of this process; where the server only lists candidates, they are none.
     Raises pymysql.err.MySQLError.
     """
     cursor.execute("SELECT STATE FROM information_schema.PROCESSLIST WHERE ID = %s", (thread,))
@@ -186,7 +190,7 @@ def blocker_of(cursor: Any, thread: int, mariadb: bool, endpoint: Endpoint) -> s
     for question in asked:
         try:
             cursor.execute(question, (thread,))
-            found = cursor.fetchone()
+            found = next((row for row in cursor.fetchall() if row[0] not in ours), None)
         except pymysql.err.MySQLError as error:
             if code_of(error) not in _DENIED | {1109, 1146}:
                 raise

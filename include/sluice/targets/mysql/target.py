@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import IO, Annotated, Any, ClassVar, Literal, TypeVar
@@ -300,12 +300,15 @@ class MySQLTarget:
 
     def _run_ddl(self, session: _Session, holder: _Session, fence: Fence, step: DdlStep, statement: str) -> None:
         """In a connection of its own, with the settings of the session that ran it at the source."""
-        with errors(self.endpoint, f"following {step.where}"):
-            runner = connect(self.endpoint)
+        doing = f"following {step.where}"
+        with errors(self.endpoint, doing):
+            runner = _Statement(connect(self.endpoint), session.mariadb)
         holder.begin()
+        lockwait.watch.enter(runner, self.endpoint, self._owner, doing)
         try:
             self.acks.guard(holder.cursor, fence)
-            cursor = runner.cursor()
+            cursor = runner.connection.cursor()
+            cursor.execute(set_lock_wait(self.options.lock_wait))
             for setting in ddl.session_settings(step, mariadb=session.mariadb):
                 self._set(cursor, setting, step)
             created = _CREATED_IN.match(statement)
@@ -314,6 +317,7 @@ class MySQLTarget:
             _log.info("target_ddl", consumer=self.config.name, statement=statement[:500], source=step.where)
             cursor.execute(statement)
         except pymysql.err.Error as error:
+            session.blocker = runner.blocker
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
                 raise
             raise LoadError(
@@ -323,8 +327,9 @@ class MySQLTarget:
                 "the target has the change",
             ) from error
         finally:
+            lockwait.watch.leave(runner)
             holder.rollback()
-            runner.close()
+            runner.connection.close()
 
     @staticmethod
     def _set(cursor: Any, setting: str, step: DdlStep) -> None:
@@ -602,6 +607,15 @@ class MySQLTarget:
                     session.rollback()
                     raise
         return result, attempt.retry_state.attempt_number - 1
+
+
+@dataclass
+class _Statement:
+    """A connection for one DDL statement, watched while it waits for a lock."""
+
+    connection: TargetConnection
+    mariadb: bool
+    blocker: str = ""
 
 
 class _Session:
