@@ -10,8 +10,8 @@ import pytest
 from sluice.errors import Fenced, MappingError
 from sluice.flows.load.units import run_load_unit
 from sluice.targets import KINDS, Capabilities, Target
-from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.support.batches import Delivery
+from tests.support.people import DDL, delete, insert, people, update
 
 CASES = ["mysql_target", "mariadb"]
 """Fixtures of servers; each is a target of the type in TYPES."""

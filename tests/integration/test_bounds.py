@@ -105,7 +105,7 @@ def test_many_tables_in_a_batch_need_few_open_files(tmp_path):
     code = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-from tests.integration.test_bounds import one_row
+from tests.support.batches import one_row
 from sluice.model.positions import Position
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
@@ -119,31 +119,6 @@ assert len({f.table for f in manifest.files}) == int(sys.argv[2])
     store = SegmentStore(f"file://{tmp_path}", "test")
     manifest = store.read_manifest(store.manifest_path(1, 1))
     assert [read_file(store, f)["id"].to_pylist() for f in manifest.files[:3]] == [[0]] * 3
-
-
-def one_row(number: int):
-    """(definition, a table of one row) of table number so and so."""
-    import pyarrow as pa
-
-    from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
-
-    schema = TableSchema(TableId("s", f"t{number:05d}"), (Column("id", ColumnKind.INT, "int", False),), ("id",))
-    row = {
-        "id": 0,
-        "_op": "i",
-        "_seq": number,
-        "_file": "b.1",
-        "_offset": 4,
-        "_row": 0,
-        "_txn": 0,
-        "_origin": 1,
-        "_bucket": 0,
-    }
-    columns = [
-        pa.array([row.get(f.name)], f.type) if f.name != "_commit_ts" else pa.array([0], f.type)
-        for f in schema.arrow_schema
-    ]
-    return schema, pa.Table.from_arrays(columns, schema=schema.arrow_schema)
 
 
 @pytest.mark.parametrize("reserve", [64 * 2**20, -(10**12)], ids=["space is looked at first", "the write fails"])

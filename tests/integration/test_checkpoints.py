@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from typer.testing import CliRunner
 
-from sluice.cli import app
 from sluice.errors import CheckpointError, SegmentError, SluiceError
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
@@ -22,6 +20,7 @@ from sluice.flows.operate.check import check
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
+from tests.support.numbered import deliver, insert, rows, sluice
 from tests.support.pipelines import Case, case
 
 
@@ -34,30 +33,6 @@ def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, f
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
         one.run_until_head()
         yield one
-
-
-def insert(made: Case, number: int) -> None:
-    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ({number}, 'n{number}')")
-
-
-def deliver(made: Case, *numbers: int) -> None:
-    """A batch each."""
-    for number in numbers:
-        insert(made, number)
-        made.run_until_head()
-
-
-def sluice(made: Case, *command: str) -> str:
-    """A command line, in this process; what it printed."""
-    done = CliRunner().invoke(app, list(command), env=made.environment, catch_exceptions=True)
-    if isinstance(done.exception, SluiceError):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
-def rows(made: Case, server: Any) -> list[int]:
-    return [row[0] for row in server.execute(f"SELECT id FROM `{made.schema}`.t ORDER BY id")]
 
 
 def znodes(made: Case, *paths: str) -> None:

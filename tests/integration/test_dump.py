@@ -14,7 +14,7 @@ from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from sluice.sources.mysql.snapshot import result_set
-from tests.support.dumping import Watcher, Writers, begin, both, delivering, dumped, fill, step
+from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.support.pipelines import Case, case
 from tests.support.servers import setting
 
@@ -55,23 +55,6 @@ def quiet(shop: Case) -> Case:
     shop.yaml += "\ndump: {chunk_rows: 50, parallelism: 2}\n"
     shop.path.write_text(shop.yaml, encoding="utf-8")
     return shop
-
-
-KEYS = {
-    "composite": ("a INT, b VARCHAR(20), c DATE, PRIMARY KEY (b, a, c)", "({i} % 7, CONCAT('k', {i} % 31), '2024-01-01' + INTERVAL {i} DAY, {i})"),
-    "text": ("a VARCHAR(30) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", "(CONCAT(ELT(1 + {i} % 3, 'É', 'e', 'z '), {i}), {i})"),
-    "latin1": ("a CHAR(20) CHARACTER SET latin1 PRIMARY KEY", "(CONCAT('ä', {i}), {i})"),
-    "binary": ("a VARBINARY(16) PRIMARY KEY", "(UNHEX(LEFT(SHA2({i}, 256), 32)), {i})"),
-    "decimal": ("a DECIMAL(30,10) PRIMARY KEY", "({i} / 3 - 50, {i})"),
-    "double": ("a DOUBLE PRIMARY KEY", "({i} / 7, {i})"),
-    "float": ("a FLOAT PRIMARY KEY", "({i} / 7, {i})"),
-    "unsigned": ("a BIGINT UNSIGNED PRIMARY KEY", "(18446744073709551615 - {i} * 1000003, {i})"),
-    "moment": ("a DATETIME(6) PRIMARY KEY", "('2024-01-01' + INTERVAL {i} * 1234567 MICROSECOND, {i})"),
-    "clock": ("a TIME(3) PRIMARY KEY", "(SEC_TO_TIME({i} * 7.125 - 900), {i})"),
-    "bits": ("a BIT(20) PRIMARY KEY", "({i} * 4001 % 1048576, {i})"),
-    "enum": ("a ENUM('z','y','x') , b INT, PRIMARY KEY (a, b)", "(1 + {i} % 3, {i}, {i})"),
-    "set": ("a SET('p','q','r'), b INT, PRIMARY KEY (a, b)", "({i} % 8, {i}, {i})"),
-}  # fmt: skip
 
 
 def test_keys_of_every_type(quiet: Case) -> None:

@@ -16,8 +16,7 @@ from sluice.flows.dump.progress import one_view
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
-from tests.integration.test_dump import KEYS
-from tests.support.dumping import Watcher, Writers, begin, both, delivering, dumped, fill
+from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill
 from tests.support.pipelines import Case, case
 
 ALL = bool(os.environ.get("SLUICE_FAULTS"))

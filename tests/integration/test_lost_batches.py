@@ -16,7 +16,7 @@ from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.integration.test_checkpoints import deliver, insert, rows, sluice
+from tests.support.numbered import deliver, insert, rows, sluice
 from tests.support.pipelines import Case, case
 
 

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from sluice.errors import LoadError, RuleError
-from tests.integration.test_schema_history import assert_same_rows
-from tests.support.pipelines import case
+from tests.support.pipelines import assert_same_rows, case
 from tests.support.servers import setting
 from tests.support.small_units import small_units
 

@@ -15,8 +15,8 @@ from sluice.merge.compact import compact
 from sluice.segments.store import SegmentStore
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.local import LocalRunner
-from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.support.batches import Delivery, checksum, segment_rows
+from tests.support.people import DDL, delete, insert, people, update
 from tests.support.s3.server import S3Server, moto_server
 from tests.support.small_units import small_units
 

@@ -22,8 +22,8 @@ from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info
-from tests.integration.test_schema_truth import comparable, differing
 from tests.support.ddl_grammar import MODES, Grammar, Session
+from tests.support.definitions import comparable, differing
 
 STATEMENTS = int(os.environ.get("SLUICE_DDL_STATEMENTS", "120"))
 SEEDS = {"mysql_source": 3, "mariadb": 5}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pipelines import case
+from tests.support.pipelines import assert_same_rows, case
 from tests.support.servers import setting
 
 TABLE = """CREATE TABLE t (
@@ -47,14 +47,3 @@ def test_rows_are_read_with_the_definition_of_their_time(bare) -> None:
         bare.source.execute(change, database=bare.schema)
         bare.run_until_head()
         assert_same_rows(bare)
-
-
-def assert_same_rows(made) -> None:
-    """Row by row: checksums of MySQL and MariaDB differ for the same rows."""
-    tables = [row[0] for row in made.source.execute("SHOW TABLES", database=made.schema)]
-    for table in tables:
-        sides = [
-            sorted(map(repr, s.execute(f"SELECT * FROM `{table}`", database=made.schema)))
-            for s in (made.source, made.target)
-        ]
-        assert sides[0] == sides[1], table

@@ -7,8 +7,7 @@ import pytest
 from sluice.errors import DecodeError, SchemaUnknown
 from sluice.flows.operate.schema import reload_tables, set_table, show
 from sluice.mysql.ddl.catalog import SchemaState
-from tests.integration.test_schema_history import assert_same_rows
-from tests.support.pipelines import case
+from tests.support.pipelines import assert_same_rows, case
 from tests.support.servers import setting
 
 CREATE = "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))"

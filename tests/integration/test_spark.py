@@ -17,8 +17,8 @@ from sluice.config.connections import Endpoint, parse_connection
 from sluice.errors import Fenced, RuleError, SparkUnavailable
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.frames import FrameTable
-from tests.integration.test_target_mysql import DDL, insert, people, rows, update
 from tests.support.batches import Delivery, checksum
+from tests.support.people import DDL, insert, people, rows, update
 from tests.support.small_units import small_units
 from tests.support.spark_functions import faulty, picky, slow, square
 

@@ -11,22 +11,8 @@ from sluice.errors import ConfigError, Fenced, LoadError, MappingError, TargetUn
 from sluice.flows.load.units import run_load_unit
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from tests.support.batches import Delivery
+from tests.support.people import DDL, delete, insert, people, rows, update
 from tests.support.small_units import small_units
-
-
-def people(schema: str, table: str = "people") -> TableSchema:
-    return TableSchema(
-        TableId(schema, table),
-        (
-            Column("id", ColumnKind.INT, "int", nullable=False),
-            Column("email", ColumnKind.VARCHAR, "varchar(80)", charset="utf8mb4"),
-            Column("points", ColumnKind.INT, "int"),
-        ),
-        ("id",),
-    )
-
-
-DDL = "CREATE TABLE {}.{} (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, points INT)"
 
 
 @pytest.fixture
@@ -43,23 +29,6 @@ def delivery(tmp_path: Path, mysql_target: Any, db: str):
         return Delivery(tmp_path, mysql_target, target=target, **options)
 
     return make
-
-
-def rows(server: Any, db: str, table: str = "people") -> list[tuple[Any, ...]]:
-    return sorted(server.execute(f"SELECT * FROM {db}.{table}"))
-
-
-def insert(id: int, email: str | None = None, points: int | None = None) -> dict[str, Any]:
-    return {"_op": "i", "id": id, "email": email, "points": points}
-
-
-def update(before: dict[str, Any], **after: Any) -> dict[str, Any]:
-    old = {k: v for k, v in before.items() if not k.startswith("_")}
-    return {**old, **after, "_op": "u", "_before": old}
-
-
-def delete(row: dict[str, Any]) -> dict[str, Any]:
-    return {**{k: v for k, v in row.items() if k != "_before"}, "_op": "d"}
 
 
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])

@@ -10,9 +10,9 @@ import pytest
 
 from sluice.errors import TargetUnavailable
 from sluice.targets.mysql import target as module
-from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.support.batches import Delivery
 from tests.support.cuts import Budget
+from tests.support.people import DDL, delete, insert, people, update
 from tests.support.small_units import small_units
 
 STEP = int(os.environ.get("SLUICE_CUTS", "2"))

@@ -12,8 +12,8 @@ import pytest
 
 from devstack.mysql import MySQLServer
 from sluice.errors import RetryableError
-from tests.integration.test_target_mysql import DDL, delete, insert, people, update
 from tests.support.batches import Delivery
+from tests.support.people import DDL, delete, insert, people, update
 from tests.support.small_units import small_units
 
 

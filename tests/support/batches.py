@@ -15,7 +15,7 @@ from sluice.flows.load.units import LoadResult, plan_load, run_load_unit
 from sluice.flows.transform.changeset_writer import write_changeset_manifest
 from sluice.flows.transform.merge_units import plan_merge, run_merge_unit
 from sluice.model.positions import Position
-from sluice.model.tables import TableSchema
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import Changeset
 from sluice.segments.manifest import SegmentManifest
@@ -158,3 +158,24 @@ def checksum(server: Any, table: str) -> int:
 
 
 Maker = Callable[..., Delivery]
+
+
+def one_row(number: int) -> tuple[TableSchema, pa.Table]:
+    """(definition, a table of one row) of table ``number``."""
+    schema = TableSchema(TableId("s", f"t{number:05d}"), (Column("id", ColumnKind.INT, "int", False),), ("id",))
+    row = {
+        "id": 0,
+        "_op": "i",
+        "_seq": number,
+        "_file": "b.1",
+        "_offset": 4,
+        "_row": 0,
+        "_txn": 0,
+        "_origin": 1,
+        "_bucket": 0,
+    }
+    columns = [
+        pa.array([row.get(f.name)], f.type) if f.name != "_commit_ts" else pa.array([0], f.type)
+        for f in schema.arrow_schema
+    ]
+    return schema, pa.Table.from_arrays(columns, schema=schema.arrow_schema)

@@ -160,3 +160,21 @@ def dumped(made: Case, **asked: Any) -> Any:
         dump = start(made.runtime(), **asked)
         work(made.runtime(), dump.id)
     return one_view(made.runtime(), dump.id)
+
+
+KEYS = {
+    "composite": ("a INT, b VARCHAR(20), c DATE, PRIMARY KEY (b, a, c)", "({i} % 7, CONCAT('k', {i} % 31), '2024-01-01' + INTERVAL {i} DAY, {i})"),
+    "text": ("a VARCHAR(30) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", "(CONCAT(ELT(1 + {i} % 3, 'É', 'e', 'z '), {i}), {i})"),
+    "latin1": ("a CHAR(20) CHARACTER SET latin1 PRIMARY KEY", "(CONCAT('ä', {i}), {i})"),
+    "binary": ("a VARBINARY(16) PRIMARY KEY", "(UNHEX(LEFT(SHA2({i}, 256), 32)), {i})"),
+    "decimal": ("a DECIMAL(30,10) PRIMARY KEY", "({i} / 3 - 50, {i})"),
+    "double": ("a DOUBLE PRIMARY KEY", "({i} / 7, {i})"),
+    "float": ("a FLOAT PRIMARY KEY", "({i} / 7, {i})"),
+    "unsigned": ("a BIGINT UNSIGNED PRIMARY KEY", "(18446744073709551615 - {i} * 1000003, {i})"),
+    "moment": ("a DATETIME(6) PRIMARY KEY", "('2024-01-01' + INTERVAL {i} * 1234567 MICROSECOND, {i})"),
+    "clock": ("a TIME(3) PRIMARY KEY", "(SEC_TO_TIME({i} * 7.125 - 900), {i})"),
+    "bits": ("a BIT(20) PRIMARY KEY", "({i} * 4001 % 1048576, {i})"),
+    "enum": ("a ENUM('z','y','x') , b INT, PRIMARY KEY (a, b)", "(1 + {i} % 3, {i}, {i})"),
+    "set": ("a SET('p','q','r'), b INT, PRIMARY KEY (a, b)", "({i} % 8, {i}, {i})"),
+}  # fmt: skip
+"""Definitions and values (of row ``i``) of a table for each type of a key."""

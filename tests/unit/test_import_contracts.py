@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,11 @@ def test_flows_load_without_pandas() -> None:
     code = "import sys, sluice.flows.transform.merge, sluice.flows.load.load, sluice.flows.transform.stages; sys.exit('pandas' in sys.modules)"
     environment = {"PYTHONPATH": str(REPOSITORY / "include"), "PATH": "/usr/bin:/bin"}
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False, env=environment).returncode == 0
+
+
+def test_no_test_module_imports_another() -> None:
+    """Builders stand in tests/support, so that a test can be read, moved and deleted alone."""
+    tests = REPOSITORY / "tests"
+    importing = re.compile(r"^\s*(?:from|import) (tests\.\S*\.test_\w+|test_\w+)", re.MULTILINE)
+    found = {str(p.relative_to(tests)): importing.findall(p.read_text(encoding="utf-8")) for p in tests.rglob("*.py")}
+    assert {name: modules for name, modules in found.items() if modules} == {}

@@ -13,7 +13,7 @@ from sluice.errors import MappingError
 from sluice.merge.compact import compact
 from sluice.merge.key_override import rekeyed
 from sluice.merge.reference import compact_rows
-from tests.unit.merge.test_compact import KEYLESS, change, table
+from tests.support.changes import KEYLESS, change, table
 
 
 @st.composite

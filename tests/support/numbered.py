@@ -1,0 +1,35 @@
+"""A table of numbered rows, a batch each, and the command line inside this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.testing import CliRunner
+
+from sluice.cli import app
+from sluice.errors import SluiceError
+from tests.support.pipelines import Case
+
+
+def insert(made: Case, number: int) -> None:
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ({number}, 'n{number}')")
+
+
+def deliver(made: Case, *numbers: int) -> None:
+    """A batch each."""
+    for number in numbers:
+        insert(made, number)
+        made.run_until_head()
+
+
+def sluice(made: Case, *command: str) -> str:
+    """A command line, in this process; what it printed."""
+    done = CliRunner().invoke(app, list(command), env=made.environment, catch_exceptions=True)
+    if isinstance(done.exception, SluiceError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def rows(made: Case, server: Any) -> list[int]:
+    return [row[0] for row in server.execute(f"SELECT id FROM `{made.schema}`.t ORDER BY id")]
