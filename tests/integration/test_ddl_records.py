@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
+from sluice.model.schema_changes import ChangeKind, TableChange
 from tests.support.pipelines import case
 
 

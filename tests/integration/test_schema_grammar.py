@@ -16,8 +16,8 @@ import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
+from sluice.model.definitions import TableDefinition
 from sluice.model.tables import TableId, quoted_table
-from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.reader.statement_scan import statements_between

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.mysql.ddl.definitions import ColumnDefinition, TableDefinition
+from sluice.model.definitions import ColumnDefinition, TableDefinition
 
 _BARE = re.compile(r"[A-Za-z_\u0080-\uffff][A-Za-z0-9_$\u0080-\uffff]*")
 _COLUMN_NAMES = (

@@ -19,8 +19,8 @@ from sluice.formats.common import (
 )
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
 
 _TYPES = {Op.INSERT: "INSERT", Op.UPDATE: "UPDATE", Op.DELETE: "DELETE", Op.READ: "INSERT"}
 

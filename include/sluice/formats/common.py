@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from sluice.mapping.types import SqlType
 from sluice.model.changes import Change
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
 from sluice.model.temporal import time_text
-from sluice.mysql.ddl.changes import TableChange
 
 MICROSECOND = dt.timedelta(microseconds=1)
 GEOMETRIES = {

@@ -24,9 +24,9 @@ from sluice.formats.common import (
 )
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from sluice.mysql.ddl.definitions import ColumnDefinition, TableDefinition
 
 _EPOCH_DATE = dt.date(1970, 1, 1)
 _EPOCH = dt.datetime(1970, 1, 1)

@@ -24,8 +24,8 @@ from sluice.formats.common import (
 from sluice.formats.wkt import wkt
 from sluice.model.batches import Op
 from sluice.model.changes import Change
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from sluice.mysql.ddl.definitions import ColumnDefinition, TableDefinition
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
 
 _TYPES = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "bootstrap-insert"}
 

@@ -116,7 +116,7 @@ class DdlRecord(_Stored):
         None, description="What else its effect may depend on; null in segments of older versions."
     )
     changes: tuple[dict[str, Any], ...] = Field(
-        (), description="What it did to captured tables: sluice.mysql.ddl.changes.TableChange as JSON."
+        (), description="What it did to captured tables: sluice.model.schema_changes.TableChange as JSON."
     )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
 from sluice.model.positions import Position
+from sluice.model.schema_changes import TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
-from sluice.mysql.ddl.changes import TableChange
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore

@@ -18,9 +18,9 @@ import pyarrow as pa
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from sluice.formats.common import Raw, json_text
 from sluice.formats.debezium import unscaled
 from sluice.formats.wkt import wkt
 from sluice.model.changes import Change
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from sluice.mysql.ddl.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 
 GTID = "24bc7850-2c16-11e6-a073-0242ac110002:7"
 US = 1_589_373_560_798_123

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import DecodeError
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState, Session
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.lexer import Dialect, tokens
 from sluice.mysql.ddl.parser import parse_statement

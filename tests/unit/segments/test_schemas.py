@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import SegmentError
+from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
 from sluice.segments.schemas import MAX_DEPTH, SchemaStore
 from sluice.segments.store import SegmentStore
 

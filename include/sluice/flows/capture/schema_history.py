@@ -10,10 +10,10 @@ import structlog
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.flows.runtime import Runtime
+from sluice.model.definitions import TableDefinition
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.decoder.scanner import LoggedStatement

@@ -21,8 +21,8 @@ from sluice.errors import SluiceError
 from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import META_COLUMNS, TableId, member
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.segments.changeset import read_changeset, read_changeset_file
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
 from sluice.mapping import Mapping, TableRoute
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
 from sluice.targets import DdlStep

@@ -9,11 +9,11 @@ from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.flows.capture.schema_history import rereader, schema_at
 from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime, server_id_of
+from sluice.model.definitions import TableDefinition
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.apply import create_table
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.segments.schemas import SchemaStore

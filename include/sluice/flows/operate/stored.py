@@ -11,8 +11,8 @@ from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.formats import FORMATS, Format, Statement
 from sluice.model.batches import Batch
+from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.changes import TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore

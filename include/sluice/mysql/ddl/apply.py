@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import DecodeError
+from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
+from sluice.model.schema_changes import BLOBS, TEXTS
 from sluice.model.tables import TableId
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.collations import DEFAULT
-from sluice.mysql.ddl.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
 from sluice.mysql.ddl.keys import kept_indexes, with_keys
-from sluice.mysql.ddl.types import BLOBS, CHARACTER, GEOMETRIES, TEXTS, Flavour, converted_text, stored_type, varying
+from sluice.mysql.ddl.types import CHARACTER, GEOMETRIES, Flavour, converted_text, stored_type, varying
 
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 

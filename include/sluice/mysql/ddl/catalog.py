@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.errors import DecodeError, SluiceError, UnsupportedType
+from sluice.model.definitions import DatabaseDefinition, TableDefinition, Unknown
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.apply import alter_table, create_table, like
-from sluice.mysql.ddl.changes import ChangeKind, TableChange, altered
+from sluice.mysql.ddl.changes import altered
 from sluice.mysql.ddl.collations import DEFAULT, Collations
-from sluice.mysql.ddl.definitions import DatabaseDefinition, TableDefinition, Unknown
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import concerned, parse_statement
 from sluice.mysql.ddl.types import Flavour

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.errors import DecodeError
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.schema_changes import BLOBS, TEXTS
 from sluice.mysql.ddl import ast as s
-from sluice.mysql.ddl.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.mysql.ddl.types import BLOBS, GEOMETRIES, TEXTS, Flavour, bytes_at_most
+from sluice.mysql.ddl.types import GEOMETRIES, Flavour, bytes_at_most
 
 _UNNAMED_EXPRESSION = "functional_index"
 _STRINGS = {"char", "varchar", "binary", "varbinary"}

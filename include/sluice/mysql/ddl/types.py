@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import DecodeError
+from sluice.model.schema_changes import BLOBS, TEXTS
 from sluice.mysql.charsets import UTF8, decoded, has_character
 from sluice.mysql.ddl.ast import TypeSpec
 from sluice.mysql.ddl.collations import Collations
@@ -14,8 +15,6 @@ WIDTHS = {
 }  # fmt: skip
 """Display widths (signed, unsigned) that older servers and MariaDB print."""
 
-TEXTS = ("tinytext", "text", "mediumtext", "longtext")
-BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
 _BLOB_LIMITS = (255, 65_535, 16_777_215, 4_294_967_295)
 CHARACTER = {"char", "varchar", *TEXTS}
 _BINARY_OF = {"char": "binary", "varchar": "varbinary", **dict(zip(TEXTS, BLOBS, strict=True))}

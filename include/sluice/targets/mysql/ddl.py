@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Collection
 
 from sluice.errors import DecodeError, LoadError
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl import ast as s
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from sluice.errors import LoadError
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.labels import declared
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.ddl.changes import ChangeKind, ColumnChange, TableChange, column_changes
-from sluice.mysql.ddl.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 
 Naming = Callable[[str], str | None]
 """Source column -> target column, None for one that does not go over."""

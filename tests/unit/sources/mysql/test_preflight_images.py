@@ -9,9 +9,9 @@ import pytest
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import DecodeError
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.events.query_status import parse_status
 from sluice.sources.mysql.events.table_map import parse_table_map

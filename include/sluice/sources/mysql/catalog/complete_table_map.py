@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.errors import DecodeError
+from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.mysql.charsets import MAX_BYTES
-from sluice.mysql.ddl.definitions import ColumnDefinition, TableDefinition
 from sluice.sources.mysql.events import table_map as t
 
 _INTEGERS = {"tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "bigint": t.LONGLONG}

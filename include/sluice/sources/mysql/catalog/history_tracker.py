@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from sluice.errors import DecodeError, SchemaUnknown, UnsupportedType
+from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.mysql.charsets import UTF8, decode_bytes
 from sluice.mysql.ddl.catalog import SchemaState, Session, storable
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events import table_map as t

@@ -11,11 +11,11 @@ from typing import Any
 import pymysql
 
 from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.column_clauses import read_type
-from sluice.mysql.ddl.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label

@@ -11,9 +11,9 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap

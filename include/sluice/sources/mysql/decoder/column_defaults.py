@@ -9,10 +9,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 import pyarrow as pa
 
 from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.mysql.charsets import decode_bytes
-from sluice.mysql.ddl.definitions import ColumnDefinition
 from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 
 K = ColumnKind

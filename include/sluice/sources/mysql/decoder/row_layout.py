@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import UnsupportedType
+from sluice.model.definitions import TableDefinition
 from sluice.model.labels import declared
 from sluice.model.tables import Column, ColumnKind, TableSchema
 from sluice.mysql.charsets import MAX_BYTES, decode_bytes, is_known
-from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.unreadable import AROUND
 

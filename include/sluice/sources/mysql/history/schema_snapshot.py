@@ -18,11 +18,11 @@ import structlog
 
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SchemaUnknown, SourceUnavailable
+from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl.catalog import SchemaState, Session
-from sluice.mysql.ddl.changes import ChangeKind, TableChange
-from sluice.mysql.ddl.definitions import TableDefinition, Unknown
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events.query_status import parse_status

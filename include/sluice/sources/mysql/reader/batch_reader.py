@@ -23,10 +23,10 @@ from typing_extensions import TypeVar
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
+from sluice.model.schema_changes import TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, TableSchema
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.changes import TableChange
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver

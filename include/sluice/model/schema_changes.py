@@ -1,0 +1,184 @@
+"""What a statement did to a definition, in kinds that a reader can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.tables import TableId
+
+TEXTS = ("tinytext", "text", "mediumtext", "longtext")
+BLOBS = ("tinyblob", "blob", "mediumblob", "longblob")
+
+
+class ChangeKind(StrEnum):
+    """Kinds of change. A statement may be of several."""
+
+    CREATE_DATABASE = "create database"
+    ALTER_DATABASE = "alter database"
+    DROP_DATABASE = "drop database"
+    CREATE_TABLE = "create table"
+    DROP_TABLE = "drop table"
+    RENAME_TABLE = "rename table"
+    TRUNCATE_TABLE = "truncate table"
+    ADD_COLUMN = "add column"
+    DROP_COLUMN = "drop column"
+    RENAME_COLUMN = "rename column"
+    WIDEN_COLUMN = "widen column"
+    """Every value of the old type is a value of the new one."""
+    CHANGE_COLUMN = "change column"
+    """Another type or charset: values may be converted, or not fit."""
+    MOVE_COLUMN = "move column"
+    ALLOW_NULL = "allow null"
+    REQUIRE_VALUE = "require value"
+    COLUMN_ATTRIBUTES = "column attributes"
+    """Default, comment, visibility, expression."""
+    PRIMARY_KEY = "primary key"
+    INDEXES = "indexes"
+    TABLE_OPTIONS = "table options"
+    PARTITIONS = "partitions"
+    ROWS_REMOVED = "rows removed"
+    """A partition was dropped or emptied: rows went that no row event names."""
+    ROWS_REPLACED = "rows replaced"
+    """EXCHANGE PARTITION, IMPORT TABLESPACE: rows came and went that no row event names."""
+    UNKNOWN = "unknown"
+    """The statement, or the table it works on, is not understood."""
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """One column: ``old`` None for a new one, ``new`` None for one that is gone."""
+
+    kind: ChangeKind
+    old: ColumnDefinition | None
+    new: ColumnDefinition | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What one statement did to one table (or database: ``table.table`` is ``""``).
+
+    ``table``: its name before (or of the new table); ``before``, ``after``: None where there was none, or it is not known.
+    ``renamed_to``: its new name.
+    """
+
+    table: TableId
+    kinds: tuple[ChangeKind, ...]
+    before: TableDefinition | None = None
+    after: TableDefinition | None = None
+    columns: tuple[ColumnChange, ...] = ()
+    renamed_to: TableId | None = None
+    reason: str = ""
+
+    @property
+    def tables(self) -> tuple[TableId, ...]:
+        """Both names."""
+        return (self.table, self.renamed_to) if self.renamed_to else (self.table,)
+
+    def to_json(self) -> dict[str, Any]:
+        """For manifests: ``columns`` can be told from before and after."""
+        return {
+            "table": [self.table.schema, self.table.table],
+            "kinds": [kind.value for kind in self.kinds],
+            "before": self.before.to_json() if self.before else None,
+            "after": self.after.to_json() if self.after else None,
+            "renamed_to": [self.renamed_to.schema, self.renamed_to.table] if self.renamed_to else None,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TableChange:
+        before = TableDefinition.from_json(data["before"]) if data["before"] else None
+        after = TableDefinition.from_json(data["after"]) if data["after"] else None
+        columns = column_changes(before, after) if before and after else ()
+        return cls(
+            TableId(*data["table"]),
+            tuple(ChangeKind(kind) for kind in data["kinds"]),
+            before,
+            after,
+            columns,
+            TableId(*data["renamed_to"]) if data["renamed_to"] else None,
+            data.get("reason", ""),
+        )
+
+
+def column_changes(
+    before: TableDefinition, after: TableDefinition, renames: Mapping[str, str] | None = None
+) -> tuple[ColumnChange, ...]:
+    """Column by column; ``renames``: old name in lower case -> new name."""
+    renames = renames or {}
+    found: list[ColumnChange] = []
+    new = {column.name.lower(): column for column in after.columns}
+    met: set[str] = set()
+    order: list[str] = []
+    for column in before.columns:
+        name = renames.get(column.name.lower(), column.name).lower()
+        there = new.get(name)
+        if there is None:
+            found.append(ColumnChange(ChangeKind.DROP_COLUMN, column, None))
+            continue
+        met.add(name)
+        order.append(name)
+        found += [ColumnChange(kind, column, there) for kind in _kinds(column, there)]
+    kept = [column.name.lower() for column in after.columns if column.name.lower() in met]
+    for was, now in zip(order, kept, strict=True):
+        if was != now:
+            found.append(ColumnChange(ChangeKind.MOVE_COLUMN, new[now], new[now]))
+    for column in after.columns:
+        if column.name.lower() not in met:
+            found.append(ColumnChange(ChangeKind.ADD_COLUMN, None, column))
+    return tuple(found)
+
+
+def _kinds(old: ColumnDefinition, new: ColumnDefinition) -> list[ChangeKind]:
+    kinds = []
+    if old.name != new.name:
+        kinds.append(ChangeKind.RENAME_COLUMN)
+    if (old.type, old.charset, old.collation, old.compressed) != (new.type, new.charset, new.collation, new.compressed):
+        kinds.append(ChangeKind.WIDEN_COLUMN if widens(old, new) else ChangeKind.CHANGE_COLUMN)
+    if old.nullable != new.nullable:
+        kinds.append(ChangeKind.ALLOW_NULL if new.nullable else ChangeKind.REQUIRE_VALUE)
+    plain = replace(old, name=new.name, type=new.type, charset=new.charset, collation=new.collation, nullable=new.nullable,
+                    labels=new.labels, compressed=new.compressed)  # fmt: skip
+    if plain != new:
+        kinds.append(ChangeKind.COLUMN_ATTRIBUTES)
+    return kinds
+
+
+_INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+
+
+def widens(old: ColumnDefinition, new: ColumnDefinition) -> bool:
+    """True if every value of the old type is the same value of the new one."""
+    if (old.charset, old.collation) != (new.charset, new.collation) and not _wider_charset(old.charset, new.charset):
+        return False
+    one, other = old.family, new.family
+    if one in _INTEGERS and other in _INTEGERS:
+        if old.unsigned and not new.unsigned:
+            return _INTEGERS[other] > _INTEGERS[one]
+        return (old.unsigned or not new.unsigned) and _INTEGERS[other] >= _INTEGERS[one]
+    if one == other == "decimal":
+        (p1, s1), (p2, s2) = old.arguments, new.arguments
+        return s2 >= s1 and p2 - s2 >= p1 - s1 and (old.unsigned or not new.unsigned)
+    if {one, other} <= {"float", "double"}:
+        return (one == other or other == "double") and not new.arguments and (old.unsigned or not new.unsigned)
+    if one in {"enum", "set"} and one == other:
+        return new.labels[: len(old.labels)] == old.labels
+    if (one, other) in {("varchar", "varchar"), ("varbinary", "varbinary"), ("char", "char"), ("bit", "bit")}:
+        return new.arguments[0] >= old.arguments[0]
+    for family in (TEXTS, BLOBS):
+        if one in family and other in family:
+            return family.index(other) >= family.index(one)
+    if one in {"datetime", "timestamp", "time"} and one == other:
+        return (new.arguments or (0,))[0] >= (old.arguments or (0,))[0]
+    return old.type == new.type
+
+
+def _wider_charset(old: str | None, new: str | None) -> bool:
+    if old is None or new is None:
+        return False
+    return old == new or new == "utf8mb4" or (old == "ascii" and new in {"latin1", "utf8", "utf8mb3"})
