@@ -15,11 +15,15 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
-from sluice.errors import LoadError
+from sluice.errors import LoadError, MappingError
+from sluice.flows.deadletters.replay import replay
+from sluice.flows.deadletters.store import letters
+from sluice.flows.operate.control import skip
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.target import _kept
 from tests.support.batches import Delivery
+from tests.support.dumping import dumped
 from tests.support.pipelines import Case, case
 from tests.support.servers import setting
 
@@ -87,25 +91,39 @@ def mariadb_target(server_folder: Path) -> Iterator[MariaDBServer]:
 LENIENT = "SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"
 
 
-def fill(made: Case, types: dict[str, tuple[str, list[str]]]) -> int:
-    """Tables ``k`` (a key), ``heap`` (no key) and ``v`` (the values) on both sides, and every value in all three at the source."""
+TABLES = {"k": " PRIMARY KEY", "heap": "", "v": " PRIMARY KEY"}
+Types = dict[str, tuple[str, list[str]]]
+
+
+def of_server(server: str) -> Types:
+    """The types that a source of this kind has."""
+    return BOTH | (MYSQL if server == "mysql_source" else MARIADB)
+
+
+def leniently(server: Any, schema: str, *statements: str) -> None:
+    """Run in a session that takes every value and every definition."""
+    with server.connect(schema) as connection, connection.cursor() as cursor:
+        for statement in (LENIENT, *statements):
+            cursor.execute(statement)
+
+
+def create(made: Case, types: Types) -> None:
+    """Tables ``k`` (a key), ``heap`` (no key) and ``v`` (the values) on both sides."""
     columns = ", ".join(f"`{name}` {kind}" for name, (kind, _) in types.items())
     options = "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    made_of = [f"CREATE TABLE {table} (id INT{key}, mark INT, {columns}) {options}" for table, key in TABLES.items()]
     for server in (made.source, made.target):
-        with server.connect(made.schema) as connection, connection.cursor() as cursor:
-            cursor.execute(LENIENT)
-            for table, key in (("k", " PRIMARY KEY"), ("heap", ""), ("v", " PRIMARY KEY")):
-                cursor.execute(f"CREATE TABLE {table} (id INT{key}, mark INT, {columns}) {options}")
-    made.run_until_head()
+        leniently(server, made.schema, *made_of)
+
+
+def insert(made: Case, types: Types) -> int:
+    """Every value in all three tables at the source. Returns the number of rows in each."""
     rows = max(len(values) for _, values in types.values()) + 1
     lines = []
     for row in range(rows):
         cells = [values[row % len(values)] if row < rows - 1 else "NULL" for _, values in types.values()]
         lines.append(f"({row + 1}, 0, {', '.join(cells)})")
-    with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
-        cursor.execute(LENIENT)
-        for table in ("k", "heap", "v"):
-            cursor.execute(f"INSERT INTO {table} VALUES {', '.join(lines)}")
+    leniently(made.source, made.schema, *(f"INSERT INTO {table} VALUES {', '.join(lines)}" for table in TABLES))
     return rows
 
 
@@ -122,12 +140,12 @@ def test_every_value_by_every_way(
     monkeypatch.setattr("sluice.targets.mysql.load_data.BULK_ROWS", 1 if way == "bulk" else 1 << 30)
     source = request.getfixturevalue(server)
     target = request.getfixturevalue("mysql_target" if server == "mysql_source" else "mariadb_target")
-    types = BOTH | (MYSQL if server == "mysql_source" else MARIADB)
-    if server == "mariadb":  # it has no such collation; its gbk lacks nothing
-        types = {name: (kind, values) for name, (kind, values) in types.items() if name != "ve"}
+    types = of_server(server)
     db = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
     with setting(source, binlog_row_image=image), case(tmp_path, source, target, zookeeper, db) as made:
-        rows = fill(made, types)
+        create(made, types)
+        made.run_until_head()
+        rows = insert(made, types)
         made.run_until_head()
         made.assert_equal("k", "heap", "v")
         every = ", ".join(f"a.`{name}` = b.`{name}`" for name in types)
@@ -153,6 +171,78 @@ def test_every_value_by_every_way(
                 cursor.execute("DELETE FROM heap")
                 made.run_until_head()
         assert target.execute(f"SELECT COUNT(*) FROM {db}.heap")[0][0] == (0 if image == "FULL" else rows)
+
+
+PASSES = "def transform(row, context):\n    return row\n"
+RAISES = "def transform(row, context):\n    raise ValueError('not now')\n"
+
+
+@contextmanager
+def refusing(made: Case, *tables: str) -> Iterator[None]:
+    """The target takes no row with mark = 7."""
+    leniently(made.target, made.schema, *(f"ALTER TABLE {t} ADD CONSTRAINT no_{t} CHECK (mark <> 7)" for t in tables))
+    yield
+    leniently(made.target, made.schema, *(f"ALTER TABLE {t} DROP CONSTRAINT no_{t}" for t in tables))
+
+
+def replayed(made: Case, wanted: int) -> None:
+    """That many letters wait, and each is replayed."""
+    assert len(letters(made.runtime())) == wanted
+    done = replay(made.runtime(), [], by="test")
+    assert [(one.outcome, one.why) for one in done] == [("replayed", "")] * wanted
+
+
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_every_value_by_dump_and_by_replay(
+    tmp_path: Any, request: Any, zookeeper: Any, fresh_schema: Any, server: str
+) -> None:
+    """Rows that a dump reads; rows that a target refused, or a rule; a batch that was skipped; and their replay."""
+    source = request.getfixturevalue(server)
+    target = request.getfixturevalue("mysql_target" if server == "mysql_source" else "mariadb_target")
+    types = of_server(server)
+    db = fresh_schema(source, target, options="CHARACTER SET utf8mb4")
+    letter = "    on_error: dead_letter"
+    with case(tmp_path, source, target, zookeeper, db, extra="rules: engine.yaml", target_extra=letter) as made:
+        (tmp_path / "rules/engine.yaml").write_text("rules: [{name: mine, path: mine.py, on_error: dead_letter}]")
+        rule = tmp_path / "rules/mine.py"
+        rule.write_text(PASSES)
+        create(made, types)
+        rows = insert(made, types)
+        made.run_until_head()
+        for tables, more in ((["k", "v"], {}), (["heap"], {"replace": True})):
+            assert dumped(made, tables=[f"{db}.{name}" for name in tables], **more).state == "done"
+        made.assert_equal(*TABLES)
+        columns = ", ".join(f"`{name}`" for name in types)
+        every = ", ".join(f"a.`{name}` = b.`{name}`" for name in types)
+        added = {t: f"INSERT INTO {t} (id, mark, {columns}) SELECT id + %d, 7, {columns} FROM v" for t in ("k", "heap")}
+        moved = f"UPDATE k a JOIN v b ON b.id = (a.id + %d) %% {rows} + 1 SET {every}, a.mark = 7"
+
+        with refusing(made, "k", "heap"):
+            leniently(source, db, added["heap"] % 100, moved % 0)
+            made.run_until_head()
+        replayed(made, 2 * rows)
+        made.assert_equal(*TABLES)
+
+        rule.write_text(RAISES)
+        leniently(source, db, added["k"] % 100, "DELETE FROM heap WHERE id > 100")
+        made.run_until_head()
+        rule.write_text(PASSES)
+        replayed(made, 2 * rows)
+        made.assert_equal(*TABLES)
+
+        leniently(target, db, "RENAME TABLE k TO away")
+        leniently(source, db, moved % 1, added["heap"] % 200)
+        with pytest.raises(MappingError):
+            made.run_until_head()
+        runtime = made.runtime()
+        with runtime.state() as state:
+            held = state.process("copy")
+        assert held is not None
+        skip(runtime, "copy", held.batch + 1, by="test", reason="", dry_run=False)
+        leniently(target, db, "RENAME TABLE away TO k")
+        made.run_until_head()
+        replayed(made, 1)
+        made.assert_equal(*TABLES)
 
 
 @pytest.mark.parametrize(
