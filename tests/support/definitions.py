@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sluice.mysql.ddl.definitions import TableDefinition
+from sluice.model.definitions import TableDefinition
 
 
 def differing(said: Any, truth: Any) -> tuple[Any, Any]:
