@@ -1,4 +1,4 @@
-"""The ``retention`` DAG: hourly, removes what nobody needs any more."""
+"""The ``retention`` DAG: hourly, removes what is no longer needed."""
 
 import os
 from pathlib import Path

@@ -16,7 +16,7 @@ from sluice.errors import SluiceError
 from sluice.flows.runtime import Runtime
 
 RETRYABLE, TERMINAL, HELD = 75, 65, 69
-"""Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to mend something; the target is
+"""Exit codes (EX_TEMPFAIL, EX_DATAERR, EX_UNAVAILABLE): the same call may succeed later; a person has to fix something; the target is
 held and the others go on without it."""
 
 

@@ -216,7 +216,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
         )
         stack.save()
     finally:
-        processes.abort_waits(True)  # on success nobody waits any more; on failure nobody shall
+        processes.abort_waits(True)  # on success nothing waits any more; on failure nothing may
         pool.shutdown(wait=True, cancel_futures=True)
         processes.abort_waits(False)
 
@@ -340,8 +340,8 @@ def _exclusive(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise ConfigError(
-                        "another command is starting, stopping or mending this stack right now",
-                        hint="try again in a moment",
+                        "another command is starting, stopping or repairing this stack",
+                        hint="try again in a few seconds",
                     ) from None
                 time.sleep(0.2)
         yield

@@ -284,7 +284,7 @@ def find_database(say: Callable[[str], None]) -> Distribution:
 
 
 def lock_file(folder: Path) -> Path:
-    """Held while a stack is started, stopped or mended."""
+    """Locked while a stack is started, stopped or repaired."""
     return folder.parent / f".{folder.name}.lock"
 
 

@@ -98,7 +98,7 @@ class MySQLServer(Server):
     ``root`` at 127.0.0.1, with no password unless ``root_password`` is set.
 
     Args:
-        folder: everything of this server: ``data/``, ``mysqld.log``; removed by nobody but you.
+        folder: everything of this server: ``data/``, ``mysqld.log``; only you remove it.
         distribution: what to run; None: :func:`find_mysql`.
         port: None: a free one; kept over restarts.
         server_id: replication id, unique among the servers that see each other.

@@ -33,7 +33,7 @@ class Server:
         self._stopped()
 
     def kill(self) -> None:
-        """``kill -9``: a crash. ``start`` brings it back on the same port and data."""
+        """``kill -9``: a crash. ``start`` starts it again on the same port and data."""
         if self.handle is not None:
             processes.kill(self.handle)
             self.handle = None

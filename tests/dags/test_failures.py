@@ -27,7 +27,7 @@ def test_what_a_person_must_mend_is_tried_slowly_from_the_start() -> None:
     assert waits(TaskError.of(LoadError("x")), range(1, 3)) == [60, 60]
     reason = POLICY.evaluate(TaskError.of(LoadError("x")), 1, 60).reason
     assert reason is not None
-    assert "a person has to mend this; attempt 2 of 61 starts by itself in 60 s, or press Clear" in reason
+    assert "a person has to fix this; attempt 2 of 61 starts by itself in 60 s, or press Clear" in reason
 
 
 def test_a_fenced_attempt_is_followed_by_one_that_asks_for_the_lease() -> None:

@@ -192,7 +192,7 @@ def test_a_rule_that_fails(shop: Case) -> None:
     shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     error = stops(shop, "rule 'up'")
-    assert "mend the rule; the batch stays and is tried again" in str(error.hint)
+    assert "fix the rule; the batch stays and is tried again" in str(error.hint)
     rule.write_text(rule.read_text().replace("noet", "note"))
     shop.run_until_head()
     assert shop.target.execute(f"SELECT note FROM `{shop.schema}`.orders") == [("A",)]

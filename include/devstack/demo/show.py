@@ -32,7 +32,7 @@ TABLES = (*shop.TABLES, "heartbeat")
 
 @dataclass
 class LagMeter:
-    """Lag as a reader sees it: a row written at the source, the moment it is first seen at the target.
+    """Lag as a reader sees it: a row written at the source, and when it is first seen at the target.
 
     A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target.
     """

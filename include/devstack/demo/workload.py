@@ -48,7 +48,7 @@ class Tally:
 def seed(
     connect: Connect, schema: str, *, customers: int = 200, products: int = 100, orders: int = 400, number: int = 1
 ) -> Tally:
-    """Fill the empty shop: so many customers, products and orders with one to five lines each."""
+    """Fill the empty shop with customers, products, and orders of one to five lines each."""
     tally = Tally()
     with contextlib.closing(connect()) as connection:
         worker = _Worker(connection, schema, random.Random(number), "s", 0)
@@ -74,7 +74,7 @@ class Workload:
         schema: the shop's schema.
         connections: threads, each with a connection of its own.
         changes_per_s: over all connections; None: as fast as it goes.
-        seconds, changes: stop after so long, or so many row changes; at least one of them.
+        seconds, changes: stop after this time, or this number of row changes; at least one is given.
         number: seed of the random choices.
     """
 

@@ -90,7 +90,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def ask(question: str) -> None:
-    """Go on only after a yes. Raises ConfigError where there is nobody to ask, Abort for a no."""
+    """Continue only after a yes. Raises ConfigError without a terminal, Abort for a no."""
     if not sys.stdin.isatty():
         raise ConfigError(
             f"{question} There is no terminal to ask on, and nothing was done",

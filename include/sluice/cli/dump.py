@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluice.flows.dump.progress import DumpView
 
 dump_app = typer.Typer(
-    no_args_is_help=True, help="Copy tables again, beside the log: initial copies, repairs, backfills. No lock, no pause of the log."
+    no_args_is_help=True, help="Copy tables while the log is read: initial copies, repairs, backfills. No lock, no pause."
 )  # fmt: skip
 
 DumpId = Annotated[str, typer.Argument(help="Id of a dump; none: the newest that has not ended.")]
@@ -47,7 +47,7 @@ def start(
     first: Annotated[list[str] | None, typer.Option("--from", help="First key; once a key column.")] = None,
     last: Annotated[list[str] | None, typer.Option("--to", help="Last key; once a key column.")] = None,
     key: Annotated[list[str] | None, typer.Option("--key", help="A key (columns joined by commas); several times.")] = None,
-    since: Annotated[str, typer.Option("--since", help="Keys the log touched since this moment (ISO 8601).")] = "",
+    since: Annotated[str, typer.Option("--since", help="Keys that the log changed since this time (ISO 8601).")] = "",
     until: Annotated[str, typer.Option("--until", help="… and before this one.")] = "",
     target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
     index: Annotated[str, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")] = "",
@@ -62,7 +62,7 @@ def start(
     wait: Annotated[bool, typer.Option("--wait/--detach", help="Read chunks in this process until all are placed, or leave it to others.")] = True,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Copy captured tables (or a part of one) to the targets again, beside the log."""
+    """Copy captured tables, or a part of one, to the targets again while the log is read."""
     from sluice.flows.dump import start as dumprequest
 
     runtime = open_pipeline(pipeline, mode="local")

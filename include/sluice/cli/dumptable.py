@@ -65,7 +65,7 @@ def listed(dumps: list[DumpView], console: Console) -> RenderableType:
 
 
 def shown(d: DumpView, console: Console, *, most: int | None = None) -> RenderableType:
-    """One dump: what it is, then a line a table. ``most``: so many tables, those that are not done first."""
+    """One dump: what it is, then one line per table. ``most``: largest number of tables, unfinished ones first."""
     about = f"[bold]{escape(d.id)}[/] {_word(_state(d))}  {escape(d.reason)}"
     about += f" by {escape(d.by)}" if d.by else ""
     about += f", for {escape(', '.join(d.targets))}" if d.targets else ""

@@ -81,7 +81,7 @@ def show(
         "batch": f"{one.batch}, change {one.seq}, committed {one.commit_time}"
         if one.stage != "skip"
         else f"{one.batch}, {one.rows} changes",
-        "waits for": ", ".join(one.waiting) or "nobody: " + ", ".join(f"{t} {s}" for t, s in one.settled.items()),
+        "waits for": ", ".join(one.waiting) or "none: " + ", ".join(f"{t} {s}" for t, s in one.settled.items()),
     }
     for name, value in lines.items():
         if value:
@@ -96,7 +96,7 @@ def show(
         out.print()
         out.print(table)
     if one.waiting:
-        out.print(f"\nwhen the cause is mended: sluice dead-letters replay {runtime.name} {one.id}", highlight=False)
+        out.print(f"\nwhen the cause is fixed: sluice dead-letters replay {runtime.name} {one.id}", highlight=False)
 
 
 @letters_app.command()
@@ -108,7 +108,7 @@ def replay(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead letters after the cause is mended: through the rules of now, behind the target's fence, never over a newer row."""
+    """Deliver dead letters after the cause is fixed: through the present rules, under the target's fence, never over a newer row."""
     from sluice.flows.deadletters.replay import replay as run_replay
     from sluice.flows.operate.control import who
 

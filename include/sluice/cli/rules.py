@@ -93,7 +93,7 @@ def new(
 def try_out(
     rule: Annotated[str, typer.Argument(help="Name in engine.yaml, or the path of a rule's file.")],
     changes: Annotated[
-        Path | None, typer.Option(help="YAML or JSON file of changes; default: changes/NAME.yaml beside the rule.")
+        Path | None, typer.Option(help="YAML or JSON file of changes; default: changes/NAME.yaml next to the rule.")
     ] = None,
     pipeline: Annotated[str | None, typer.Option(help="Try it on a stored batch of this pipeline instead.")] = None,
     batch: Annotated[int | None, typer.Option(help="Number of the batch; default: the newest.")] = None,

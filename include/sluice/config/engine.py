@@ -134,7 +134,7 @@ class RuleConfig(_Model):
     )
     on_error: OnError = Field(
         OnError.STOP,
-        description="stop: the batch stays until the rule is mended; dead_letter: the row is kept in the dead-letter store; "
+        description="stop: the batch waits until the rule is fixed; dead_letter: the row is kept in the dead-letter store; "
         "skip_row: its change is left out, and counted.",
     )
     max_errors: Integer = Field(

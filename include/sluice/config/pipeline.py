@@ -126,7 +126,7 @@ class StartPosition(_Model):
     offset: Integer = Field(4, ge=4, le=2**63 - 1, description="Byte offset of the first event.")
     gtid: str | None = Field(None, description="GTID set already processed; the drain starts behind it.")
     timestamp: str | None = Field(
-        None, description="ISO 8601 moment; the drain starts at the first transaction after it."
+        None, description="ISO 8601 timestamp; the drain starts at the first transaction after it."
     )
 
     @model_validator(mode="after")
@@ -171,7 +171,7 @@ class SourceConfig(_Model):
     def _no_snapshot(cls, value: Any) -> Any:
         if value == "snapshot":
             raise ValueError(
-                "snapshot is not there yet: up to now it began like latest and copied no row; write dump, which copies the tables beside the log"
+                "snapshot is not there yet (it began like latest and copied no row); write dump, which copies the tables while the log is read"
             )
         return value
 
@@ -492,7 +492,7 @@ class RetryConfig(_Model):
     max_delay: Span = Field(
         timedelta(minutes=1),
         le=timedelta(days=1),
-        description="Longest delay; also the delay after an error that a person must mend.",
+        description="Longest delay; also the delay after an error that needs a person.",
     )
 
 

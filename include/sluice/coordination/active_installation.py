@@ -34,7 +34,7 @@ MARGIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The installation that works now, how long it has been silent, and how long that is borne."""
+    """The active installation, seconds since its last heartbeat, and the allowed maximum."""
 
     owner: str
     silent_s: float
@@ -60,13 +60,13 @@ class ActiveInstallation:
         if node is None:
             self._z.ensure(path)
             node = self._z.get(path)
-        with suppress(Conflict):  # another process of ours said it just now
+        with suppress(Conflict):  # another process of this installation wrote it just now
             self._z.transact([Put(path, b"", node.version if node else 0)])
         node = self._z.get(path)
         return node.modified_ms if node else 0
 
     def now(self, me: str) -> Turn | None:
-        """The turn as ``me`` sees it; None if it is nobody's. Says that ``me`` is there."""
+        """The turn as ``me`` sees it; None if there is none. Registers ``me``."""
         at_ms = self.beat(me)
         node = self._z.get(f"{self._folder}/owner")
         if node is None or not node.data:
@@ -102,7 +102,7 @@ class ActiveInstallation:
             self._z.transact([Put(path, json.dumps({"installation": me}).encode(), node.version)])
         except Conflict as conflict:
             raise LeaseHeld("another installation took its turn just now", where=path) from conflict
-        _log.info("turn_taken", installation=me, after=turn.owner if turn else "nobody")
+        _log.info("turn_taken", installation=me, after=turn.owner if turn else "none")
         if turn is not None:
             with suppress(Conflict):
                 self._z.transact([Remove(self._beat_path(turn.owner))])
@@ -118,7 +118,7 @@ class ActiveInstallation:
             self._z.transact([Remove(self._beat_path(me))])
 
     def announce_restart(self, grace_s: float) -> None:
-        """Who works now is about to be restarted: for ``grace_s`` nobody takes over, however silent it is."""
+        """The active installation is about to be restarted: no other takes over for ``grace_s``."""
         path = f"{self._folder}/restart"
         while True:
             node = self._z.get(path)

@@ -1,6 +1,6 @@
 """Leases: one owner at a time, and a growing epoch that fences all earlier ones.
 
-The owner is an ephemeral node; the epoch a persistent counter beside it. Taking the lease creates the one and raises the other in a
+The owner is an ephemeral node; the epoch a persistent counter next to it. Taking the lease creates the one and raises the other in a
 single transaction. Every later write of the owner also checks the counter's version, so an owner that was paused, and was replaced
 meanwhile, cannot write any more, whatever it believes.
 """
@@ -35,7 +35,7 @@ class Lease:
 
     @property
     def fence(self) -> Check:
-        """Holds as long as nobody took the lease after us."""
+        """True until another process takes the lease."""
         return Check(self.epoch_path, self.epoch_version)
 
 

@@ -83,4 +83,4 @@ class Znodes(Protocol):
 
     @property
     def alive(self) -> bool:
-        """False once the session has expired: every ephemeral node of ours is gone, or will be."""
+        """False once the session has expired: every ephemeral node of this session is gone, or will be."""

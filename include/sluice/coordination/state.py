@@ -5,7 +5,7 @@
     {root}/{pipeline}/replicator/node, epoch        who drains now
     {root}/{pipeline}/replicator/cursor             captured position, next batch number
     {root}/{pipeline}/replicator/owner              which installation works (see turns)
-    {root}/{pipeline}/identity                      random id of this state; targets store it beside what they hold
+    {root}/{pipeline}/identity                      random id of this state; targets store it with the batch they have
     {root}/{pipeline}/batches/{number}              one batch
     {root}/{pipeline}/claims/{number}-{digest}      which batch a claim got, found without reading batches
     {root}/{pipeline}/holds                         targets that fail while the others go on (see holds)
@@ -501,7 +501,7 @@ class PipelineState:
     # -- what people do ------------------------------------------------------------------------------------------------
 
     def permit(self) -> Permit:
-        """The permit; open if nobody ever said anything."""
+        """The permit; open by default."""
         node = self._z.get(f"{self._home}/permit")
         if node is None or not node.data:
             return Permit(version=node.version if node else -1)

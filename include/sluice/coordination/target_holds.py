@@ -1,6 +1,6 @@
 """Targets that are held: they fail, and the others go on without them. Their backlog stays in the segments.
 
-One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same moment cannot both be held:
+One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same time cannot both be quarantined:
 somebody must go on, and the last one to go holds the pipeline itself, where people see it.
 """
 

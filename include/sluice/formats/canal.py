@@ -1,4 +1,4 @@
-"""canal's flat messages: every value a string, with MySQL's and JDBC's types beside it."""
+"""canal's flat messages: every value a string, with its MySQL and JDBC types."""
 
 from __future__ import annotations
 

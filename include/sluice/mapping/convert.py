@@ -1,4 +1,4 @@
-"""Values on their way into a column of another type: moments in a time zone become moments, and the other way round.
+"""Values on their way into a column of another type: wall times of a time zone become timestamps, and the other way round.
 
 All other conversions are the target's own: a value is sent as the source declared it, and a strict session refuses what does not fit.
 """
@@ -69,7 +69,7 @@ def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, t
 
 
 def _moves(sql_type: str, conversion: ColumnConversion) -> int:
-    """1: wall time of the zone becomes a moment; -1: a moment becomes wall time; 0: neither."""
+    """1: wall time of the zone becomes a timestamp; -1: a timestamp becomes wall time; 0: neither."""
     ends = (sql_type.lower()[:8], declared(sql_type, conversion).lower()[:8])
     if not conversion.time_zone:
         return 0

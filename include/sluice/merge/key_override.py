@@ -31,7 +31,7 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
             raise MappingError(
                 f"mapping.key of {table} names the column {column!r}, which it does not have",
                 where=str(table),
-                hint="mend mapping",
+                hint="fix mapping",
             )
         index = names[column]
         if changes.column(index).null_count:

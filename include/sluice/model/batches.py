@@ -16,7 +16,7 @@ class Op(StrEnum):
     UPDATE = "u"
     DELETE = "d"
     KEY_MOVED = "k"
-    """An update took the row away from its old key: a delete of ``_before``'s key, stored in that key's bucket beside the
+    """An update moved the row to another key: a delete of ``_before``'s key, stored in that key's bucket in addition to the
     ``u`` row (same ``_seq``) in the new key's bucket. Only merge reads it; streams of changes leave it out."""
     READ = "r"
     """A row read by a dump at a high watermark."""
@@ -120,7 +120,7 @@ class DrainOutcome:
         batch: the batch to deliver, None if there was nothing.
         position: captured position afterwards.
         changes: row changes in the batch; closed_by: what closed it (bytes, changes, time, ddl, head, idle).
-        due: dumps that came due by themselves and that nobody works on.
+        due: dumps that became due automatically and that no worker reads.
         adopted: the batch existed already: this run's own from an earlier try, or one whose run is gone.
         merged: the batch's changeset is there (see :func:`sluice.flows.drain_and_merge.drain_and_merge`).
     """

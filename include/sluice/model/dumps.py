@@ -10,11 +10,11 @@ from typing import Any
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 
 POSITION_LOST = "position lost"
-"""Reason of a dump that mends a gap in the log."""
+"""Reason of a dump that repairs a gap in the log."""
 
 
 MOVED = "moved under a copy"
-"""Reason of a dump that brings rows which moved past the chunks of another."""
+"""Reason of a dump that copies rows which moved past the chunks of another."""
 
 
 class DumpState(StrEnum):

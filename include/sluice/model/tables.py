@@ -47,7 +47,7 @@ KEY_BUCKETS = 64
 
 
 def stored_name(column: str) -> str:
-    """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a column of ours."""
+    """The Parquet name of a user's column: its own, or with a ``$`` before it where it would hide a metadata column."""
     return f"${column}" if column.lower() in META_COLUMNS + RULE_COLUMNS or column.startswith("$") else column
 
 

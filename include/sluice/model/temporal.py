@@ -46,7 +46,7 @@ def special_date(year: int, month: int, day: int) -> int:
 
 
 def special_timestamp(year: int, month: int, day: int, micros_of_day: int) -> int:
-    """The timestamp[us] number of a moment on a day that no calendar has."""
+    """The timestamp[us] number of a time on a day that no calendar has."""
     return TIMESTAMP_BASE + (pack_day(year, month, day) << _MICROS_BITS | micros_of_day)
 
 

@@ -67,7 +67,7 @@ class MySQLConnection(_Base):
             for other in owed:
                 self._answer(other)
         except BaseException:
-            self._force_close()  # type: ignore[attr-defined]  # nobody could tell the answers apart any more
+            self._force_close()  # type: ignore[attr-defined]  # the answers could no longer be told apart
             raise
         self._next_seq_id = first
 

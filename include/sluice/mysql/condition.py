@@ -266,7 +266,7 @@ class _Parser:
         return f"({' '.join(parts)})" if len(parts) > 1 else left
 
     def _interval(self, level: int) -> str:
-        """``INTERVAL 1 DAY`` beside + and -."""
+        """``INTERVAL 1 DAY`` after + and -."""
         if _LEVELS[level] != ("+", "-") or self._now.word != "INTERVAL":
             return ""
         return self._span()
@@ -435,7 +435,7 @@ class _Parser:
                 return f"b'{plain}'"
             return f"x'{plain.lower()}'" if "'" in token.text else f"0x{plain.lower()}"
         value = self._decoded(token)
-        while self._now.kind in {"text", "introduced"}:  # texts beside each other are one
+        while self._now.kind in {"text", "introduced"}:  # adjacent texts are one
             value += self._decoded(self._take())
         return literal(value)
 

@@ -83,7 +83,7 @@ def remove_runs(
     seconds: float = 600.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Remove the ended runs of ``dag_id`` that ended before that moment; returns how many.
+    """Remove the ended runs of ``dag_id`` that ended before that time; returns how many.
 
     Runs that found nothing (their drain was skipped: a clock starts them) go when they ended before ``idle_before``. Open runs stay,
     whatever their age. Stops after ``seconds``; the next call goes on.

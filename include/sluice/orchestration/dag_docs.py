@@ -13,7 +13,7 @@ same batch again.
 
 A small batch is merged here, too: *merge* is skipped then, and the load follows a second sooner."""
 
-MERGE = """Brings the batch down to one row a key and applies the rules, on Spark. Batches merge in parallel.
+MERGE = """Merges the batch to one row per key and applies the rules, on Spark. Batches merge in parallel.
 
 Skipped for a small batch (fewer than `spark.from_changes` changes, quick rules): its drain has merged it.
 
@@ -69,7 +69,7 @@ def pipeline_doc(pipeline: PipelineConfig, path: str) -> str:
     )
     parts.append(
         "**When a task is red:** its log ends with one message that says what happened and what to do. Nothing is lost: "
-        "positions move only after delivery. Mend the cause; the next attempt goes on by itself, or press *Clear* on the "
+        "positions move only after delivery. Fix the cause; the next attempt continues automatically, or press *Clear* on the "
         "red task. Positions, lag and batches: the **Sluice** tab of this page."
     )
     return "\n\n".join(part for part in parts if part)

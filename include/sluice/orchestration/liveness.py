@@ -62,7 +62,7 @@ class SchedulerWatch:
         self._known_at = 0.0
 
     def alive(self) -> bool:
-        """False once the scheduler is known to be gone, or nobody answers any more. True while nobody ever answered: that is not known."""
+        """False once the scheduler is known to be dead, or the server stopped answering. True while it never answered: that proves nothing."""
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
                 self._beside(self._look)

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 _RESERVED = {"target": "target_name", "msg": "message"}
-"""Airflow 3.3's supervisor passes the fields of a task's log event on as keyword arguments, beside its own of these names:
+"""Airflow 3.3's supervisor passes the fields of a task's log event on as keyword arguments, together with its own of these names:
 such an event kills the supervisor, and with it the task, without a word in the task's log."""
 
 

@@ -1,4 +1,4 @@
-"""Airflow's log files of Sluice's own DAGs, by age. Airflow keeps them for ever.
+"""Airflow's log files of Sluice's own DAGs, by age. Airflow never removes them.
 
 A run is removed as a whole, when the newest file of it is old. The newest runs of each DAG stay whatever their age: among them are those
 that are open, and wait.

@@ -31,7 +31,7 @@ _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 """Pause before looking again, by the number of wake-ups in a row that found nothing for this pipeline."""
 
 _REPORT_EVERY = 5
-"""Every so many batches an acknowledgement sends the metrics; while a pipeline waits or holds, the triggerer does."""
+"""An acknowledgement sends the metrics once per this number of batches; while a pipeline waits or holds, the triggerer does."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 """How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
@@ -93,7 +93,7 @@ def report_failure(pipeline: str) -> None:
 class DrainOperator(SluiceOperator):
     """Takes the next batch from the source's log; returns its number.
 
-    It looks for changes itself for a moment and, when there are none, waits in the triggerer (``waits=True``) or ends
+    It first polls for changes itself and, when there are none, waits in the triggerer (``waits=True``) or ends
     the run as skipped (``waits=False``: the schedule is a clock). While another installation works on the pipeline, or a drain
     that died still has the lease, it stands by in the triggerer, or its run is skipped.
 
@@ -177,7 +177,7 @@ class BatchOperator(SluiceOperator):
 
 
 class MergeOperator(BatchOperator):
-    """Brings a batch down to one row a key and applies the rules, on Spark. Skipped where the drain has done it, for a small batch."""
+    """Merges a batch to one row per key and applies the rules, on Spark. Skipped where the drain has done it, for a small batch."""
 
     ui_color = "#fdebd0"
 
@@ -238,7 +238,7 @@ def held(target: str, hold: Any) -> str:
     """What people read about a held target."""
     return (
         f"{target} is held since {hold.since} and the other targets go on; its batches wait in the segments, "
-        f"and its task catch_up.{target} delivers them when the cause is mended: {hold.error}"
+        f"and its task catch_up.{target} delivers them when the cause is fixed: {hold.error}"
     )
 
 
@@ -285,5 +285,5 @@ class AckOperator(TargetOperator):
         return bool(states.get(ti.run_id, {}).get(load) == "success")
 
     def _hold(self, why: str, waited: int) -> NoReturn:
-        self.log.warning("the run holds: %s. Mend the red task above and press Clear on it", why)
+        self.log.warning("the run waits: %s. Fix the red task above and press Clear on it", why)
         self.wait(HoldTrigger(self.pipeline, _HOLD_S[min(waited, len(_HOLD_S) - 1)]), waited=waited + 1)

@@ -49,9 +49,9 @@ def boundary() -> Iterator[None]:
 
 
 class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
-    """Short waits, doubling, after what may pass by itself; the longest wait at once after what a person must mend.
+    """Short waits, doubling, after errors that may pass; the longest wait at once after errors that need a person.
 
-    Both go on by themselves: who mends the cause need not press anything. When the attempts are used up the task is
+    Both go on by themselves: who fixes the cause need not press anything. When the attempts are used up the task is
     red, and later runs wait behind it.
 
     Args:
@@ -71,7 +71,7 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
         wait = min(self.delay * 2 ** min(try_number - 1, 16), self.max_delay) if may_pass else self.max_delay
         if try_number > max_tries:
             return RetryDecision.default()
-        cause = "this may pass by itself" if may_pass else "a person has to mend this"
+        cause = "this may pass by itself" if may_pass else "a person has to fix this"
         reason = (
             f"{cause}; attempt {try_number + 1} of {max_tries + 1} starts by itself in {wait.total_seconds():g} s, "
             "or press Clear on this task to try now"
@@ -91,7 +91,7 @@ def say_it_holds(context: Context) -> None:
     ti = context["ti"]
     log.error(
         "the pipeline holds here: the attempts are used up and later runs wait behind this task. "
-        "Nothing is lost. Mend the cause above, then press Clear on this task",
+        "Nothing is lost. Fix the cause above, then press Clear on this task",
         task=ti.task_id,
         run=ti.run_id,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 JOBS = Path(__file__).resolve().parents[3] / "spark_jobs"
 
 _TERMINAL, _HELD = 65, 69
-"""Exit codes of a job that a person has to mend something for (EX_DATAERR), and of one whose target is held (EX_UNAVAILABLE)."""
+"""Exit codes of a job that needs a person (EX_DATAERR), and of one whose target is quarantined (EX_UNAVAILABLE)."""
 
 
 class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]

@@ -24,9 +24,9 @@ class SluiceTimetable(ContinuousTimetable):  # type: ignore[misc]
     ``drain``, ``load`` and ``ack`` depend on their own past. That works only if every run has a logical date (Airflow
     ignores ``depends_on_past`` silently without one), and only if these dates rise, which is what this class is for:
 
-    - a run's logical date is the moment it was planned, strictly later than that of the run before it, also when the
+    - a run's logical date is the time at which it was planned, strictly later than that of the run before it, also when the
       clock was set back or two runs are planned in the same microsecond;
-    - the first run's date is the moment the DAG was enabled, not the DAG's start date, so that no two installations
+    - the first run's date is the time at which the DAG was enabled, not the DAG's start date, so that no two installations
       ever open runs with the same id.
 
     Runs are due one second early: SQLite compares ``run_after`` with a clock that has no fractions, and a run would

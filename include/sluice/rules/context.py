@@ -1,4 +1,4 @@
-"""What a rule is told beside the row."""
+"""What a rule gets in addition to the row."""
 
 from __future__ import annotations
 

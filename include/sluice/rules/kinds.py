@@ -76,7 +76,7 @@ class Run:
             raise RuleError(
                 f"{error.message} (and {config.max_errors} rows of {self.table} before it: more than max_errors)",
                 where=error.where,
-                hint="mend the rule; the batch stays and is tried again",
+                hint="fix the rule; the batch stays and is tried again",
             ) from None
 
 
@@ -101,7 +101,7 @@ def run(work: Run, rows: pa.Table) -> Tables:
 
 
 def _in_time(kind: Callable[[Run, pa.Table], Tables]) -> Callable[[Run, pa.Table], Tables]:
-    """``kind`` with a limit on its time; what the user's code raises beside Exception becomes an error that names the rule."""
+    """``kind`` with a limit on its time; what the user's code raises other than Exception becomes an error that names the rule."""
 
     def limited(work: Run, rows: pa.Table) -> Tables:
         rule = work.rule
@@ -325,7 +325,7 @@ def _sql(work: Run, rows: pa.Table) -> Tables:
 
 
 def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
-    """The rule's columns with ours beside them again, by table."""
+    """The rule's columns together with the metadata columns again, by table."""
     rule = work.rule
     if "_row" not in result.schema.names:
         raise RuleError(

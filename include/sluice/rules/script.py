@@ -61,7 +61,7 @@ class Rule:
 
     @property
     def home(self) -> str:
-        """``file:line`` where a person mends it when no better line is known."""
+        """``file:line`` to look at when no better line is known."""
         return self.engine if self.config.builtin else f"{self.path}:1"
 
     @property
@@ -116,7 +116,7 @@ class Rule:
             raise RuleError(
                 f"rule {self.name!r} is not valid Python: {error.msg}",
                 where=f"{self.path}:{error.lineno or 1}",
-                hint="mend the file; the batch stays and is tried again",
+                hint="fix the file; the batch stays and is tried again",
             ) from error
         except (ValueError, RecursionError, MemoryError) as error:  # a null byte; nesting
             raise RuleError(f"rule {self.name!r} is not valid Python: {error}", where=f"{self.path}:1") from error
@@ -202,6 +202,6 @@ class Rule:
         return RuleError(
             f"rule {self.name!r} {what}: {told}",
             where=self.line_of(error),
-            hint="mend the rule; the batch stays and is tried again"
+            hint="fix the rule; the batch stays and is tried again"
             + ("; `sluice rules test` shows values on your own data" if withheld else ""),
         )

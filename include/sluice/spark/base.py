@@ -26,7 +26,7 @@ class UnitRunner(Protocol):
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
-        """Results in the order of ``units``. ``parallelism``: at most so many at a time."""
+        """Results in the order of ``units``. ``parallelism``: largest number at a time."""
 
     def cancel(self) -> None:
         """From another thread: end the run under way, if there is one; it raises whatever it raises."""

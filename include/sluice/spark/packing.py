@@ -17,7 +17,7 @@ UNIT_ROWS = 25_000
 """Rows below which cutting a table costs more than it gains."""
 
 MAX_UNIT_ROWS = 250_000
-"""Rows of a unit, however narrow: numbers a row are held beside the rows."""
+"""Rows of a unit, however narrow: some numbers per row are kept in addition to the rows."""
 
 TABLE_COST = 300
 """What one more table costs a unit, in rows."""
@@ -91,7 +91,7 @@ def unit_size(total: int, units: int, memory: int | None = None) -> int:
 
 
 def memory_of(size_bytes: int) -> int:
-    """Bytes that a unit takes for rows of so many bytes."""
+    """Memory of a unit, in bytes, for rows of this size in bytes."""
     return size_bytes * EXPANSION
 
 

@@ -54,7 +54,7 @@ def run_on(
         session.removeTag(tag)
     results: list[Any] = [None] * len(units)
     for number, ok, payload in zip(*(table.column(i).to_pylist() for i in range(3)), strict=True):
-        value = pickle.loads(payload)  # noqa: S301 - written by our own workers a moment ago
+        value = pickle.loads(payload)  # noqa: S301 - written by our own workers just before
         if not ok:
             raise value
         results[number] = value

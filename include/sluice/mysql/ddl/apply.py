@@ -152,7 +152,7 @@ def _options(
 ) -> TableDefinition:
     if (
         flavour.mariadb
-    ):  # a default charset beside CONVERT TO is the table's wherever it stands; MySQL takes the last of the two
+    ):  # a default charset next to CONVERT TO is the table's wherever it stands; MySQL takes the last of the two
         actions = sorted(actions, key=lambda a: not isinstance(a, s.ConvertCharset))
     for action in actions:
         if isinstance(action, s.SetOptions):

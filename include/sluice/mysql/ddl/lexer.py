@@ -94,7 +94,7 @@ def tokens(sql: str, dialect: Dialect) -> list[Token]:
 
 
 def scan(sql: str, dialect: Dialect) -> Iterator[Token]:
-    """The tokens one by one, so that nothing is read of what nobody asks for: the body of a routine is in a language of its own.
+    """The tokens one by one, so that only what is asked for is read: the body of a routine is in a language of its own.
 
     Raises what :func:`tokens` raises, where it gets there.
     """

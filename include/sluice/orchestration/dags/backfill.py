@@ -38,16 +38,16 @@ NOTE_EVERY_S = 2.0
 
 ENDED = "Airflow ended the task read of run {run}: somebody marked, cleared or deleted it, or its worker was shut down"
 
-_DOC = """Copies rows of **`{source}`** to the targets again, beside the log: without a lock, without stopping anything, and never back in time.
+_DOC = """Copies rows of **`{source}`** to the targets again while the log is read: without a lock, without stopping anything, and never back in time.
 A row that the log changes meanwhile keeps what the log says.
 
 - **Trigger** opens a form: which tables, which keys, rows that meet a condition, or every key that was touched in a span of time. With *dry run* it
   only says how many rows that would be.
-- **Backfill** (beside Trigger) on a range of time: the current row of every key that was touched in each whole hour of it goes to the targets again.
+- **Backfill** (next to Trigger) on a range of time: the current row of every key that was touched in each whole hour of it goes to the targets again.
   The keys come from the retained segments.
 - `read` has one task a table. Their progress is in the note of the run, and in `sluice dump show {pipeline}`.
 - While it runs: `sluice dump pause|resume|tune|cancel {pipeline}`. A run that failed goes on after the last finished chunk: press *Clear*.
-- When nobody reads it (its run was marked failed or deleted, its worker died), `sluice dump show` and the page say *no reader* and since when.
+- When no process reads it (its run was marked failed or deleted, its worker died), `sluice dump show` and the page say *no reader* and since when.
   *Clear* takes it up; without its run, trigger this DAG with the id of the dump, or run `sluice dump work {pipeline} ID`.
 
 The sync DAG places what is read, so it has to be running."""
@@ -99,7 +99,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def _captured(file: str) -> list[str]:
-    """What the last drain saw; a file beside the segments, never the source."""
+    """What the last drain saw; a file next to the segments, never the source."""
     from sluice.config.connections import from_environment
     from sluice.flows.dump.table_list import known_captured
     from sluice.flows.runtime import Runtime
@@ -171,7 +171,7 @@ class PlanDumpOperator(SluiceOperator):
         since, until = _text(asked.get("since")), _text(asked.get("until"))
         kind = str(getattr(run.run_type, "value", run.run_type))
         if kind == "scheduled":
-            raise AirflowSkipException("nobody asked for anything")
+            raise AirflowSkipException("the form is empty: there is nothing to copy")
         if kind == "backfill":
             since, until = run.data_interval_start.isoformat(), run.data_interval_end.isoformat()
         note = RunNote(context)
@@ -281,7 +281,7 @@ class ReadDumpOperator(SluiceOperator):
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
 
     def on_kill(self) -> None:
-        """Airflow ends the task: chunks under way end, and the dump says that nobody reads it."""
+        """Airflow ends the task: chunks under way end, and the dump says that it has no reader."""
         if self._stop is not None:
             self._stop.set()
 

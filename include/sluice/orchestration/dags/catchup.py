@@ -1,4 +1,4 @@
-"""The DAG ``catchup__{pipeline}``: brings back targets that were held while the others went on."""
+"""The DAG ``catchup__{pipeline}``: delivers to quarantined targets what the others already have."""
 
 from __future__ import annotations
 

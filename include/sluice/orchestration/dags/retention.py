@@ -1,4 +1,4 @@
-"""The ``retention`` DAG: what nobody needs any more is removed."""
+"""The ``retention`` DAG: removes what is no longer needed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
     """DAG id -> DAG for every pipeline file in ``folder``.
 
     A file that is wrong gives a DAG ``sync__{file stem}.invalid`` and hides nothing else. It does not take the id of
-    the pipeline's own DAG: the runs that are open there must find their tasks again once the file is mended.
+    the pipeline's own DAG: the runs that are open there must find their tasks again once the file is fixed.
 
     Args:
         only: build just this DAG if it can be found by its file's name (a task's process needs no other).
@@ -137,7 +137,7 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     retry = pipeline.retry
     with DAG(
         dag_id=f"catchup__{pipeline.pipeline}",
-        description=f"Brings back targets of {pipeline.pipeline} that were held while the others went on",
+        description=f"Delivers to quarantined targets of {pipeline.pipeline} what the others already have",
         schedule="@continuous",
         start_date=START,
         catchup=False,

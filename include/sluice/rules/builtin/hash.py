@@ -1,4 +1,4 @@
-"""Replaces values by the hexadecimal SHA-256 of their text, so that equal values stay equal and nobody can read them. NULL stays NULL.
+"""Replaces values by the hexadecimal SHA-256 of their text, so that equal values stay equal and cannot be read. NULL stays NULL.
 
     builtin: hash
     params: {columns: [email], salt_env: SLUICE_HASH_SALT, length: 40}

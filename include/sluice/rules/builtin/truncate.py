@@ -1,4 +1,4 @@
-"""Cuts text after so many characters, and binary values after so many bytes.
+"""Cuts text after a number of characters, and binary values after a number of bytes.
 
 builtin: truncate
 params: {columns: {note: 200}}
