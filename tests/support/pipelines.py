@@ -89,6 +89,12 @@ class Case:
                 raise AssertionError(f"{table} differs: missing {missing}, extra {extra}")
 
 
+def as_older_versions_write(monkeypatch: Any) -> None:
+    """From here on every data file of a batch is a file of its own, however small, as before manifests had data."""
+    for module in ("sluice.segments.writer", "sluice.flows.transform.changeset_writer"):
+        monkeypatch.setattr(f"{module}.fitting", lambda sizes: frozenset())
+
+
 @contextmanager
 def case(
     folder: Path,

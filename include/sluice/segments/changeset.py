@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,18 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.manifest import PositionRecord
-from sluice.segments.store import SegmentStore, made_anew, quoted
+from sluice.segments.packed import SMALL_BYTES, packed
+from sluice.segments.store import ChecksumSink, SegmentStore, made_anew, quoted
 
 ROW_GROUP_ROWS = 16_384
 """Small enough that a unit which loads a range of keys reads little else."""
 
 ROW_GROUP_BYTES = 2**20
 """Of rows in memory: a unit that loads a range of keys holds a group of each file."""
+
+
+MOST_PACKED_BYTES = 16 * SMALL_BYTES
+"""Contents of data files, as stored, that are packed into a manifest's file."""
 
 
 class _Stored(BaseModel):
@@ -136,6 +142,25 @@ class ChangesetManifest(_Stored):
     )
 
 
+class _ListsFiles(Protocol):
+    @property
+    def files(self) -> tuple[ChangesetFile, ...]: ...
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Any: ...
+
+
+class _ListsTables(Protocol):
+    @property
+    def tables(self) -> tuple[_ListsFiles, ...]: ...
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Any: ...
+
+    def model_dump_json(self, *, by_alias: bool, indent: int) -> str: ...
+
+
+_Manifest = TypeVar("_Manifest", bound=_ListsTables)
+
+
 @dataclass(frozen=True, slots=True)
 class Changeset:
     """A changeset manifest and where it is."""
@@ -162,7 +187,7 @@ def changeset_file_path(store: SegmentStore, batch: int, attempt: str, target: T
 def read_changeset(store: SegmentStore, path: str) -> Changeset:
     """Read a manifest. Raises SegmentError if it is missing, damaged or of a newer format."""
     try:
-        return Changeset(path, ChangesetManifest.model_validate_json(store.read_bytes(path)))
+        return Changeset(path, ChangesetManifest.model_validate_json(store.read_text(path)))
     except ValueError as error:
         raise SegmentError(
             f"the changeset manifest cannot be read: {str(error).splitlines()[0]}",
@@ -195,21 +220,65 @@ def write_changeset_file(
     store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
 ) -> ChangesetFile:
     """Write merged rows. ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`."""
+    with store.open_output(path) as sink:
+        return _encoded(path, rows, buckets, sink, revived=revived)
+
+
+def changeset_image(
+    path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
+) -> tuple[ChangesetFile, bytes]:
+    """As :func:`write_changeset_file`, for a file that is packed with its manifest: its contents."""
+    raw = io.BytesIO()
+    return _encoded(path, rows, buckets, ChecksumSink(raw), revived=revived), raw.getvalue()
+
+
+def write_manifest_with(store: SegmentStore, path: str, manifest: _Manifest, images: Mapping[str, bytes]) -> _Manifest:
+    """Write a manifest, with data files that have not been written yet packed into its file.
+
+    ``images``: their contents by the paths under which the manifest lists them. Returns the manifest as it is stored. Files that a rule made much
+    larger than what it was given get files of their own.
+    """
+    if sum(map(len, images.values())) > MOST_PACKED_BYTES:
+        for own, image in images.items():
+            with store.open_output(own) as sink:
+                sink.write(image)
+        images = {}
+    names = list(images)
+
+    def addressed(places: Sequence[str]) -> _Manifest:
+        known = dict(zip(names, places, strict=True))
+        tables = [
+            table.model_copy(
+                update={"files": tuple(f.model_copy(update={"path": known.get(f.path, f.path)}) for f in table.files)}
+            )
+            for table in manifest.tables
+        ]
+        made: _Manifest = manifest.model_copy(update={"tables": tuple(tables)})
+        return made
+
+    data, places = packed(
+        path, lambda at: addressed(at).model_dump_json(by_alias=True, indent=1) + "\n", list(images.values())
+    )
+    store.write_bytes(path, data)
+    return addressed(places) if places else manifest
+
+
+def _encoded(
+    path: str, rows: pa.Table, buckets: tuple[int, int], sink: ChecksumSink, *, revived: bool
+) -> ChangesetFile:
     sizes = row_bytes(rows)
     groups = cuts(sizes, ROW_GROUP_BYTES, ROW_GROUP_ROWS)
-    with store.open_output(path) as sink:
-        with pq.ParquetWriter(
-            sink,
-            rows.schema,
-            compression="zstd",
-            compression_level=1,
-            write_page_checksum=True,
-            use_dictionary=False,
-            write_statistics=False,
-        ) as writer:
-            for start, stop in groups or [(0, 0)]:
-                writer.write_table(rows.slice(start, stop - start), row_group_size=ROW_GROUP_ROWS)
-        size, crc = sink.size_bytes, sink.crc32
+    with pq.ParquetWriter(
+        sink,
+        rows.schema,
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+        use_dictionary=False,
+        write_statistics=False,
+    ) as writer:
+        for start, stop in groups or [(0, 0)]:
+            writer.write_table(rows.slice(start, stop - start), row_group_size=ROW_GROUP_ROWS)
     numbers = key_numbers(rows)
     starts: tuple[int, ...] = ()
     if numbers is not None and numbers.size and (numbers[1:] >= numbers[:-1]).all():
@@ -222,8 +291,8 @@ def write_changeset_file(
         updates=counted.get("u", 0),
         deletes=counted.get("d", 0),
         partial=rows.num_rows - rows["_present"].null_count if "_present" in rows.schema.names else 0,
-        size_bytes=size,
-        crc32=f"{crc:08x}",
+        size_bytes=sink.size_bytes,
+        crc32=f"{sink.crc32:08x}",
         bucket_min=buckets[0],
         bucket_max=buckets[1],
         arrow_bytes=int(sizes.sum()),

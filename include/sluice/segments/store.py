@@ -3,7 +3,7 @@
 Layout, relative to ``{uri}/{pipeline}/``::
 
     batch=0000000042/{schema}.{table}/{schema version}-e{epoch}-{part}.parquet
-    batch=0000000042/manifest-e{epoch}.json                                     written last
+    batch=0000000042/manifest-e{epoch}.json                                     written last; small data files are in it (``segments.packed``)
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from pyarrow import fs
 
 from sluice.errors import ConfigError, SegmentError, StorageUnavailable
 from sluice.segments.manifest import SegmentManifest
+from sluice.segments.packed import parted
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
 _SYNCS_AT_ONCE = 8
 _PIECE_BYTES = 1 << 22
+_TEXT_BYTES = 1 << 16
 MIN_FREE_BYTES = 64 * 2**20
 
 
@@ -97,12 +99,30 @@ class SegmentStore:
 
     # reading -------------------------------------------------------------------------------------------------------
     def read_bytes(self, path: str) -> bytes:
-        """The whole of a file."""
+        """The whole of a file, or of a part of one (see :mod:`sluice.segments.packed`)."""
+        part = parted(path)
+        if part is not None:
+            return self._read_part(*part)
         with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
             return bytes(stream.read())
 
+    def read_text(self, path: str) -> bytes:
+        """The text of a manifest, without the data files that are packed after it."""
+        found: list[bytes] = []
+        with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
+            while piece := bytes(stream.read(_TEXT_BYTES)):
+                text, nul, _ = piece.partition(b"\0")
+                found.append(text)
+                if nul:
+                    break
+        return b"".join(found)
+
     def checksum(self, path: str) -> tuple[int, str]:
-        """(size in bytes, CRC32) of a file, read in pieces."""
+        """(size in bytes, CRC32) of a file or of a part of one, read in pieces."""
+        part = parted(path)
+        if part is not None:
+            data = self._read_part(*part)
+            return len(data), f"{zlib.crc32(data):08x}"
         size = crc = 0
         with self._errors(f"reading {path}"), self._fs.open_input_stream(self.full_path(path)) as stream:
             while piece := stream.read(_PIECE_BYTES):
@@ -112,20 +132,29 @@ class SegmentStore:
     @contextmanager
     def open_input(self, path: str) -> Iterator[Any]:
         """A random-access file (``pyarrow.NativeFile``); closed at the end of the block."""
+        part = parted(path)
+        if part is not None:
+            yield pa.BufferReader(self._read_part(*part))
+            return
         with self._errors(f"opening {path}"):
             full = self.full_path(path)
             source = pa.memory_map(full) if self._local else self._fs.open_input_file(full)
         with source:
             yield source
 
+    def _read_part(self, path: str, start: int, size: int) -> bytes:
+        with self._errors(f"reading {path}"), self._fs.open_input_file(self.full_path(path)) as file:
+            return bytes(file.read_at(size, start))
+
     def exists(self, path: str) -> bool:
         """True if the file or folder is there."""
+        path = (parted(path) or (path,))[0]
         with self._errors(f"looking for {path}"):
             return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
 
     def read_manifest(self, path: str) -> SegmentManifest:
         """The manifest at ``path``. Raises SegmentError if it is missing or damaged."""
-        return SegmentManifest.from_json(self.read_bytes(path), where=path)
+        return SegmentManifest.from_json(self.read_text(path), where=path)
 
     def batches(self) -> list[int]:
         """Numbers of the batches that have a folder, ascending."""
@@ -201,7 +230,9 @@ class SegmentStore:
                     self._sync_folders(folder)
 
     def delete(self, path: str) -> None:
-        """Delete a file if it is there."""
+        """Delete a file if it is there. A part of a file stays: it is deleted with its file."""
+        if parted(path) is not None:
+            return
         with self._errors(f"deleting {path}"):
             if self.exists(path):
                 self._fs.delete_file(self.full_path(path))

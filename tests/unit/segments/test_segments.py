@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import SegmentError, StorageUnavailable
@@ -17,7 +18,8 @@ from sluice.model.positions import Position
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import SegmentManifest
-from sluice.segments.reader import iter_changes, read_file
+from sluice.segments.packed import SMALL_BYTES, fitting, packed, parted
+from sluice.segments.reader import iter_changes, read_file, verify_file
 from sluice.segments.store import SegmentStore, quoted
 from sluice.segments.writer import SegmentWriter, row_groups
 
@@ -70,13 +72,91 @@ def test_what_is_written_is_read(store, part_bytes):
         assert pa.concat_tables(pieces).equals(table)
 
 
-def test_no_flipped_bit_of_a_segment_goes_unnoticed(store):
+def test_a_small_batch_is_one_file(store):
+    writer = SegmentWriter(store, 3, 2)
+    for number in range(20):
+        writer.add(schema_of(f"t{number}"), rows(schema_of(f"t{number}"), [number, 7], number * 2))
+    made = writer.finish(POSITION, POSITION, transactions=20)
+    path = store.manifest_path(3, 2)
+    assert [name for name, _ in store.files(3)] == [path]
+    assert made == store.read_manifest(path)
+    assert [c.after["id"] for c in iter_changes(store, made)] == [i for n in range(20) for i in (n, 7)]
+    for file in made.files:
+        verify_file(store, file)
+        assert store.exists(file.path)
+        assert store.checksum(file.path) == (file.size_bytes, file.crc32)
+        store.delete(file.path)
+    assert store.exists(path)
+    store.delete_batch(3)
+    assert not store.exists(made.files[0].path)
+    with pytest.raises(SegmentError, match="missing"):
+        verify_file(store, made.files[0])
+
+
+def test_large_tables_of_a_batch_have_files_of_their_own(store):
+    writer = SegmentWriter(store, 3, 2)
+    for number, count in enumerate([2, SMALL_BYTES // 100, 3]):
+        schema = schema_of(f"t{number}")
+        writer.add(schema, rows(schema, list(range(count)), number * SMALL_BYTES))
+    made = writer.finish(POSITION, POSITION, transactions=1)
+    large = [file for file in made.files if parted(file.path) is None]
+    assert [file.table for file in large] == ["t1"]
+    assert sorted(name for name, _ in store.files(3)) == sorted([store.manifest_path(3, 2), large[0].path])
+    assert store.read_manifest(store.manifest_path(3, 2)) == made
+    assert [read_file(store, file).num_rows for file in made.files if file not in large] == [2, 3]
+
+
+@given(st.lists(st.integers(0, 400), max_size=12), st.integers(0, 1000))
+def test_the_smallest_are_packed(sizes, most):
+    small = fitting(sizes, most)
+    assert sum(sizes[i] for i in small) <= most
+    left = [size for i, size in enumerate(sizes) if i not in small]
+    assert all(size >= max((sizes[i] for i in small), default=0) for size in left)
+    assert not left or sum(sizes[i] for i in small) + min(left) > most
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=12), st.text(max_size=20))
+def test_a_part_is_found_at_its_address(store, parts, text):
+    data, places = packed("m.json", lambda at: json.dumps([text, *at], ensure_ascii=False), parts)
+    store.write_bytes("m.json", data)
+    assert json.loads(store.read_text("m.json")) == [text, *places]
+    assert [store.read_bytes(place) for place in places] == parts
+    for place, part in zip(places, parts, strict=True):
+        with store.open_input(place) as source:
+            assert source.read() == part
+
+
+def test_a_long_manifest_is_read_up_to_its_data(store):
+    text = json.dumps(["x" * 1000] * 500)
+    data, places = packed("m.json", lambda at: text, [b"\0" * 100_000])
+    store.write_bytes("m.json", data)
+    assert store.read_text("m.json").decode() == text
+    assert store.read_bytes(places[0]) == b"\0" * 100_000
+
+
+def test_a_small_batch_of_which_rows_are_needed_before_has_files_of_its_own(store):
+    writer = SegmentWriter(store, 3, 2)
+    writer.add(schema_of(), rows(schema_of(), [1, 2]))
+    writer.flush(pack=True)
+    assert not store.files(3)
+    writer.unpack()
+    made = writer.finish(POSITION, POSITION, transactions=1)
+    assert [name for name, _ in store.files(3) if name.endswith(".parquet")] == [file.path for file in made.files]
+    assert [c.after["id"] for c in iter_changes(store, made)] == [1, 2]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_no_flipped_bit_of_a_segment_goes_unnoticed(store, large):
     writer = SegmentWriter(store, 1, 1)
     writer.add(schema_of(), rows(schema_of(), [1, 2, 3]))
+    if large:
+        writer.flush()
     (file,) = writer.finish(POSITION, POSITION, transactions=3).files
-    path = Path(store.full_path(file.path))
+    own, start, size = parted(file.path) or (file.path, 0, file.size_bytes)
+    path = Path(store.full_path(own))
     whole = path.read_bytes()
-    for at in range(0, len(whole), 1 if int(os.environ.get("SLUICE_TEST_VALUES", "0")) >= 1000 else 37):
+    for at in range(start, start + size, 1 if int(os.environ.get("SLUICE_TEST_VALUES", "0")) >= 1000 else 37):
         for bit in range(8):
             damaged = bytearray(whole)
             damaged[at] ^= 1 << bit

@@ -22,9 +22,10 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules.values import to_python, true_name
 from sluice.segments.changeset import read_changeset
-from sluice.segments.manifest import SegmentManifest
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.packed import copy_path
 from sluice.segments.reader import verify_file
-from sluice.segments.store import SegmentStore
+from sluice.segments.store import SegmentStore, quoted
 
 _WORDS = {"i": "insert", "u": "update", "d": "delete"}
 
@@ -168,10 +169,15 @@ def skipped_tables(store: SegmentStore, one: DeadLetter, routes: Routes) -> Iter
     """
     folder = one.path.rsplit("/", 1)[0]
     manifest = skipped_manifest(store, one)
-    moved = [f.model_copy(update={"path": f"{folder}/{f.path.split('/', 1)[1]}"}) for f in manifest.files]
+    moved = [f.model_copy(update={"path": f"{folder}/{copy_of(f)}"}) for f in manifest.files]
     for file in moved:
         verify_file(store, file)
     yield from merged_tables(store, manifest.model_copy(update={"files": tuple(moved)}), routes)
+
+
+def copy_of(file: SegmentFile) -> str:
+    """Where a file of a skipped batch is kept, below the batch's folder."""
+    return copy_path(file.path, f"{quoted(file.schema_)}.{quoted(file.table)}")
 
 
 def settle(store: SegmentStore, outcomes: Iterable[tuple[DeadLetter, str, str]], *, by: str, reason: str = "") -> None:

@@ -131,9 +131,12 @@ class InterleavingSegmentWriter(SegmentWriter):
         total = changes or 0
         read = self._placer.place(self, first)
         left_out = self._let_go()
-        self.flush()
-        if self.partial:
-            dump_moved(self._placer.state, self.store, self.files, self.partial, batch=self.batch, epoch=self.epoch)
+        self.flush(pack=True)
+        if self.partial and (running := self._placer.state.dumps.active()):
+            self.unpack()
+            dump_moved(
+                self._placer.state, self.store, self.files, self.partial, running, batch=self.batch, epoch=self.epoch
+            )
         return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:

@@ -35,12 +35,14 @@ def dump_moved(
     store: SegmentStore,
     files: Sequence[SegmentFile],
     partial: Mapping[tuple[TableId, str], TableSchema],
+    dumps: Sequence[Dump],
     *,
     batch: int,
     epoch: int,
 ) -> list[str]:
-    """Record a dump of the keys of such rows in a batch, for each dump that is not over. Before the batch is committed: whoever drains it again
-    under another epoch records one of his own, and the other does no harm.
+    """Record a dump of the keys of such rows in a batch, for each of ``dumps``: those that are not over.
+
+    Before the batch is committed: whoever drains it again under another epoch records one of his own, and the other does no harm.
 
     Args:
         partial: definitions of rows of the batch of which the log brought a part, by table and version.
@@ -49,7 +51,7 @@ def dump_moved(
     """
     changed = [f for f in files if f.updates and (f.table_id, f.schema_version) in partial]
     made: list[str] = []
-    for dump in state.dumps.active() if changed else ():
+    for dump in dumps if changed else ():
         id_ = f"moved-{batch:010d}-e{epoch:06d}-{len(made)}"
         requests: list[TableRequest] = []
         for ordinal, request in enumerate(dump.tables):

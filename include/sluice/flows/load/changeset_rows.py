@@ -13,7 +13,7 @@ from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_number
 from sluice.segments.store import SegmentStore
 from sluice.spark import packing
 
-PIECE_BYTES = 16 * 2**20
+PIECE_BYTES = 8 * 2**20
 """Of rows in memory: what is written of a large part before more is read."""
 
 Keys = tuple[int | None, int | None]

@@ -15,6 +15,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.batches import manifest_of
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
+from sluice.flows.deadletters.store import copy_of
 from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
@@ -163,7 +164,7 @@ def skip(
             return plan
         if manifest is not None:
             for file in manifest.files:
-                store.write_bytes(f"{folder}/{file.path.split('/', 1)[1]}", store.read_bytes(file.path))
+                store.write_bytes(f"{folder}/{copy_of(file)}", store.read_bytes(file.path))
             note = {
                 "batch": batch,
                 "target": target,

@@ -30,22 +30,27 @@ from sluice.segments.changeset import (
     RuleTotal,
     changeset_file_path,
     changeset_folder,
+    changeset_image,
     columns_of,
     write_changeset_file,
+    write_manifest_with,
 )
 from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.packed import fitting
 from sluice.segments.store import SegmentStore
 from sluice.spark.packing import memory_of
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesetPart:
-    """What came of a part; ``file`` is None if nothing did."""
+    """What came of a part; ``file`` is None if nothing did. ``image``: the file's contents, if it is not written yet but goes into the manifest's
+    file."""
 
     source: TableId
     route: TableRoute
     columns: tuple[ChangesetColumn, ...]
     file: ChangesetFile | None
+    image: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,10 @@ _P = TypeVar("_P", bound=Part)
 
 @dataclass(frozen=True, slots=True)
 class TransformUnit(Generic[_P]):
-    """Parts that one worker takes through rules and mapping, one after the other; ``mapping`` None: another stage of rules follows."""
+    """Parts that one worker takes through rules and mapping, one after the other.
+
+    ``mapping`` None: another stage of rules follows. ``small``: numbers of the parts whose files are packed with the manifest.
+    """
 
     store_uri: str
     pipeline: str
@@ -107,6 +115,7 @@ class TransformUnit(Generic[_P]):
     parts: tuple[_P, ...]
     ruling: StageRules
     mapping: tuple[TableMapping, ...] | None = ()
+    small: frozenset[int] = frozenset()
 
     @property
     def cost(self) -> int:
@@ -136,7 +145,7 @@ class StageRows:
         name: tells the files of an attempt apart. buckets: (first, last) key bucket of the rows.
         segments: where the changes are, for the position of a dead letter.
         added: columns that older rows of the batch do not have (see :class:`sluice.flows.transform.segment_rows.PartRead`).
-        revived: an earlier stage kept deleted rows.
+        revived: an earlier stage kept deleted rows. small: the files are packed with the manifest.
     """
 
     name: str
@@ -146,6 +155,7 @@ class StageRows:
     segments: Sequence[SegmentFile]
     added: Sequence[tuple[int, str]] = ()
     revived: bool = False
+    small: bool = False
 
 
 def write_part(stage: Stage, part: StageRows) -> MergeResult:
@@ -170,12 +180,15 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
             ]
         for piece, stem, marked in pieces:
             for version, same in enumerate(_by_version(piece, route, part.added if stage.routes is not None else ())):
-                file = None
+                file, image = None, b""
                 if same.num_rows:
                     own = f"{stem}-v{version}" if version else stem
                     path = changeset_file_path(store, stage.batch, stage.attempt, route.target, own)
-                    file = write_changeset_file(store, path, same, part.buckets, revived=marked)
-                done.append(ChangesetPart(table, route, columns_of(same.schema), file))
+                    if part.small:
+                        file, image = changeset_image(path, same, part.buckets, revived=marked)
+                    else:
+                        file = write_changeset_file(store, path, same, part.buckets, revived=marked)
+                done.append(ChangesetPart(table, route, columns_of(same.schema), file, image))
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
@@ -287,5 +300,20 @@ def write_changeset_manifest(
         },
     )
     path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
-    store.write_bytes(path, (changeset.model_dump_json(by_alias=True, indent=1) + "\n").encode())
-    return Changeset(path, changeset)
+    return Changeset(path, write_manifest_with(store, path, changeset, images_of(results)))
+
+
+def images_of(results: Sequence[MergeResult]) -> dict[str, bytes]:
+    """Contents of the files that are still to be written, by path."""
+    return {part.file.path: part.image for result in results for part in result.parts if part.file and part.image}
+
+
+def small_parts(groups: Sequence[Sequence[Part]]) -> list[frozenset[int]]:
+    """For each group: numbers of the parts that are packed with the manifest. The smallest of all are."""
+    places = [(group, number) for group, parts in enumerate(groups) for number in range(len(parts))]
+    small = fitting([groups[group][number].size_bytes for group, number in places])
+    found: list[set[int]] = [set() for _ in groups]
+    for index in small:
+        group, number = places[index]
+        found[group].add(number)
+    return list(map(frozenset, found))

@@ -116,9 +116,8 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
                 forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
         else:
             passed = _passed_on(attempt, batch, stages, rules, results)
-            state.staged(
-                batch, 0, write_stage(store, changeset_folder(store, batch, attempt), passed), under=watch.permit
-            )
+            staged = write_stage(store, changeset_folder(store, batch, attempt), passed, results)
+            state.staged(batch, 0, staged, under=watch.permit)
             path, rows, totals = "", sum(r.rows for r in results), passed.totals
         log_totals(runtime.name, batch, totals)
         outcome = MergeOutcome(

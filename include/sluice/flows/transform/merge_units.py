@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, write_part
+from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
 from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_changes
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
@@ -58,6 +58,7 @@ def plan_merge(
     if pieces is None:
         pieces = plan_pieces(store, manifest, pipeline, parallelism=parallelism)
     size = _size(pieces, pipeline, parallelism)
+    groups = pack([(piece, piece.cost) for piece in pieces], size)
     return [
         MergeUnit(
             store.uri,
@@ -68,8 +69,9 @@ def plan_merge(
             tuple(group),
             ruling,
             pipeline.mapping if last else None,
+            small,
         )
-        for number, group in enumerate(pack([(piece, piece.cost) for piece in pieces], size))
+        for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
 
 
@@ -99,8 +101,10 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     for number, part in enumerate(unit.parts):
         buckets = (part.buckets[0], part.buckets[1] - 1)
         rows, added = _merged(stage.store, part)
+        small = number in unit.small
+        segments = part.segments or part.files
         result += write_part(
-            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments or part.files, added)
+            stage, StageRows(unit.name(number), part.source, rows, buckets, segments, added, small=small)
         )
     return replace(result, seconds=time.perf_counter() - started)
 

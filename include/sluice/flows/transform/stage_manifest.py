@@ -18,11 +18,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
-from sluice.flows.transform.changeset_writer import MergeResult
+from sluice.flows.transform.changeset_writer import MergeResult, images_of
 from sluice.model.tables import TableId
 from sluice.rules import RuleConfig, RuleSet
 from sluice.rules.script import Rule
-from sluice.segments.changeset import ChangesetFile, RuleTotal
+from sluice.segments.changeset import ChangesetFile, RuleTotal, write_manifest_with
 from sluice.segments.store import SegmentStore
 
 
@@ -94,7 +94,7 @@ def rules_of_stage(manifest: StageManifest, stage: int, engine_path: Path | None
 def read_stage(store: SegmentStore, path: str) -> StageManifest:
     """Raises SegmentError if it is missing, damaged or of a newer format."""
     try:
-        return StageManifest.model_validate_json(store.read_bytes(path))
+        return StageManifest.model_validate_json(store.read_text(path))
     except ValueError as error:
         raise SegmentError(
             f"the manifest between two stages cannot be read: {str(error).splitlines()[0]}",
@@ -103,10 +103,10 @@ def read_stage(store: SegmentStore, path: str) -> StageManifest:
         ) from error
 
 
-def write_stage(store: SegmentStore, folder: str, manifest: StageManifest) -> str:
-    """Returns its path."""
+def write_stage(store: SegmentStore, folder: str, manifest: StageManifest, results: Sequence[MergeResult]) -> str:
+    """Write it with the small files of ``results``. Returns its path."""
     path = f"{folder}/stage.json"
-    store.write_bytes(path, (manifest.model_dump_json(by_alias=True, indent=1) + "\n").encode())
+    write_manifest_with(store, path, manifest, images_of(results))
     return path
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import TableMapping
-from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, write_part
+from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
 from sluice.flows.transform.spark_rules import Framed, fold_files
 from sluice.flows.transform.stage_manifest import StageTable
 from sluice.flows.transform.stage_rules import StageRules
@@ -91,10 +91,10 @@ def plan_stage(
             found = tuple(by_table.get(table, segments))
             parts += [StagePart(table, files, found, rule, inputs, (number, of)) for number in range(of)]
     total = sum(part.cost for part in parts)
-    size = unit_size(total, parallelism * 2, memory)
+    groups = pack([(part, part.cost) for part in parts], unit_size(total, parallelism * 2, memory))
     return [
-        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping)
-        for number, group in enumerate(pack([(part, part.cost) for part in parts], size))
+        StageUnit(store.uri, store.pipeline, batch, attempt, number, tuple(group), ruling, mapping, small)
+        for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
 
 
@@ -111,8 +111,9 @@ def run_stage_unit(unit: StageUnit) -> MergeResult:
         else:
             rows, revived = read_changeset_file(stage.store, part.files[0]), part.files[0].revived
             buckets = (part.files[0].bucket_min, part.files[0].bucket_max)
+        small = number in unit.small
         result += write_part(
-            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived)
+            stage, StageRows(unit.name(number), part.source, rows, buckets, part.segments, revived=revived, small=small)
         )
     return replace(result, seconds=time.perf_counter() - started)
 

@@ -150,8 +150,7 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             dead_letters=(*before.dead_letters, *(letter.path for letter in letters)),
             dead_letter_rows=before.dead_letter_rows + sum(letter.rows for letter in letters),
         )
-        state.staged(
-            batch, stage, write_stage(store, changeset_folder(store, batch, attempt), passed), under=watch.permit
-        )
+        staged = write_stage(store, changeset_folder(store, batch, attempt), passed, results)
+        state.staged(batch, stage, staged, under=watch.permit)
     log_totals(runtime.name, batch, totals)
     return {total.name: total for total in totals}

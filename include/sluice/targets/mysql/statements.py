@@ -22,7 +22,7 @@ from sluice.targets.mysql import documents, labelled, literals
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 2**20
 SLICE_ROWS = 20_000
-SLICE_BYTES = 8 * 2**20
+SLICE_BYTES = 4 * 2**20
 LAX_ROWS = 200
 """Rows a statement in a session that is not strict: the server keeps 1,024 warnings (``max_error_count``), and each is looked at."""
 MAX_KEYS = 1_000
