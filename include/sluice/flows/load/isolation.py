@@ -59,13 +59,13 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     """As :func:`load`. Raises _OfTheTarget for an error of the target itself. A merge that has to be done first is not the target's: a broken rule
     stops the pipeline, and never holds the target whose load met it."""
     while True:
-        prepare(runtime, target, batch)
         try:
             return write(runtime, target, batch)
         except Unprepared:
-            continue
+            pass
         except TARGET_ERRORS as error:
             raise _OfTheTarget(error) from error
+        prepare(runtime, target, batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class LoadOutcome:
 
 
 class Unprepared(OutOfOrder):
-    """A batch has no changeset: a person rolled it back since it was prepared."""
+    """A batch has no changeset: nobody merged it, or a person rolled it back. :func:`prepare` makes it, after the target is free again."""
 
 
 def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
@@ -70,11 +70,11 @@ def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         What :func:`prepare` and :func:`write` raise.
     """
     while True:
-        prepare(runtime, target, batch)
         try:
             return write(runtime, target, batch)
         except Unprepared as error:
-            _log.info("preparing_again", pipeline=runtime.name, because=error.message)
+            _log.info("preparing", pipeline=runtime.name, because=error.message)
+        prepare(runtime, target, batch)
 
 
 def prepare(runtime: Runtime, target: str, batch: int) -> None:
@@ -143,9 +143,9 @@ def _deliver(
         return []
     if not record.changeset:
         raise Unprepared(
-            f"batch {number} has no changeset: it was rolled back meanwhile",
+            f"batch {number} has no changeset: it was not merged, or rolled back",
             where=f"pipeline {runtime.name}",
-            hint="nothing: it is made anew by the next attempt",
+            hint=f"clear the task merge of this run, or call `sluice run {runtime.name}`: the merge makes it",
         )
     config = runtime.pipeline.target(target)
     changeset = read_changeset(runtime.store, record.changeset)
