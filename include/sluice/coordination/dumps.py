@@ -106,9 +106,12 @@ class DumpStates:
         return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
     def under_way_since(self, since_ms: int) -> list[Dump]:
-        """Dumps that have not ended, or ended at ``since_ms`` or later. Reads none of the others."""
-        self._index_ended()
+        """Dumps that have not ended, or ended at ``since_ms`` or later. Reads none of the others, and writes nothing but an index that an older
+        version did not have."""
         names = self._z.children(f"{self._home}/dumped")
+        if not names and self.ids():
+            self._index_ended()
+            names = self._z.children(f"{self._home}/dumped")
         ended = [name.partition("-")[2] for name in names if int(name.partition("-")[0]) >= since_ms]
         running = self._z.children(f"{self._home}/dumping")
         return [dump for dump in map(self.get, dict.fromkeys([*running, *ended])) if dump]

@@ -15,9 +15,6 @@ from sluice.flows.dump.worker import settle
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkId, ChunkState, Dump, DumpState, Tuning
 
-RECENT = 10
-"""Of so many dumps, the newest, those that ended are looked at."""
-
 
 @dataclass(frozen=True, slots=True)
 class TableView:
@@ -166,12 +163,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
 
 
 def recent(state: PipelineState, *, ended_within_s: float = 600.0) -> list[DumpView]:
-    """Dumps that run or are paused, and those that ended lately; oldest first. For pages that ask again and again."""
+    """Dumps that run or are paused, and those that ended lately; oldest first. For pages that ask again and again: no other dump is read."""
     border = int((time.time() - ended_within_s) * 1000)
-    found = [state.dumps.get(name) for name in state.dumps.ids()[-RECENT:]]
-    known = {d.id: d for d in found if d and (not d.ended_ms or d.ended_ms >= border)}
-    known |= {d.id: d for d in state.dumps.active()}
-    return [view(state, dump) for dump in sorted(known.values(), key=lambda d: (d.created_ms, d.id))]
+    found = sorted(state.dumps.under_way_since(border), key=lambda d: (d.created_ms, d.id))
+    return [view(state, dump) for dump in found]
 
 
 def views(runtime: Runtime) -> list[DumpView]:
