@@ -24,6 +24,8 @@ from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
 from sluice.model.dumps import Dump, DumpState, TableRequest
 from sluice.model.tables import TableId
+from sluice.mysql.ddl.definitions import Unknown
+from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.pipelines import Case, case
@@ -110,7 +112,7 @@ def one_batch(made: Case, number: int, monkeypatch: Any) -> dict[str, Reads]:
 
 
 def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
-    """Batches, dumps that ended and entries of the audit, ``low`` to ``high`` of each, as if they had been made before."""
+    """Batches, dumps that ended, entries of the audit, ``low`` to ``high`` of each, and definitions that changed, as if made before."""
     store = made.folder / "store/case"
     with made.runtime().state() as state:
         known = state.require(FIRST)
@@ -127,6 +129,15 @@ def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
             dump = state.dumps.create(Dump(f"d{number:010d}", tables, created_ms=now))
             assert state.dumps.update(dump.to_state(DumpState.DONE, ended_ms=now + number))
             state.audit(by="test", what="pause", details={"number": number})
+        with state.replicator() as lease:
+            cursor = state.cursor()
+            assert cursor is not None
+            for number in range(low, min(high, low + 40)):
+                schemas = SchemaStore(made.runtime().store)
+                found = schemas.load(cursor.schema)
+                found.lose(TableId(made.schema, f"u{number % 7}"), Unknown(f"statement {number}", "", ""))
+                path = schemas.save(found, cursor.position, lease.epoch, cursor.schema)
+                cursor = state.advance(lease, cursor, cursor.position, schema=path)
 
 
 def test_reads_do_not_grow_with_history(made: Case, monkeypatch: Any) -> None:

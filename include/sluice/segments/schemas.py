@@ -1,13 +1,15 @@
 """The schema history in the segment store: definitions as of positions, written once, found again by position.
 
-``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or those that changed since another such file (its
-``parent``). The pipeline's cursor in ZooKeeper names the file that belongs to its position, and moves with it in one transaction; a file that
-no cursor ever named is an orphan of a drain that failed. ZooKeeper itself would not do: a node there holds 1 MiB.
+``schema/{log}/{file number}-{offset}-e{epoch}-{n}.schema``: all definitions (a base), or all that changed since a base (its ``parent``). So a
+drain reads two files, however many statements there were; older versions chained changes to changes. The pipeline's cursor in ZooKeeper names the
+file that belongs to its position, and moves with it in one transaction; a file that no cursor ever named is an orphan of a drain that failed.
+ZooKeeper itself would not do: a node there holds 1 MiB.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 import zlib
@@ -19,12 +21,17 @@ from pyarrow import fs
 
 from sluice.errors import SegmentError
 from sluice.model.positions import Position, split_file
+from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.segments.store import SegmentStore, quoted
 
 FORMAT_VERSION: Literal[1] = 1
 MAX_DEPTH = 24
-"""Files that are read one after the other to know everything; then a base is written."""
+"""Files in a chain of an older version."""
+
+FEW_CHANGES = 16
+"""Tables that a file of changes may hold at least, before all definitions are written again."""
 
 _NAME = re.compile(r"(\d+)-(\d+)-e\d+-\w+\.schema$")
 
@@ -61,17 +68,13 @@ class SchemaStore:
 
     def save(self, state: SchemaState, position: Position, epoch: int, parent: str | None = None) -> str:
         """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty afterwards."""
-        depth = self._read(parent)["depth"] + 1 if parent else 0
-        data: dict[str, Any] = {
-            "format_version": FORMAT_VERSION,
-            "position": position.to_json(),
-            "parent": parent,
-            "depth": depth,
-        }
-        if parent is None or depth >= MAX_DEPTH:
-            data |= {"parent": None, "depth": 0, "state": state.to_json()}
+        base, changed = self._changed_since_base(parent, state.touched) if parent else (None, set[TableId]())
+        most = max(FEW_CHANGES, math.isqrt(2 * len(state.tables)))  # what keeps the bytes written a statement smallest
+        if base is None or len(changed) > most:
+            content: dict[str, Any] = {"parent": None, "depth": 0, "state": state.to_json()}
         else:
-            data |= {"part": state.part(state.touched)}
+            content = {"parent": base, "depth": 1, "part": state.part(changed)}
+        data = {"format_version": FORMAT_VERSION, "position": position.to_json(), **content}
         number = split_file(position.file)[1]
         name = f"{number:010d}-{position.offset:012d}-e{epoch:06d}-{uuid.uuid4().hex[:6]}.schema"
         path = f"{self._folder(position)}/{name}"
@@ -80,6 +83,20 @@ class SchemaStore:
         self._store.write_bytes(path, sealed + pa.compress(text, codec="zstd", asbytes=True))
         state.touched.clear()
         return path
+
+    def _changed_since_base(self, parent: str, touched: set[TableId]) -> tuple[str | None, set[TableId]]:
+        """The base that ``parent`` is or builds on, and what differs from it by now; None for a chain that an older version made."""
+        data = self._read(parent)
+        if data["parent"] is None:
+            return parent, set(touched)
+        if data["depth"] > 1:
+            return None, set()
+        part = data["part"]
+        changed = {TableId(name, "") for name, _, _ in part["databases"]}
+        changed |= {TableDefinition.from_json(table).table for table in part["tables"]}
+        changed |= {TableId(schema, table) for schema, table, _ in part["unknown"]}
+        changed |= {TableId(schema, table) for schema, table in part["gone"]}
+        return data["parent"], changed | touched
 
     def before(self, position: Position) -> list[StoredSchema]:
         """Files of this log whose position is not behind ``position``, newest first."""

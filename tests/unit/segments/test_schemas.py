@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import zlib
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from sluice.errors import SegmentError
@@ -50,9 +53,32 @@ def test_a_chain_of_changes_is_the_state(schemas: SchemaStore) -> None:
         paths.append(path)
         again = schemas.load(path)
         assert (again.tables, again.unknown, again.databases) == (state.tables, state.unknown, state.databases)
-    assert max(len(schemas.parents(p)) for p in paths) < MAX_DEPTH
+    assert {len(schemas.parents(p)) for p in paths} == {0, 1}
     assert [s.order for s in schemas.before(place(20))][:2] == [(1, 20), (1, 19)]
     assert schemas.position(schemas.before(place(20))[0].path) == place(20)
+
+
+def test_a_chain_of_the_version_before_is_read_and_ends(schemas: SchemaStore) -> None:
+    state = SchemaState()
+    state.put_database(DatabaseDefinition("d", "utf8mb4", "utf8mb4_bin"))
+    state.put(table(0))
+    path = schemas.save(state, place(4), 1)
+    for number in range(1, 6):
+        state.put(table(number))
+        data = {
+            "format_version": 1, "position": place(4 + number).to_json(), "parent": path, "depth": number, "part": state.part(state.touched),
+        }  # fmt: skip
+        state.touched.clear()
+        path = f"schema/uuid.binlog/{1:010d}-{4 + number:012d}-e000001-old{number}.schema"
+        text = json.dumps(data).encode()
+        sealed = zlib.crc32(text).to_bytes(4, "big") + len(text).to_bytes(8, "big")
+        schemas._store.write_bytes(path, sealed + pa.compress(text, codec="zstd", asbytes=True))
+    assert len(schemas.parents(path)) == 5
+    assert schemas.load(path).tables == state.tables
+    state.forget(TableId("d", "t2"))
+    path = schemas.save(state, place(40), 1, path)
+    assert schemas.parents(path) == []
+    assert schemas.load(path).tables == state.tables
 
 
 def test_files_sort_by_number_not_by_name(schemas: SchemaStore) -> None:
