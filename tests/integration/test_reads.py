@@ -22,9 +22,9 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
+from sluice.model.definitions import Unknown
 from sluice.model.dumps import Dump, DumpState, TableRequest
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.definitions import Unknown
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
 from sluice.sources.mysql.reader.batch_reader import warm_up

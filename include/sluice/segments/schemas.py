@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sluice.errors import SegmentError
+from sluice.model.definitions import TableDefinition
 from sluice.model.positions import Position, split_file
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.definitions import TableDefinition
 from sluice.segments.store import SegmentStore, quoted
 
 FORMAT_VERSION: Literal[1] = 1
