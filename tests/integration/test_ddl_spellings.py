@@ -190,3 +190,29 @@ def test_what_mariadb_calls_default(
         assert said, show(built.runtime(), f"{schema}.t")
         assert (said["charset"], said["collation"]) == ("utf8mb4", "utf8mb4_general_ci")
         assert [c["charset"] for c in said["columns"] if c["name"] == "b"] == ["latin2"]
+
+
+@pytest.mark.parametrize("default", [None, "elsewhere"])
+def test_names_without_a_schema_mean_what_they_meant_at_the_source(
+    made: Case, fresh_schema: Any, default: str | None
+) -> None:
+    """A foreign key's parent stands beside its child, whatever the default schema of the session is, if it has one."""
+    schema = made.schema
+    with made.source.connect(default and fresh_schema(made.source)) as connection, connection.cursor() as cursor:
+        for statement in (
+            "CREATE TABLE {s}.parent (id INT PRIMARY KEY)",
+            "CREATE TABLE {s}.child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
+            "CREATE TABLE {s}.child2 (id INT PRIMARY KEY, p INT REFERENCES parent (id))",
+            "CREATE TABLE {s}.child3 (id INT PRIMARY KEY, p INT)",
+            "ALTER TABLE {s}.child3 ADD CONSTRAINT mine FOREIGN KEY by_p (p) REFERENCES parent (id)",
+            "CREATE TABLE {s}.tree (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES tree (id))",
+            "CREATE TABLE {s}.copied LIKE {s}.parent",
+            "CREATE TABLE {s}.m1 (id INT) ENGINE=MyISAM",
+            "CREATE TABLE {s}.merged (id INT) ENGINE=MERGE UNION=({s}.m1) INSERT_METHOD=LAST",
+            "INSERT INTO {s}.parent VALUES (1)",
+            "INSERT INTO {s}.child VALUES (1, 1)",
+        ):
+            cursor.execute(statement.format(s=schema))
+    run(made, "CREATE TABLE merged2 (id INT) ENGINE=MERGE UNION (m1)", "ALTER TABLE merged2 UNION=(m1), COMMENT 'x'")
+    made.run_until_head()
+    assert_same(made, "parent", "child", "child2", "child3", "tree", "copied", "m1", "merged", "merged2")

@@ -36,11 +36,11 @@ class Truth:
         self.after: list[tuple[str, tuple[str, int], dict[TableId, TableDefinition]]] = []
         self.refused = 0
 
-    def run(self, *sqls: str) -> None:
+    def run(self, *sqls: str, charset: str = "utf8mb4") -> None:
         """Run statements that the server may refuse."""
         with (
             open_connection(self.endpoint) as probe,
-            self.server.connect(self.schema) as connection,
+            self.server.connect(self.schema, charset=charset) as connection,
             connection.cursor() as cursor,
         ):
             flavour = flavour_of(probe, server_info(probe))
@@ -123,3 +123,30 @@ def test_random_statements(truth: Truth, seed: int) -> None:
             done()
     truth.compare()
     assert len(truth.after) > LENGTH // 3
+
+
+def test_create_as_select_in_a_session_of_another_charset(truth: Truth) -> None:
+    """Servers log it in UTF-8 whatever the session's charset is: names and labels stay what they are."""
+    truth.run(
+        "CREATE TABLE a (n INT COMMENT 'ж', e ENUM('ж','x') CHARACTER SET utf8mb4, ж INT) AS SELECT 1 AS n",
+        "CREATE TABLE b (ж INT, e ENUM('鉄'))",
+        "CREATE TABLE c AS SELECT * FROM a",
+        charset="sjis",
+    )
+    truth.compare()
+    assert truth.refused == 0
+
+
+@pytest.mark.parametrize("truth", ["mariadb"], indirect=True)
+def test_a_create_or_replace_that_fails_has_dropped_the_table(truth: Truth) -> None:
+    """MariaDB logs it with its error; what it would have made is not there."""
+    truth.run(
+        *(f"CREATE TABLE t{n} (a INT)" for n in range(3)),
+        "CREATE OR REPLACE TABLE t0 (b INT INVISIBLE)",
+        "CREATE OR REPLACE TABLE t1 (b INT, PRIMARY KEY (zz))",
+        "DROP TABLE t2, nothing",
+        "CREATE TABLE last (a INT)",
+    )
+    truth.compare()
+    assert truth.refused == 3
+    assert [table.table for table in truth.after[-1][2]] == ["last"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from ruamel.yaml.reader import ReaderError
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
+from sluice.model.nearest import meant as meant
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -282,12 +282,6 @@ def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]
             if "$ref" in option:
                 node = schema["$defs"][option["$ref"].rsplit("/", 1)[1]]
     return list(node.get("properties", {}))
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest known name, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _without_union_noise(problems: list[tuple[int, str]]) -> list[tuple[int, str]]:

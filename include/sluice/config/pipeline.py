@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,6 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from sluice.errors import ConfigError
+from sluice.model.nearest import meant
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
@@ -588,9 +588,8 @@ class PipelineConfig(_Model):
             if target.name == name:
                 return target
         names = [target.name for target in self.targets]
-        close = difflib.get_close_matches(name, names, n=1)
         raise ConfigError(
-            f"{self.pipeline} has no target {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""),
+            f"{self.pipeline} has no target {name!r}{meant(name, names)}",
             hint=f"its targets are: {', '.join(names)}",
         )
 

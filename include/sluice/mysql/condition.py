@@ -9,13 +9,13 @@ The grammar is that of MySQL's ``expr`` (sql_yacc.yy): OR, XOR, AND, NOT, compar
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from sluice.errors import ConfigError
+from sluice.model.nearest import meant
 from sluice.model.tables import TableId, quoted
 
 MAX_LENGTH = 10_000
@@ -367,8 +367,7 @@ class _Parser:
         if name.word not in FUNCTIONS:
             if name.word in {"SELECT", "EXISTS", "ANY", "ALL", "SOME"}:
                 self._refuse(name.at, "subqueries are not allowed")
-            close = difflib.get_close_matches(name.word, FUNCTIONS, n=1)
-            also = f"; did you mean {close[0]}?" if close else ""
+            also = meant(name.word, FUNCTIONS)
             self._refuse(name.at, f"the function {name.text} is not one of those that may be used{also}")
         if name.word in {"DATE_ADD", "DATE_SUB"}:
             value = self._expression()
@@ -413,8 +412,7 @@ class _Parser:
             self._refuse(token.at, f"{'.'.join(parts)} is not of {self._table}")
         name = self._columns.get(parts[-1].lower())
         if name is None:
-            close = difflib.get_close_matches(parts[-1], self._columns.values(), n=1)
-            also = f"; did you mean {close[0]!r}?" if close else ""
+            also = meant(parts[-1], self._columns.values())
             self._refuse(token.at, f"{self._table} has no column {parts[-1]!r}{also}")
         found = quoted(name)
         while sign := self._accept("->", "->>"):

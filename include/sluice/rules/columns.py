@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.nearest import meant
 from sluice.model.tables import stored_name
 from sluice.rules import images
 from sluice.rules.values import true_name
@@ -19,11 +19,7 @@ def require(rows: pa.Table, column: str) -> str:
     """The stored name of a column. Raises ValueError that guesses what was meant."""
     names: dict[str, str] = {true_name(f): f.name for f in rows.schema if f.name not in images.INTERNAL}
     if column not in names:
-        close = difflib.get_close_matches(column, names, n=1)
-        raise ValueError(
-            f"there is no column {column!r}"
-            + (f"; did you mean {close[0]!r}?" if close else f" among {', '.join(names)}")
-        )
+        raise ValueError(f"there is no column {column!r}{meant(column, names) or ' among ' + ', '.join(names)}")
     return names[column]
 
 

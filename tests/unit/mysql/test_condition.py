@@ -76,7 +76,7 @@ def test_whatever_is_more_or_less_than_a_condition_is_refused(text: str) -> None
 def test_the_nearest_name_is_offered() -> None:
     with pytest.raises(ConfigError, match="did you mean 'day'"):
         sent("dai = 1")
-    with pytest.raises(ConfigError, match="did you mean COALESCE"):
+    with pytest.raises(ConfigError, match="did you mean 'COALESCE'"):
         sent("COALESC(id, 1)")
 
 

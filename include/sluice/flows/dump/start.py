@@ -11,7 +11,6 @@ from typing import Any
 import pymysql
 import structlog
 
-from sluice.config.loading import meant
 from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
@@ -21,6 +20,7 @@ from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import Dump, TableRequest, Tuning
+from sluice.model.nearest import meant
 from sluice.model.tables import TableId
 from sluice.sources.mysql.server.connection import ServerInfo, open_connection, rows_of, server_info
 from sluice.sources.mysql.snapshot.watermarks import choose_marking

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sluice.config.engine import RuleKind
-from sluice.config.loading import meant
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
@@ -15,6 +14,7 @@ from sluice.flows.runtime import Runtime, server_id_of
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
+from sluice.model.nearest import meant
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.mysql.reader.event_reread import reread

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.engine import OnError, RuleConfig, RuleKind
-from sluice.config.loading import load_yaml, meant, read_text, shown
+from sluice.config.loading import load_yaml, read_text, shown
 from sluice.config.masking import SHOWN, Masking
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.batches import manifest_of
@@ -22,6 +22,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.lookups import LookupReader
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.flows.transform.spark_rules import try_frames
+from sluice.model.nearest import meant
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type

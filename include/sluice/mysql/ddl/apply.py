@@ -217,8 +217,8 @@ def _converted(
         and charset != column.charset
         and not (
             all(
-                label.isascii() and "?" not in label for label in column.labels
-            )  # ? may stand for what cannot be printed
+                label.isascii() and "?" not in label and "\\" not in label for label in column.labels
+            )  # ? may stand for what cannot be printed, and a backslash is not the same character everywhere
             and _WIDE.isdisjoint({charset, column.charset})
         )
     ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
@@ -288,6 +288,8 @@ def _column(
     if nullable is None:
         implied = stored.type.startswith("timestamp") and not timestamps_explicit and spec.generated is None
         nullable = not (implied or spec.auto_increment or "primary" in spec.keys)
+    if flavour.mariadb and on_update and not nullable and not spec.has_default:
+        default_text = "'0000-00-00 00:00:00'"
     return ColumnDefinition(
         name=spec.name,
         type=stored.type,

@@ -91,8 +91,10 @@ class SchemaState:
         self.unknown.pop(name, None)
         self.touched.add(name)
 
-    def fold(self, sql: str, schema: str, session: Session, where: str = "") -> list[TableChange]:
+    def fold(self, sql: str, schema: str, session: Session, where: str = "", error_code: int = 0) -> list[TableChange]:
         """Apply a statement as logged. What is not understood makes its tables unknown, with the reason; what is kept can be stored.
+
+        ``error_code``: with which the statement ended at the server; 0: it did what it says.
 
         Raises:
             DecodeError: the statement does not parse, and not even its beginning says which tables it changes.
@@ -106,6 +108,10 @@ class SchemaState:
             step.lose_concerned(concerned(sql, schema, dialect), error)
             return changes
         try:
+            if error_code and not isinstance(statement, s.DropTables):  # of tables it drops those that there are
+                raise DecodeError(
+                    f"a statement ended with error {error_code}, and the log does not say what it had done"
+                )
             step.apply(statement)
         except Exception as error:
             # whatever it is: a definition that may be wrong by now is worse than one that is not known

@@ -208,8 +208,8 @@ def _attribute(r: Reader, column: ColumnSpec) -> bool:
             r.identifier()
         r.expect("CHECK")
         r.skip_brackets()
-        r.accept("NOT")
-        r.accept("ENFORCED")
+        if not r.accept("NOT", "ENFORCED"):
+            r.accept("ENFORCED")
     elif r.peek().kind is Kind.WORD and "=" in r.peek(1).text and r.dialect.mariadb:  # an option of a storage engine
         r.next()
         r.next()
@@ -227,7 +227,7 @@ def _with(spec: TypeSpec, **changes: object) -> TypeSpec:
 
 def _skip_references(r: Reader) -> None:
     r.expect("REFERENCES")
-    r.table()
+    r.parent_table()
     if r.sees("("):
         r.skip_brackets()
     while True:
@@ -302,10 +302,11 @@ def read_key(r: Reader) -> IndexSpec:
     if r.accept("FOREIGN", "KEY"):
         if_not_exists = r.accept("IF", "NOT", "EXISTS")
         if not r.sees("("):
-            name = name or r.identifier()
+            index_name = r.identifier()
+            name = name or index_name
         columns = _key_columns(r)
         r.expect("REFERENCES")
-        table = r.table()
+        table = r.parent_table()
         r.skip_clause()
         return IndexSpec("foreign", name, columns, if_not_exists, table)
     if r.accept("PRIMARY", "KEY"):
@@ -375,6 +376,13 @@ def read_option(r: Reader, options: TableOptions) -> bool:
         options.comment = r.word_or_string()
     elif r.accept("WITH", "SYSTEM", "VERSIONING"):
         options.versioned = True
+    elif r.sees("UNION", "(") or r.sees("UNION", "=", "("):  # the tables of a MERGE table
+        r.next()
+        r.accept("=")
+        r.expect("(")
+        while not r.accept(")"):
+            r.table()
+            r.accept(",")
     else:
         return False
     return True

@@ -21,8 +21,8 @@ _WHOLE = {"fulltext", "spatial", "vector"}
 _PART_BYTES = {"myisam": 1000}
 _INNODB_PART_BYTES = 3072
 """What a key may have of a column; a longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
-_POINT_BYTES, _SHAPE_BYTES = 25, 8
-"""What MariaDB prints for keys over shapes that have no length of their own."""
+_POINT_BYTES = 25
+"""What MariaDB prints for keys over points."""
 
 
 def kept_indexes(
@@ -46,18 +46,34 @@ def kept_indexes(
                 parts.append((column, prefix))
             elif column.lower() in columns:
                 new, changed = columns[column.lower()]
-                parts.append((new.name, _kept_prefix(prefix, table.column(column), new) if changed else prefix))
+                parts.append((
+                    new.name,
+                    _kept_prefix(prefix, table.column(column), new, flavour) if changed else prefix,
+                ))
         if parts:
             kept.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts)))
     return kept
 
 
-def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition) -> int:
+def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition, flavour: Flavour) -> int:
     """The prefix after a column was changed; 0 (all of it) where it makes no sense any more."""
-    if not prefix or not _may_have_prefix(old) or not _may_have_prefix(new):
+    if (
+        old.labels and not flavour.mariadb
+    ):  # to MySQL such a column is a string, and the bytes of its number are a prefix (tried)
+        prefix = _label_bytes(old) // flavour.collations.max_bytes(old.charset)
+    elif not _may_have_prefix(old):
+        return 0
+    if not prefix or not _may_have_prefix(new):
         return 0
     length = bytes_at_most(new.type) if new.family in _LONG else new.arguments[0] if new.arguments else 0
     return 0 if length and length < prefix else prefix
+
+
+def _label_bytes(column: ColumnDefinition) -> int:
+    if column.family == "enum":
+        return 1 if len(column.labels) < 256 else 2
+    size = (len(column.labels) + 7) // 8
+    return size if size <= 4 else 8
 
 
 def _may_have_prefix(column: ColumnDefinition) -> bool:
@@ -160,7 +176,7 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
     family = column.family
     if family in GEOMETRIES:
-        return prefix or (_POINT_BYTES if family == "point" else _SHAPE_BYTES)
+        return prefix or (_POINT_BYTES if family == "point" else limit)
     width = flavour.collations.max_bytes(column.charset)
     if family in _LONG:
         if not prefix and (unique or not flavour.mariadb):

@@ -73,6 +73,16 @@ def parse_statement(sql: str, schema: str, dialect: Dialect, reader: Reader | No
     raise DecodeError(f"the statement begins with {word or r.peek().text!r}, which is not understood")
 
 
+def dropped_by_failure(sql: str, schema: str, dialect: Dialect) -> TableId | None:
+    """The table that a statement which failed has dropped: CREATE OR REPLACE TABLE drops the old one first. None: it is no such statement."""
+    try:
+        statement = parse_statement(sql, schema, dialect)
+    except DecodeError:
+        return None
+    replaced = isinstance(statement, CreateTable) and statement.replace and not statement.temporary
+    return statement.table if replaced and isinstance(statement, CreateTable) else None
+
+
 def concerned(sql: str, schema: str, dialect: Dialect) -> tuple[TableId, ...] | None:
     """The tables that a statement may change, for one that does not parse as a whole: only its beginning has to be understood.
 
@@ -181,7 +191,7 @@ def _database_options(r: Reader) -> TableOptions:
 
 def _create_table(r: Reader, temporary: bool, replace: bool) -> Statement:
     if_not_exists = r.accept("IF", "NOT", "EXISTS")
-    table = r.table()
+    table = r.own_table()
     if r.accept("WAIT"):
         r.number()
     r.accept("NOWAIT")
@@ -251,7 +261,7 @@ def _alter(r: Reader) -> Statement:
         pass
     if r.accept("TABLE"):
         if_exists = r.accept("IF", "EXISTS")
-        table = r.table()
+        table = r.own_table()
         if r.accept("WAIT"):
             r.number()
         r.accept("NOWAIT")

@@ -19,6 +19,7 @@ _NO_CHARACTER = re.compile("[\ud800-\udfff]")
 class Reader:
     """A place in a statement. ``schema``: the session's default one.
 
+    ``own_schema``: the schema of the table that the statement makes or alters, once it is read.
     ``in_transaction``: where a CREATE TABLE … SELECT that the log has as CREATE TABLE says START TRANSACTION; only a replica may say so.
     """
 
@@ -29,6 +30,7 @@ class Reader:
         self._tokens: list[Token] = []
         self._more = scan(sql, dialect)
         self._at = 0
+        self.own_schema: str | None = None
         self.in_transaction: tuple[int, int] | None = None
 
     def peek(self, ahead: int = 0) -> Token:
@@ -90,12 +92,24 @@ class Reader:
             return _IN_A_NAME.sub("?", self.next().text)
         raise self.stuck("expected a name")
 
-    def table(self) -> TableId:
-        """``t``, ``s.t`` or ``.t``. Raises DecodeError."""
+    def table(self, schema: str | None = None) -> TableId:
+        """``t``, ``s.t`` or ``.t``; one without a schema is of ``schema``, by default the session's. Raises DecodeError."""
+        otherwise = self.schema if schema is None else schema
         if self.accept("."):
-            return TableId(self.schema, self.identifier())
+            return TableId(otherwise, self.identifier())
         first = self.identifier()
-        return TableId(first, self.identifier()) if self.accept(".") else TableId(self.schema, first)
+        return TableId(first, self.identifier()) if self.accept(".") else TableId(otherwise, first)
+
+    def own_table(self) -> TableId:
+        """The table that the statement makes or alters. Raises DecodeError."""
+        found = self.table()
+        self.own_schema = found.schema
+        return found
+
+    def parent_table(self) -> TableId:
+        """The table that a foreign key refers to: without a schema it is beside the one that has the key, whatever the session's
+        default is. Raises DecodeError."""
+        return self.table(self.own_schema)
 
     def column_name(self) -> str:
         """A column, also as ``t.c``, ``s.t.c`` or ``.c``. Raises DecodeError."""

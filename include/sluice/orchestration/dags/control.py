@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
-from sluice.config.loading import load_pipeline, meant
+from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
+from sluice.model.nearest import meant
 from sluice.orchestration.dags.backfill import require_known
 from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.retry import boundary

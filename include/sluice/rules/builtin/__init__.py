@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 
 from sluice.errors import ConfigError
+from sluice.model.nearest import meant
 
 _HOME = Path(__file__).parent
 
@@ -20,9 +20,8 @@ def names() -> tuple[str, ...]:
 def source(name: str, where: str) -> tuple[str, str]:
     """(path, contents) of a built-in rule. Raises ConfigError that lists those there are."""
     if name not in names():
-        close = difflib.get_close_matches(name, names(), n=1)
         raise ConfigError(
-            f"there is no built-in rule {name!r}{f'; did you mean {close[0]!r}?' if close else ''}",
+            f"there is no built-in rule {name!r}{meant(name, names())}",
             where=where,
             hint=f"choose one of {', '.join(names())}",
         )

@@ -128,9 +128,9 @@ class _Names(Reader):
         super().__init__(sql, schema, dialect)
         self.places: dict[int, tuple[int, TableId]] = {}
 
-    def table(self) -> TableId:
+    def table(self, schema: str | None = None) -> TableId:
         start = self.peek().start
-        found = super().table()
+        found = super().table(schema)
         self.places[start] = (self.peek(-1).end, found)
         return found
 

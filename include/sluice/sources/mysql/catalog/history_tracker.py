@@ -12,9 +12,11 @@ from sluice.errors import DecodeError, SchemaUnknown, UnsupportedType
 from sluice.model.definitions import TableDefinition, Unknown
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
-from sluice.model.tables import TableId
+from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.charsets import UTF8, decode_bytes
 from sluice.mysql.ddl.catalog import SchemaState, Session, storable
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import dropped_by_failure
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events import table_map as t
@@ -28,8 +30,12 @@ _log = structlog.get_logger()
 _SAYS_TIMESTAMPS = 101002
 """The version of MariaDB from which the log says it."""
 
-_WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`(?:[^`]|``)+` \(\n  `")
-"""How MariaDB logs CREATE TABLE … SELECT: in UTF-8, whatever the session's charset is."""
+_WRITTEN_BY_SERVER = {
+    True: re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`(?:[^`]|``)+` \(\n  `"),
+    False: re.compile(rb"CREATE TABLE .* START TRANSACTION\s*$", re.S),
+}
+"""How servers (MariaDB: True) log CREATE TABLE … SELECT: in UTF-8, whatever the session's charset is. No session may say START TRANSACTION
+there."""
 
 Rereader = Callable[[TableId, Position], TableDefinition]
 """Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
@@ -97,7 +103,7 @@ class SchemaTracker:
         )
         sql = self._text(query, session.charset)
         try:
-            return self.state.fold(sql, query.schema, session, where)
+            return self.state.fold(sql, query.schema, session, where, query.error_code)
         except DecodeError as error:
             return self._not_understood(storable(sql), query.schema, where, storable(error.message))
 
@@ -113,9 +119,16 @@ class SchemaTracker:
         return storable(self._text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
 
     def _text(self, query: Query, charset: str) -> str:
-        if charset not in UTF8 and self.state.flavour.mariadb and _WRITTEN_BY_SERVER.match(query.raw):
+        if charset not in UTF8 and _WRITTEN_BY_SERVER[self.state.flavour.mariadb].match(query.raw):
             charset = "utf8mb4"
-        return _text(query, charset)
+        text = _text(query, charset)
+        if query.error_code and (dropped := dropped_by_failure(text, query.schema, self._dialect(query, charset))):
+            return f"DROP TABLE IF EXISTS {quoted_table(dropped)} /* {text.replace('*/', '* /')} */"
+        return text
+
+    def _dialect(self, query: Query, charset: str) -> Dialect:
+        flavour = self.state.flavour
+        return Dialect(flavour.mariadb, flavour.version, parse_status(query.status).sql_mode, charset)
 
     def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
         changes = []

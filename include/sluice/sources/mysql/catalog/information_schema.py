@@ -13,10 +13,12 @@ import pymysql
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
 from sluice.model.tables import TableId, quoted_table
+from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.column_clauses import read_type
 from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
@@ -127,7 +129,10 @@ def read_tables(
         if table not in heads:
             continue
         try:
-            columns[table].append((int(row[2]), _column(row[3:], flavour)))
+            column = _column(row[3:], flavour)
+            if row[8] is None and "DEFAULT_GENERATED" in str(row[9]):
+                column = replace(column, default=_shown_default(connection, table, column.name, flavour))
+            columns[table].append((int(row[2]), column))
         except (DecodeError, UnsupportedType) as error:
             if broken is None:
                 raise type(error)(f"the definition of {table} is not understood: {error.message}") from error
@@ -193,6 +198,17 @@ def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
         comment=comment or "",
         compressed=compressed,
     )
+
+
+def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour) -> str | None:
+    """A default that information_schema leaves out (MySQL: of a TEXT after SET DEFAULT of an expression), as SHOW CREATE TABLE says."""
+    [(_, sql, *_)] = rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")
+    statement = parse_statement(str(sql), table.schema, Dialect(flavour.mariadb, flavour.version))
+    if isinstance(statement, CreateTable):
+        for column in statement.columns:
+            if column.name == name:
+                return column.default
+    raise DecodeError(f"the default of {name} is not in the server's own CREATE TABLE")
 
 
 def _default(value: str | None, family: str, extra: str, expression: str | None, flavour: Flavour) -> str | None:
