@@ -230,11 +230,34 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
     end_run(started, run)
     wait_until(lambda: now().no_reader, "the loss of the reader")
     wait_until(lambda: started.api.call("DELETE", f"/dags/{DAG}/dagRuns/{run}") == {}, "the end of the run")
-    assert now().no_reader
+    wait_until(lambda: now().no_reader, "the loss of the reader")
     tune(orders.runtime(), name, by="tester", max_rows_per_second=0, chunk_rows=2000)
     assert started.wait_for_run(DAG, started.trigger(DAG, {"dump": name}), 90) == "success"
     assert (now().state, now().no_reader) == ("done", "")
     wait_until(lambda: equal(orders, "id >= 1000"), "the rows")
+
+
+def test_a_dump_that_waits_for_the_log_gives_its_worker_back(orders: Case, started: TestAirflow) -> None:
+    """With the sync DAG paused nothing places the chunks: the task read is deferred, and goes on when the DAG does."""
+
+    def pause_sync(paused: bool) -> None:
+        asked = {"is_paused": paused}
+        wait_until(lambda: started.api.call("PATCH", "/dags/sync__case", asked)["is_paused"] is paused, "the switch")
+
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id < 50")
+    pause_sync(True)
+    try:
+        run = started.trigger(DAG, {**ORDERS, "last_key": "60"})
+        wait_until(
+            lambda: ("read", "deferred") in {(t["task_id"], t["state"]) for t in started.tasks(DAG, run)},
+            "the deferral",
+            120,
+        )
+        assert notes(orders, 1) == ["spoilt"]
+    finally:
+        pause_sync(False)
+    assert started.wait_for_run(DAG, run, 180) == "success"
+    wait_until(lambda: equal(orders, "id <= 60"), "the rows")
 
 
 def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:

@@ -114,6 +114,43 @@ class HoldTrigger(BaseTrigger):  # type: ignore[misc]
         yield TriggerEvent("pause is over")
 
 
+class DumpTrigger(BaseTrigger):  # type: ignore[misc]
+    """Fires when there is something to read for a dump again, or all is placed, or it ended. Meanwhile it counts as its reader.
+
+    Args:
+        pipeline: path of the pipeline file.
+        dump: id of the dump.
+        tables: ordinals of its tables.
+    """
+
+    def __init__(self, pipeline: str, dump: str, tables: list[int]) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.dump = dump
+        self.tables = tables
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"pipeline": self.pipeline, "dump": self.dump, "tables": self.tables},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        joined: Runtime | None = None
+
+        def over(opened: Runtime) -> bool:
+            from sluice.flows.dump.worker import has_work
+
+            nonlocal joined
+            with opened.state() as state:
+                if joined is not opened:  # a new session of ZooKeeper, whose end removes the reader
+                    state.dumps.join(self.dump, self.tables)
+                    joined = opened
+                return has_work(state, self.dump, tuple(self.tables))
+
+        yield TriggerEvent(await wait_until(self.pipeline, over))
+
+
 def _has_news(opened: Runtime) -> bool:
     from sluice.flows.capture.drain import has_news
 

@@ -51,6 +51,8 @@ SAY_EVERY_S = 5.0
 """How often a process that reads says so: a killed one is missed to this precision."""
 
 LOOK_EVERY_S = 0.05
+LINGER_S = 5.0
+"""Seconds that a worker waits for the drain, or for the end of a pause, before it leaves the waiting to a trigger."""
 PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
@@ -87,12 +89,14 @@ def work(
     tables: tuple[int, ...] | None = None,
     stop: threading.Event | None = None,
     why_stop: str = "",
+    until_placed: bool = True,
     hook: Callable[[str, Chunk], None] | None = None,
 ) -> Dump:
     """Read chunks of a dump until every one is placed, or it is cancelled, or ``stop`` is set. As many threads as its parallelism.
 
     Args:
         tables: ordinals of the tables to work on; None: all. why_stop: what people read of the dump once ``stop`` was set.
+        until_placed: False: return when there was nothing but waiting to do for ``LINGER_S``; :func:`has_work` says when to go on.
         hook: told of each step of each chunk (tests).
 
     Raises:
@@ -102,6 +106,7 @@ def work(
     shared = _Shared(hook=hook)  # its event ends this work's threads; the caller's may end another dump after this one
     with runtime.state() as state, _Presence(state.dumps, state.dumps.require(dump_id).id, tables) as presence:
         threads: list[threading.Thread] = []
+        waits_since = time.monotonic()
         try:
             while True:
                 presence.say()
@@ -114,6 +119,10 @@ def work(
                 if is_placed(state.dumps, dump, tables):
                     break
                 threads = [t for t in threads if t.is_alive()]
+                if until_placed or not _only_waits(state, dump, tables):
+                    waits_since = time.monotonic()
+                elif time.monotonic() - waits_since > LINGER_S:
+                    break
                 if not _unread(state.dumps, dump, tables):
                     shared.stop.wait(LOOK_EVERY_S)
                     continue
@@ -187,6 +196,44 @@ def is_placed(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> 
     if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
         return False
     return not any(chunk.id.table in wanted for chunk in dumps.chunks(dump.id))
+
+
+def is_over(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
+    """True if the dump has ended, or all chunks of these tables are placed."""
+    dump = state.dumps.require(dump_id)
+    return dump.state in {DumpState.CANCELLED, DumpState.DONE} or is_placed(state.dumps, dump, tables)
+
+
+def has_work(state: PipelineState, dump_id: str, tables: tuple[int, ...] | None) -> bool:
+    """False while a worker could only wait: the dump or the pipeline is paused, or the drain has to place chunks first.
+
+    True also once :func:`is_over` is.
+    """
+    if is_over(state, dump_id, tables):
+        return True
+    dump = state.dumps.require(dump_id)
+    if dump.state is DumpState.PAUSED or not state.permit().open:
+        return False
+    return _waiting(state.dumps, dump) <= _most_waiting(dump) // 2 and _unread(state.dumps, dump, tables)
+
+
+def _only_waits(state: PipelineState, dump: Dump, tables: tuple[int, ...] | None) -> bool:
+    """True if no chunk is being read, and none can be read now."""
+    if dump.state is DumpState.PAUSED or not state.permit().open:
+        return True
+    if state.dumps.working(dump.id):
+        return False
+    return _waiting(state.dumps, dump) >= _most_waiting(dump) or not _unread(state.dumps, dump, tables)
+
+
+def _waiting(dumps: DumpStates, dump: Dump) -> int:
+    """Chunks that are read and not placed."""
+    return sum(chunk.state is ChunkState.MARKED for chunk in dumps.chunks(dump.id))
+
+
+def _most_waiting(dump: Dump) -> int:
+    """No further chunk is read while this number of them is not placed."""
+    return WAITING_CHUNKS + dump.tuning.parallelism
 
 
 def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bool:
@@ -273,7 +320,7 @@ class _Worker:
             chunks = self.dumps.chunks(dump.id)
             working = set(self.dumps.working(dump.id))
             waiting = sum(c.state is ChunkState.MARKED for c in chunks)
-            if waiting >= WAITING_CHUNKS + dump.tuning.parallelism or len(working) >= dump.tuning.parallelism:
+            if waiting >= _most_waiting(dump) or len(working) >= dump.tuning.parallelism:
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
             self._hold(self.throttle.hold(dump.tuning, self.plain))

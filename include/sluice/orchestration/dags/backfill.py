@@ -23,6 +23,7 @@ from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
 from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
+from sluice.orchestration.triggers import DumpTrigger
 
 _log = structlog.get_logger()
 
@@ -248,7 +249,10 @@ def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class ReadDumpOperator(SluiceOperator):
-    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on after the last finished chunk."""
+    """Reads the chunks of some tables until the sync DAG has placed them all. A retry goes on after the last finished chunk.
+
+    While it could only wait (for the log, or for the end of a pause), it waits in the triggerer.
+    """
 
     ui_color = "#fdebd0"
     template_fields: Sequence[str] = ("part",)
@@ -260,7 +264,7 @@ class ReadDumpOperator(SluiceOperator):
 
     def work(self, context: Context, **_: Any) -> dict[str, Any]:
         from sluice.flows.dump.progress import one_view
-        from sluice.flows.dump.worker import work
+        from sluice.flows.dump.worker import has_work, is_over, work
 
         runtime = open_runtime(self.pipeline)
         name, tables = str(self.part["dump"]), tuple(int(i) for i in self.part["tables"])
@@ -268,14 +272,25 @@ class ReadDumpOperator(SluiceOperator):
         run: Any = context["dag_run"]
         ended = ENDED.format(run=run.run_id)
         note = RunNote(context)
-        with note.live(self.pipeline, name):
-            try:
-                work(runtime, name, tables=tables, stop=self._stop, why_stop=ended)
-            except DumpRefused as error:  # nothing to wait for, either
-                raise AirflowFailException(str(error)) from None
-        if self._stop.is_set():
-            note.write(progress_note(one_view(runtime, name)))
-            raise TaskError(ended, may_pass=True)
+        over = False
+        while not over:
+            with note.live(self.pipeline, name):
+                try:
+                    work(runtime, name, tables=tables, stop=self._stop, why_stop=ended, until_placed=False)
+                except DumpRefused as error:  # nothing to wait for, either
+                    raise AirflowFailException(str(error)) from None
+            if self._stop.is_set():
+                note.write(progress_note(one_view(runtime, name)))
+                raise TaskError(ended, may_pass=True)
+            with runtime.state() as state:
+                over = is_over(state, name, tables)
+                goes_on = has_work(state, name, tables)
+            if not goes_on:
+                note.write(progress_note(one_view(runtime, name)))
+                self.log.info(
+                    "nothing to read now: waiting for the sync DAG to place chunks, or for the end of a pause"
+                )
+                self.wait(DumpTrigger(self.pipeline, name, list(tables)))
         seen = one_view(open_runtime(self.pipeline), name)
         mine = [t for i, t in enumerate(seen.tables) if i in tables]
         return {"rows": sum(t.rows for t in mine), "overtaken": sum(t.overtaken for t in mine), "state": seen.state}
