@@ -1,127 +1,81 @@
-"""What every target keeps, whatever it is. A new target adds one line to CASES and a fixture that makes its store."""
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import itertools
 from typing import Any
 
 import pytest
 
-from sluice.errors import Fenced, MappingError
-from sluice.flows.load.units import run_load_unit
-from sluice.targets import KINDS, Capabilities, Target
-from tests.support.batches import Delivery
-from tests.support.people import DDL, delete, insert, people, update
+from sluice.targets import KINDS
+from sluice.targets.contract import CHECKS, Bench, Check
+from tests.support.target_benches import MemoryBench, MySQLBench
 
-CASES = ["mysql_target", "mariadb"]
-"""Fixtures of servers; each is a target of the type in TYPES."""
+KNOWN = {"memory", "mysql"}
 
-TYPES = {"mysql_target": "mysql", "mariadb": "mysql"}
+COMBINATIONS: list[dict[str, Any]] = [
+    {"changes": changes, "consistency": consistency, "options": options}
+    for changes, consistency, guarantee, features, own, appends in itertools.product(
+        ("latest", "all"), ("row", "table", "batch"), ("transactional", "idempotent", "at_least_once"), ("all", "few"), (True, False), (False, True)
+    )
+    for ordering in (("none", "key", "table", "global") if changes == "all" else ("key",))
+    if not (guarantee == "transactional" and not own)  # they could not commit together
+    and not (changes == "all" and appends)  # said twice
+    and not (guarantee == "at_least_once" and changes == "latest" and not appends)  # rows by key are idempotent
+    for options in [
+        {
+            "guarantee": guarantee, "ordering": ordering, "keeps_checkpoint": own, "appends": appends,
+            **({} if features == "all" else {"features": []}),
+        }
+    ]
+]  # fmt: skip
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path, fresh_schema: Any) -> tuple[Delivery, Any, str]:
-    """A pipeline with one target table ``people`` (id, email unique, points)."""
-    server = request.getfixturevalue(request.param)
-    db = fresh_schema(server)
-    server.execute(DDL.format(db, "people"))
-    target = {"type": TYPES[request.param], "options": {"ack_schema": db}}
-    return Delivery(tmp_path, server, target=target), server, db
-
-
-def found(server: Any, db: str) -> list[tuple[Any, ...]]:
-    return sorted(server.execute(f"SELECT id, email, points FROM {db}.people"))
+def _name(combination: dict[str, Any]) -> str:
+    options = combination["options"]
+    words = [combination["changes"], combination["consistency"], options["guarantee"], options["ordering"]]
+    words += [
+        "features" if "features" not in options else "plain",
+        "own" if options["keeps_checkpoint"] else "zookeeper",
+    ]
+    return "-".join([*words, *(["appends"] if options["appends"] else [])])
 
 
 def test_every_kind_is_tested() -> None:
-    assert set(TYPES.values()) == set(KINDS)
+    assert set(KINDS) == KNOWN
 
 
-def test_it_is_a_target(case: Any) -> None:
-    pipe, _, _ = case
-    assert isinstance(pipe.target, Target)
-    assert isinstance(pipe.target.capabilities, Capabilities)
+def test_there_are_22_checks() -> None:
+    assert [check.number for check in CHECKS] == list(range(1, 23))
 
 
-def test_nothing_was_delivered_at_first(case: Any) -> None:
-    pipe, _, _ = case
-    assert pipe.target.acked_batch() == 0
-    assert pipe.target.begin_load(1) == 0
-    assert pipe.target.begin_load(1) == 0
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=_name)
+def test_memory(combination: dict[str, Any]) -> None:
+    """One test a combination: all checks that apply."""
+    for check in CHECKS:
+        bench = MemoryBench(**combination)
+        try:
+            if check.applies(bench):
+                check.run(bench)
+        except BaseException as error:
+            error.add_note(f"check {check}")
+            raise
+        finally:
+            bench.close()
 
 
-def test_a_target_that_joins_later_begins_where_it_is_told(case: Any) -> None:
-    pipe, _, _ = case
-    assert pipe.target.begin_load(1, 41) == 41
-    assert pipe.target.begin_load(2, 7) == 41
+@pytest.fixture(params=["mysql_target", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
 
 
-def test_rows_arrive_change_and_go(case: Any) -> None:
-    pipe, server, db = case
-    schema = people(db)
-    pipe.deliver({schema: [insert(1, "a"), insert(2, "b"), insert(3, "c😀", 1)]})
-    assert found(server, db) == [(1, "a", None), (2, "b", None), (3, "c😀", 1)]
-    pipe.deliver({
-        schema: [update(insert(1, "a"), email="b"), update(insert(2, "b"), email="a"), delete(insert(3, "c😀", 1))]
-    })
-    assert found(server, db) == [(1, "b", None), (2, "a", None)]
-    assert pipe.target.acked_batch() == 2
+@pytest.fixture(params=["row", "batch"])
+def bench(request: pytest.FixtureRequest, server: Any, fresh_schema: Any) -> Bench:
+    return MySQLBench(server, fresh_schema(server), request.param)
 
 
-def test_a_repeat_changes_nothing(case: Any) -> None:
-    pipe, server, db = case
-    changeset = pipe.merge(pipe.write({people(db): [insert(1, "a"), insert(2, "b"), delete(insert(2, "b"))]}))
-    for _ in range(3):
-        pipe.load(changeset, finish=False)
-        assert found(server, db) == [(1, "a", None)]
-    assert pipe.target.acked_batch() == 0
-
-
-def test_an_old_epoch_can_do_nothing(case: Any) -> None:
-    pipe, server, db = case
-    changeset = pipe.merge(pipe.write({people(db): [insert(1, "a")]}))
-    pipe.target.begin_load(1)
-    [[unit]] = pipe.plan(changeset)
-    pipe.target.begin_load(2)
-    position = changeset.manifest.last.position
-    for act in (
-        lambda: run_load_unit(unit),
-        lambda: pipe.target.finish_load(1, 1, position),
-        lambda: pipe.target.begin_load(1),
-        lambda: pipe.target.reset_ack(1, 0, position),
-    ):
-        with pytest.raises(Fenced):
-            act()
-    assert found(server, db) == []
-    assert pipe.target.acked_batch() == 0
-
-
-def test_finishing_twice_is_harmless_and_a_reset_goes_back(case: Any) -> None:
-    pipe, _, db = case
-    changeset = pipe.deliver({people(db): [insert(1, "a")]})
-    position = changeset.manifest.last.position
-    pipe.target.finish_load(1, 1, position)
-    assert pipe.target.acked_batch() == 1
-    pipe.target.reset_ack(2, 0, position)
-    assert pipe.target.acked_batch() == 0
-    pipe.epoch = 2
-    pipe.load(changeset)
-    assert pipe.target.acked_batch() == 1
-
-
-def test_pipelines_do_not_see_each_other(case: Any, tmp_path: Path) -> None:
-    pipe, server, db = case
-    other = Delivery(tmp_path, server, name="other", target={"options": {"ack_schema": db}})
-    pipe.target.begin_load(9)
-    assert other.target.begin_load(1) == 0
-    pipe.epoch = 9
-    pipe.deliver({people(db): [insert(1, "a")]})
-    assert (pipe.target.acked_batch(), other.target.acked_batch()) == (1, 0)
-
-
-def test_what_is_missing_is_named_before_anything_is_written(case: Any) -> None:
-    pipe, server, db = case
-    changeset = pipe.merge(pipe.write({people(db): [insert(1, "a")], people(db, "zz"): [insert(1, "a")]}))
-    with pytest.raises(MappingError, match=f"{db}.zz"):
-        pipe.load(changeset)
-    assert found(server, db) == []
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_mysql(check: Check, bench: Bench) -> None:
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)

@@ -23,16 +23,17 @@ from sluice.flows.transform.merge import merge
 from sluice.segments.store import SegmentStore
 from sluice.targets.mysql import connection
 from sluice.targets.mysql.ack_table import AckTable
+from sluice.targets.mysql.checkpoints import AckCheckpoints
 from sluice.targets.mysql.target import MySQLTarget
 
 POINTS: dict[str, tuple[str, type, str, bool]] = {
     "drain: before its manifest": ("drain", SegmentStore, "write_bytes", False),
     "drain: before its commit": ("drain", PipelineState, "commit", False),
     "merge: before its record": ("merge", PipelineState, "merged", False),
-    "load: before it takes the target over": ("load", MySQLTarget, "begin_load", False),
+    "load: before it takes the target over": ("load", AckCheckpoints, "take_over", False),
     "load: before its rows": ("load", MySQLTarget, "load", False),
     "load: inside its transaction": ("load", AckTable, "guard", True),
-    "load: before it acknowledges": ("load", MySQLTarget, "finish_load", False),
+    "load: before it acknowledges": ("load", AckCheckpoints, "advance", False),
     "ack: before its move": ("ack", PipelineState, "acknowledge", False),
 }
 """Point -> task, where to stop, and whether before or after that call."""

@@ -129,9 +129,9 @@ def test_rules_and_fences_fail_as_themselves_in_workers(
         "def transform(row, context):\n    return row\n"
     )  # mended: the same batch goes on
     changeset = pipe.merge(manifest)
-    pipe.target.begin_load(1)
+    pipe.begin(1)
     [phase] = pipe.plan(changeset)
-    pipe.target.begin_load(2)
+    pipe.begin(2)
     from sluice.flows.load.units import run_load_unit
 
     with pytest.raises(Fenced, match="epoch 2"):
@@ -145,7 +145,7 @@ def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_sch
     db = fresh_schema(mysql_target)
     mysql_target.execute(DDL.format(db, "people"))
     pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
-    pipe.target.begin_load(1)
+    pipe.begin(1)
     [[unit]] = pipe.plan(pipe.merge(pipe.write({people(db): [insert(1, "a")]})))
     assert mysql_target.host in repr(unit.endpoints("target"))
     assert repr(unit.endpoints) == "ResolvedConnections()"

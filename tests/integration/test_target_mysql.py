@@ -41,7 +41,7 @@ def test_insert_update_delete_and_key_change(delivery: Any, mysql_target: Any, d
         schema: [update(insert(1, "a"), points=5), delete(insert(2, "b'\\")), update(insert(3, None, 7), id=9)]
     })
     assert rows(mysql_target, db) == [(1, "a", 5), (9, None, 7)]
-    assert pipe.target.acked_batch() == 2
+    assert pipe.held == 2
 
 
 @pytest.mark.parametrize("consistency", ["row", "table", "batch"])
@@ -86,22 +86,22 @@ def test_a_repeat_changes_nothing(delivery: Any, mysql_target: Any, db: str) -> 
         pipe.load(changeset, finish=False)
         assert rows(mysql_target, db) == [(1, "c", None), (3, "b", None)]
     pipe.load(changeset)
-    pipe.target.finish_load(pipe.epoch, 2, changeset.manifest.last.position)
-    assert pipe.target.acked_batch() == 2
+    pipe.finish(pipe.epoch, 2, changeset.manifest.last.position)
+    assert pipe.held == 2
 
 
 def test_a_zombie_is_fenced(delivery: Any, mysql_target: Any, db: str) -> None:
     pipe = delivery()
     changeset = pipe.merge(pipe.write({people(db): [insert(1, "a")]}))
-    pipe.target.begin_load(1)
+    pipe.begin(1)
     [[unit]] = pipe.plan(changeset)
-    pipe.target.begin_load(2)
+    pipe.begin(2)
     with pytest.raises(Fenced, match="epoch 2 took this target over from epoch 1"):
         run_load_unit(unit)
     with pytest.raises(Fenced):
-        pipe.target.finish_load(1, 1, changeset.manifest.last.position)
+        pipe.finish(1, 1, changeset.manifest.last.position)
     with pytest.raises(Fenced):
-        pipe.target.begin_load(1)
+        pipe.begin(1)
     assert rows(mysql_target, db) == []
 
 
@@ -118,12 +118,12 @@ def test_taking_over_waits_for_the_writer(delivery: Any, mysql_target: Any, db: 
     import threading
 
     pipe = delivery()
-    pipe.target.begin_load(1)
+    pipe.begin(1)
     taken = threading.Event()
     with mysql_target.connect(db) as writer:
         writer.begin()
         writer.cursor().execute("SELECT epoch FROM _sluice_ack LOCK IN SHARE MODE")
-        thread = threading.Thread(target=lambda: (pipe.target.begin_load(2), taken.set()))
+        thread = threading.Thread(target=lambda: (pipe.begin(2), taken.set()))
         thread.start()
         assert not taken.wait(0.5)
         writer.commit()
@@ -142,11 +142,11 @@ def test_batch_is_one_transaction_with_its_acknowledgement(delivery: Any, mysql_
     with pytest.raises(LoadError, match="error 3819"):
         pipe.load(changeset)
     assert rows(mysql_target, db) == []
-    assert pipe.target.acked_batch() == 0
+    assert pipe.held == 0
     mysql_target.execute(f"ALTER TABLE {db}.other DROP CONSTRAINT other_chk_1")
     pipe.load(changeset)
     assert rows(mysql_target, db, "other") == [(1, "a", 100)]
-    assert pipe.target.acked_batch() == 1
+    assert pipe.held == 1
 
 
 def test_table_without_a_key_counts_rows_and_is_not_doubled(delivery: Any, mysql_target: Any, db: str) -> None:
@@ -282,7 +282,7 @@ def test_wrong_password(tmp_path: Path, mysql_target: Any, db: str) -> None:
             return replace(super().resolver(connection_id), password="no")
 
     with pytest.raises(ConfigError, match="refused connection 'target'") as caught:
-        Wrong(tmp_path, mysql_target).target.acked_batch()
+        Wrong(tmp_path, mysql_target).checkpoints.read()
     assert "'no'" not in str(caught.value)
 
 
@@ -294,7 +294,7 @@ def test_no_server(tmp_path: Path, mysql_target: Any) -> None:
             return replace(super().resolver(connection_id), port=1)
 
     with pytest.raises(TargetUnavailable, match="does not answer while connecting"):
-        Gone(tmp_path, mysql_target).target.acked_batch()
+        Gone(tmp_path, mysql_target).checkpoints.read()
 
 
 def test_unknown_options_and_types(tmp_path: Path, mysql_target: Any) -> None:

@@ -51,7 +51,7 @@ def test_kill_9_of_the_target_while_it_is_loaded(tmp_path: Path, monkeypatch: An
                 while server.running and time.monotonic() < deadline:
                     time.sleep(0.05)
                 server.start()
-                if pipe.target.acked_batch() == 2:
+                if pipe.held == 2:
                     break
             else:
                 pipe.load(changeset)
@@ -60,4 +60,4 @@ def test_kill_9_of_the_target_while_it_is_loaded(tmp_path: Path, monkeypatch: An
         assert sorted(server.execute("SELECT * FROM shop.people")) == expected, f"seed {seed}"
         counts = dict(server.execute("SELECT id, COUNT(*) FROM shop.heap GROUP BY id"))
         assert counts == {i: 2 if i == 7 else 1 for i in range(50) if i != 8}, f"seed {seed}"
-        assert pipe.target.acked_batch() == 2
+        assert pipe.held == 2

@@ -9,11 +9,11 @@ import pytest
 from devstack.mariadb import MariaDBServer
 from sluice.config.connections import parse_connection
 from sluice.model.tables import TableId
-from sluice.targets.base import Reference
 from sluice.targets.mysql.compatibility import read_triggers
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.foreign_keys import read_references
 from sluice.targets.mysql.tables import read_tables
+from sluice.targets.sql.tables import Reference
 
 
 @pytest.mark.parametrize("fold", [0, 1])

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
-from sluice.flows.load.units import LoadResult, plan_load, run_load_unit
+from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.transform.changeset_writer import write_changeset_manifest
 from sluice.flows.transform.merge_units import plan_merge, run_merge_unit
 from sluice.model.positions import Position
@@ -22,7 +22,8 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
 from sluice.spark.local import LocalRunner
-from sluice.targets import Target, open_target
+from sluice.targets import open_target
+from sluice.targets.base import BatchWriter, Checkpoint, CheckpointStore, Target, WriteResult
 
 COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 Row = dict[str, Any]
@@ -92,27 +93,51 @@ class Delivery:
         units = plan_merge(self.store, manifest, self.config, self.rules, attempt)
         return write_changeset_manifest(self.store, manifest, attempt, self.runner.run(run_merge_unit, units))
 
-    def plan(self, changeset: Changeset, epoch: int | None = None) -> Any:
-        return plan_load(
-            self.store,
-            changeset,
-            self.config.targets[0],
-            self.target,
-            self.config.pipeline,
-            epoch or self.epoch,
-            self.resolver,
-        )
+    def writer(self, changeset: Changeset, epoch: int | None = None) -> BatchWriter:
+        """A batch of the target's own, begun."""
+        with self.target.open(epoch or self.epoch) as session:
+            return session.begin(batch_input(self.store, changeset))
 
-    def load(self, changeset: Changeset, *, phases: int | None = None, finish: bool = True) -> list[LoadResult]:
+    def plan(self, changeset: Changeset, epoch: int | None = None) -> Any:
+        """Phases of units that can travel."""
+        config = self.config.targets[0]
+        phases = self.writer(changeset, epoch).plan(config.parallelism)
+        return load_units(phases, self.store, config, changeset.manifest.batch, "")
+
+    def load(self, changeset: Changeset, *, phases: int | None = None, finish: bool = True) -> list[WriteResult]:
         """Begin, load (only the first ``phases``), finish."""
-        target = self.target
-        target.begin_load(self.epoch)
-        results: list[LoadResult] = []
+        self.begin(self.epoch)
+        results: list[WriteResult] = []
         for phase in self.plan(changeset)[:phases]:
             results += self.runner.run(run_load_unit, phase, parallelism=self.config.targets[0].parallelism)
         if finish and phases is None:
-            target.finish_load(self.epoch, changeset.manifest.batch, changeset.manifest.last.position)
+            self.finish(self.epoch, changeset.manifest.batch, changeset.manifest.last.position)
         return results
+
+    @property
+    def held(self) -> int:
+        """The batch that the target says it holds."""
+        found = self.checkpoints.read()
+        return found.batch if found else 0
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """The target's."""
+        found = self.target.checkpoints
+        assert found is not None
+        return found
+
+    def begin(self, epoch: int, first: int = 0) -> int:
+        """Take the target over; the batch that it holds."""
+        return self.checkpoints.take_over(epoch, first).batch
+
+    def finish(self, epoch: int, batch: int, position: Position) -> None:
+        """The batch is written."""
+        self.checkpoints.advance(Checkpoint(epoch, batch, position))
+
+    def reset(self, epoch: int, batch: int, position: Position) -> None:
+        """An earlier batch is what the target holds."""
+        self.checkpoints.rewind(Checkpoint(epoch, batch, position))
 
     def deliver(self, tables: Mapping[TableSchema, Sequence[Row] | pa.Table]) -> Changeset:
         changeset = self.merge(self.write(tables))

@@ -17,6 +17,11 @@ def pipelines_folder() -> Path:
     return repository_folder("pipelines", "SLUICE_PIPELINES")
 
 
+def targets_folder() -> Path:
+    """Where the user's own kinds of targets are: ``SLUICE_TARGETS``, else include/targets."""
+    return repository_folder("targets", "SLUICE_TARGETS")
+
+
 def rules_folder() -> Path:
     """Where engine.yaml and the rules are: ``SLUICE_RULES``, else include/rules."""
     return repository_folder("rules", "SLUICE_RULES")

@@ -13,6 +13,7 @@
     {root}/{pipeline}/audit/{time}                  what a person did to it
     {root}/{pipeline}/dumps/{id}                    see :mod:`sluice.coordination.dumps`
     {root}/{pipeline}/consumers/{target}/node, epoch    who loads now
+    {root}/{pipeline}/consumers/{target}/checkpoint     what a target holds that keeps nothing itself
     {root}/replicator/{pipeline}.{target}/process   acknowledged position of a target
 """
 
@@ -31,6 +32,7 @@ from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import Lease, fenced, holding, owner_label, raise_epoch
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
+from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
 from sluice.model.batches import Batch, BatchState
@@ -141,6 +143,10 @@ class PipelineState:
         """The highest epoch that a loader of ``target`` got, 0 if there was none."""
         node = self._z.get(f"{self._home}/consumers/{target}/epoch")
         return int(node.data or b"0") if node else 0
+
+    def target_records(self, target: str) -> TargetRecords:
+        """The checkpoint of a target that keeps nothing itself."""
+        return TargetRecords(self._z, self._home, target)
 
     @property
     def alive(self) -> bool:

@@ -17,9 +17,11 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import Acknowledgement, PipelineState
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
-from sluice.targets import Checkpoint, Target, open_target
+from sluice.targets import open_target
+from sluice.targets.base import Checkpoint, Target
 
 _log = structlog.get_logger()
 
@@ -32,31 +34,32 @@ class Sides:
 
     def __init__(self, runtime: Runtime, state: PipelineState, target: str, loader: Target) -> None:
         self.runtime, self.state, self.target, self.loader = runtime, state, target, loader
+        self.checkpoints = checkpoints_of(loader, state)
         self.process = state.process(target)
 
     def look(self) -> Checkpoint | None:
         """What the target says. Raises CheckpointError if it does not fit."""
         for _ in range(_LOOKS - 1):
-            checkpoint = self.loader.checkpoint()
+            checkpoint = self.checkpoints.read()
             if self.disagreement(checkpoint) is None:
                 return checkpoint
             before, self.process = self.process, self.state.process(self.target)
             if self.process == before:
                 break
-        checkpoint = self.loader.checkpoint()
+        checkpoint = self.checkpoints.read()
         self.require(checkpoint)
         return checkpoint
 
     def begin(self, lease: Lease, watch: CancellationGuard | None = None) -> int:
         """Take the target over and return the batch it holds. Raises CheckpointError, Fenced."""
         work = partial(
-            self.loader.begin_load,
+            self.checkpoints.take_over,
             lease.epoch,
             self.process.began if self.process else 0,
             identity=self.state.identity(),
             agrees=self.require,
         )
-        return watch.call(work, interrupt=self.loader.interrupt) if watch else work()
+        return (watch.call(work, interrupt=self.loader.interrupt) if watch else work()).batch
 
     def require(self, checkpoint: Checkpoint | None) -> None:
         """Raises CheckpointError."""
@@ -153,7 +156,7 @@ class Sides:
             f"next batch {cursor.next_batch}, captured to {cursor.position}" if cursor else "no captured position"
         )
         return (
-            f"target {self.target}, {self.loader.checkpoint_place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, {state.home}: "
+            f"target {self.target}, {self.checkpoints.place}, pipeline {self.runtime.name}: {theirs}; ZooKeeper, {state.home}: "
             f"{acked}, {following}, epoch {state.consumer_epoch(self.target)}, identity {state.identity() or 'none'}"
         )
 
@@ -165,7 +168,7 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
         sides = Sides(
             runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
         )
-        sides.require(sides.loader.checkpoint())
+        sides.require(sides.checkpoints.read())
 
 
 def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:

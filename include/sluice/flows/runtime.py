@@ -18,7 +18,7 @@ from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SluiceError
-from sluice.spark.packing import work_bytes
+from sluice.model.packing import work_bytes
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore

@@ -19,6 +19,7 @@ class Change:
 
     ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
     ``txn`` is the transaction's ordinal in the batch, ``txn_row`` the change's place in its transaction, from 0.
+    ``part`` tells rows apart that a rule made of one change.
     """
 
     table: TableId
@@ -37,3 +38,4 @@ class Change:
     key: tuple[str, ...]
     last_in_txn: bool = False
     txn_row: int = 0
+    part: int = 0

@@ -1,103 +1,143 @@
-"""What every target is: a port with a few verbs, and its capabilities as data.
+"""The target port: what every kind of target is, and its capabilities as data.
 
-A target is one folder here and one line in the registry (``targets/__init__.py``). It passes ``tests/contract``.
+The way of a batch::
 
-Exactly once, the rule all targets keep: the target itself holds a row (epoch, batch) a pipeline and target. ``begin_load`` raises the epoch
-under a lease; every write happens under a check that the row still says (epoch, the batch before); ``finish_load`` moves the batch.
-A process that was paused and comes back finds a higher epoch and stops (Fenced).
+    target.checkpoints.take_over(epoch)        on the driver, under the lease; every older writer is refused from here on
+    with target.open(epoch) as session:
+        writer = session.begin(batch)          no I/O
+        writer.prepare()                       schema changes that precede the rows
+        for phase in writer.plan(parallelism): units of a phase side by side, phases in order
+            unit.write(rejected)               on workers; checks the fence first
+        writer.commit(results)                 makes visible what is not yet, follows later schema changes, advances the checkpoint
+    or writer.abort()
+
+A repeat of a batch starts at ``prepare`` again, whatever the first attempt got to. A process that was paused and comes back finds a higher epoch
+and raises Fenced.
+
+A kind is a class with the attributes of :class:`Target`. It may offer :class:`TargetSchema` and :class:`Reconciler`. It is registered by one line
+in ``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file in ``include/targets/``; and it passes the contract suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
+from pydantic import BaseModel
 
+from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
+from sluice.model.changes import Change
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
+# -- capabilities -------------------------------------------------------------------------------------------------------
+
+
+class Input(StrEnum):
+    """What a target is given. The words are those of ``changes:`` in the pipeline file."""
+
+    MERGED = "latest"
+    """One row a key: its columns, ``_op`` and ``_before``."""
+    CHANGES = "all"
+    """Every change in log order, with its whole envelope."""
+
+
+class Guarantee(StrEnum):
+    """What a repeat of a batch may do."""
+
+    TRANSACTIONAL = "transactional"
+    """Rows and checkpoint commit together."""
+    IDEMPOTENT = "idempotent"
+    """A repeat ends in the same state: a key or a version decides. The checkpoint follows the rows."""
+    AT_LEAST_ONCE = "at_least_once"
+    """A repeat may be seen; each row carries an idempotency key."""
+
+
+class Ordering(StrEnum):
+    """Which changes keep the order of the log."""
+
+    NONE = "none"
+    KEY = "key"
+    TABLE = "table"
+    GLOBAL = "global"
+
+
+class Consistency(StrEnum):
+    """What readers of the target see together. The words are those of ``consistency:``."""
+
+    ROW = "row"
+    TABLE = "table"
+    BATCH = "batch"
+
+
+class Execution(StrEnum):
+    """How rows are written."""
+
+    UNITS = "units"
+    """By :class:`WriteUnit` in Python workers."""
+    FRAME = "frame"
+    """As one Spark DataFrame a table. Declared by targets of table formats; no flow runs it yet, and such a target is refused."""
+
+
+class Feature(StrEnum):
+    """What a target can do beyond inserts and updates of whole rows by key."""
+
+    DELETE = "delete"
+    KEYLESS = "keyless"
+    """Rows of tables without a key: of equal rows, as many stay as the source has."""
+    PARTIAL_ROWS = "partial_rows"
+    """Rows of which the log has only the changed columns."""
+    RECONCILE = "reconcile"
+    """Ranges of a table can be made equal to the source's: see :class:`Reconciler`."""
+    ROW_REJECTION = "row_rejection"
+    """One refused row does not stop the others (``on_error: dead_letter``)."""
+    FOREIGN_KEYS = "foreign_keys"
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kind of target can do.
+    """What a kind of target offers. Data: shown by ``sluice targets list``, and used to refuse a pipeline file early.
 
-    Attributes:
-        consistency: the settings it offers (row, table, batch).
-        transactional: writes and the acknowledgement commit together.
-        keyless: rows of tables without a key can be deleted.
-        all_changes: takes every change in order (``changes: all``), not only merged rows.
-        replaces: stretches of a table can be made equal to the source's.
+    ``schema_changes``: the kinds that it can follow. ``max_writers``: units at a time; 1: a single writer, which a global order needs.
     """
 
-    consistency: frozenset[str]
-    transactional: bool
-    keyless: bool
-    all_changes: bool = False
-    replaces: bool = False
+    inputs: frozenset[Input] = frozenset({Input.MERGED})
+    guarantee: Guarantee = Guarantee.TRANSACTIONAL
+    ordering: frozenset[Ordering] = frozenset({Ordering.NONE})
+    consistency: frozenset[Consistency] = frozenset({Consistency.ROW})
+    schema_changes: frozenset[ChangeKind] = frozenset()
+    features: frozenset[Feature] = frozenset({Feature.DELETE})
+    execution: Execution = Execution.UNITS
+    max_writers: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, sorted."""
+        return {
+            "inputs": sorted(self.inputs),
+            "guarantee": str(self.guarantee),
+            "ordering": sorted(self.ordering),
+            "consistency": sorted(self.consistency),
+            "schema_changes": sorted(self.schema_changes),
+            "features": sorted(self.features),
+            "execution": str(self.execution),
+            "max_writers": self.max_writers,
+        }
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
-
-    ``statement``: what would mend it at the target, "" if nothing simple would; ``hint``: what there is to choose, where that is more than it.
-    """
-
-    severity: str
-    table: TableId
-    column: str
-    why: str
-    statement: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A foreign key at the target: ``columns`` of ``child`` name a row of ``parent``."""
-
-    name: str
-    child: TableId
-    columns: tuple[str, ...]
-    parent: TableId
-    parent_columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TargetTable:
-    """A table as the target has it. Picklable: planned once, used by every work unit.
-
-    Attributes:
-        columns: names the target accepts a value for, in its own spelling, without generated columns.
-        unique_keys: the columns of each unique key except the one rows are identified by.
-        key: the planned key, in the target's spelling; empty for a table without a key.
-        being_copied: a dump brings its rows: one that is not there yet comes whole with its chunk.
-        generation: rows of a lower one have to be there first, as the target checks it; None: it checks nothing.
-        types: what each of ``columns`` is declared as at the target; empty: not known.
-        references: foreign keys from this table and to it that have to hold behind the batch. Those from it the target checks as rows are written,
-            if the table has a generation.
-        padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
-    """
-
-    table: TableId
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    unique_keys: tuple[tuple[str, ...], ...] = ()
-    being_copied: bool = False
-    generation: int | None = None
-    references: tuple[Reference, ...] = ()
-    padded: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
+# -- the checkpoint -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a target says about a pipeline: the epoch that wrote last, the batch it holds and where that ends.
+    """What a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written under ``epoch``.
 
     ``identity``: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did. ``position``: None before the first batch.
     """
@@ -114,61 +154,133 @@ Agrees = Callable[[Checkpoint | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Under which a unit writes: the epoch of the lease, and the batch the target held when the load began."""
+    """Under which a unit writes: the epoch of the lease, the batch the target holds meanwhile, and the batch that is written."""
 
     epoch: int
     held: int
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class DdlStep:
-    """A statement of the source's log that this target shall follow.
+class CheckpointStore(Protocol):
+    """Where the checkpoint is kept: in the target (then it is the fence, too), or in ZooKeeper for a target that keeps nothing."""
 
-    Attributes:
-        number: its place among the batch's steps, from 0. where: file:offset in the log.
-        sql: as recorded, run with the default schema ``schema`` and the bits ``sql_mode``.
-        changes: what it did to captured tables, at the source. mapping: where tables go. foreign: tables in it that are not captured.
-        columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that do not go.
-        session: of the statement at the source; None: recorded by a version that did not look at it.
-        check_only: the policy is stop: done already, or an error. kinds: only these kinds of change are wanted; None: the statement as it is.
+    @property
+    def place(self) -> str:
+        """Where that is, for people."""
+
+    def read(self) -> Checkpoint | None:
+        """What it says about this pipeline and target, None if nothing. Takes nothing over."""
+
+    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
+        """Raise the epoch; waits for writers of older epochs. Returns what is held: batch ``first`` when the two meet for the first time.
+
+        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while nobody else can take over; what it raises leaves
+        everything as it was.
+
+        Raises:
+            Fenced: a higher epoch was here.
+        """
+
+    def advance(self, to: Checkpoint) -> None:
+        """All of ``to.batch`` is written. A repeat is harmless. Raises Fenced."""
+
+    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
+        """Say that ``to.batch`` is held, an earlier one too: what follows is delivered again. Raises Fenced.
+
+        ``anew``: batch numbers mean something else from now on; what single tables remember of earlier ones is forgotten.
+        """
+
+    def forget(self) -> None:
+        """Remove all that is said about this pipeline and target. Rows stay."""
+
+
+# -- what a batch gives -------------------------------------------------------------------------------------------------
+
+
+class RowFile(Protocol):
+    """A stored file of merged rows of one table, one row a key; what is known of it without reading it. Picklable."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def inserts(self) -> int: ...
+    @property
+    def updates(self) -> int: ...
+    @property
+    def deletes(self) -> int: ...
+    @property
+    def partial(self) -> int:
+        """Rows of which the log has only some columns."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def arrow_bytes(self) -> int:
+        """Of the rows in memory."""
+
+    @property
+    def revived(self) -> bool:
+        """The source deleted these rows and a rule keeps them: a row that came later may have the same key in another spelling."""
+
+    @property
+    def key_starts(self) -> tuple[int, ...]:
+        """First key column's number at the start of each row group, and of the last row; empty unless the rows are in its order."""
+
+    def groups(self, low: int | None, high: int | None) -> list[int]:
+        """Row groups that may hold a first key column ``low <= value < high``; None: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableInput:
+    """All rows of one source table on their way to one target table. Lighter tables are written first."""
+
+    plan: PlannedTable
+    files: tuple[RowFile, ...]
+    weight: int = 0
+
+    @property
+    def target(self) -> TableId:
+        return self.plan.target
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def partial(self) -> bool:
+        """True if some rows lack columns."""
+        return any(file.partial for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows of one set of columns. ``read``: gives them piece by piece, again each time, where memory does not take them; ``rows`` then only has
+    their columns."""
+
+    rows: pa.Table
+    read: Callable[[], Iterator[pa.Table]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """A range of keys of one target table of which the source's rows are all there is. Picklable; read by :meth:`RowReader.key_range`.
+
+    ``plan``: the key's columns; none: the whole table. ``stored``: for the reader.
     """
 
-    number: int
-    where: str
-    sql: str
-    schema: str
-    sql_mode: int
-    changes: tuple[TableChange, ...]
-    mapping: TableMapping
-    foreign: frozenset[TableId] = frozenset()
-    columns: tuple[tuple[TableId, str, str], ...] = ()
-    excluded: tuple[tuple[TableId, str], ...] = ()
-    check_only: bool = False
-    kinds: frozenset[ChangeKind] | None = None
-    mariadb: bool = False
-    session: StatementSession | None = None
-
-    def target(self, table: TableId) -> TableId:
-        """The target's name of a source table."""
-        return self.mapping.route(table).target
+    plan: PlannedTable
+    stored: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class DdlProgress:
-    """How far a batch with DDL has come: ``rows``: all its rows are written; ``steps``: so many statements have run."""
-
-    rows: bool = False
-    steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A stretch of a table: rows in it whose key is not kept go, before anything of the batch is written.
+class KeyRange:
+    """A range of keys: rows in it whose key is not kept are removed, before anything of the batch is written.
 
     Attributes:
-        names: key columns at the target, in key order; empty: every row goes.
-        lower, upper, after, upto: MySQL literals of ``lower <= key <= upper`` and ``after < key <= upto``; empty: no bound.
+        names: key columns at the target, in key order; empty: every row is removed.
+        lower, upper, after, upto: literals of the source's dialect: ``lower <= key <= upper`` and ``after < key <= upto``; empty: no bound.
         listed: literals of the only keys looked at; None: all of the range.
         kept: the keys that stay, a column a name (target names).
     """
@@ -183,154 +295,341 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
-class TableChanges:
-    """Merged rows of one table (changeset columns, target names) to be written, deletes before upserts.
+class Share:
+    """Part ``number`` of ``of`` of a batch's changes, by key: changes of one row are in one share."""
 
-    ``deletes``, ``upserts``: which half is wanted; both, unless the table is spread over several units in two phases. ``scope``: under which
-    a table without a key, or with partial rows, remembers that these rows are written; the table itself, unless there are several such parts, or they
-    are not a batch's. ``replaces``: stretches to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
-    ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
-    ``verify``: nothing is written; the table's ``references`` are looked at, as the rows are there.
-    ``read``: gives the rows piece by piece, again each time, where they are too many for the memory; ``rows`` has only their columns then.
-    """
+    number: int
+    of: int
 
-    table: TargetTable
-    rows: pa.Table
-    deletes: bool = True
-    upserts: bool = True
-    scope: str = ""
-    replaces: tuple[Replacement, ...] = ()
-    in_order: bool = False
-    verify: bool = False
-    read: Callable[[], Iterator[pa.Table]] | None = None
 
-    def pieces(self) -> Iterator[pa.Table]:
-        """All rows, never more at a time than the memory takes."""
-        yield from self.read() if self.read is not None else (self.rows,)
+class RowReader(Protocol):
+    """Reads a batch's rows where they are written. Picklable: it travels with the units."""
 
-    def each(self) -> Iterator[TableChanges]:
-        """The same for the rows of each piece."""
-        if self.read is None:
-            yield self
-            return
-        for rows in self.read():
-            yield replace(self, rows=rows, read=None)
+    def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
+        """The rows of ``files``, never more at a time than memory takes. Columns: the user's (the column's own name is in the field's metadata,
+        ``sluice.name``), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``, ``_before`` (struct; null: the row is new)."""
 
-    def whole(self) -> TableChanges:
-        """The same with all rows in memory."""
-        return self if self.read is None else replace(self, rows=pa.concat_tables([self.rows, *self.read()]), read=None)
+    def groups(
+        self,
+        files: Sequence[RowFile],
+        keys: tuple[int | None, int | None] | None = None,
+        *,
+        lean: bool = False,
+        in_order: bool = False,
+        streamed: bool = False,
+    ) -> list[RowGroup]:
+        """The same rows, once for each set of columns: what a row never had is not written.
+
+        ``keys``: only ``low <= first key column < high``. ``lean``: without ``_seq``, ``_commit_ts`` and what ``_before`` holds. ``in_order``: of
+        the log. ``streamed``: piece by piece.
+        """
+
+    def changes(self, share: Share | None = None) -> Iterator[Change]:
+        """Input.CHANGES: every change in log order, or those of a share. Raises SegmentError."""
+
+    def is_large(self, size_bytes: int) -> bool:
+        """True if rows of so many bytes are better read piece by piece."""
+
+    def memory_of(self, size_bytes: int, files: int) -> int:
+        """Bytes that rows of so many bytes in so many files take of a process."""
+
+    def key_range(self, stored: StoredRange) -> KeyRange:
+        """What a range says. Raises SegmentError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A row (a table of one) that the target did not take, why, and its number for the reason."""
+class SourceStatement:
+    """A statement as the source ran it: for targets that understand its dialect, and for people.
+
+    ``schema``: the session's default; ``mode``, ``session``: its settings.
+    """
+
+    dialect: str
+    text: str
+    schema: str = ""
+    mode: int = 0
+    session: StatementSession | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A statement of the source's log that this target shall follow. The pipeline's policy is applied already.
+
+    Attributes:
+        number: its place among the batch's changes, from 0. where: file:offset in the log.
+        statement: as recorded. tables: what it did to captured tables, at the source. mapping: where tables go.
+        before_rows: it precedes the rows of the batch; else it follows them.
+        kinds: only these kinds of change are wanted; None: the statement as it is.
+        check_only: the policy is to stop: the target has it already, or it is an error.
+        not_captured: tables in it that are not captured.
+        columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+    """
+
+    number: int
+    where: str
+    statement: SourceStatement
+    tables: tuple[TableChange, ...]
+    mapping: TableMapping
+    before_rows: bool = False
+    kinds: frozenset[ChangeKind] | None = None
+    check_only: bool = False
+    not_captured: frozenset[TableId] = frozenset()
+    columns: tuple[tuple[TableId, str, str], ...] = ()
+    excluded: tuple[tuple[TableId, str], ...] = ()
+
+    def target(self, table: TableId) -> TableId:
+        """The target's name of a source table."""
+        return self.mapping.route(table).target
+
+    @property
+    def wanted(self) -> frozenset[ChangeKind]:
+        """Kinds that the target has to follow."""
+        every = frozenset(kind for table in self.tables for kind in table.kinds)
+        return every if self.kinds is None else every & self.kinds
+
+
+class SourceFacts(Protocol):
+    """What a target may ask about the source while it plans a batch. On the driver; each question is answered when it is asked."""
+
+    def being_copied(self) -> frozenset[TableId]:
+        """Target tables that a dump is filling, or was when the batch was drained: rows may not be there yet."""
+
+    def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
+        """The table with the source's unique keys as of the batch (``plan.unique``, None: not known), and columns that only a rule makes."""
+
+
+class NoFacts:
+    """Nothing is known of the source."""
+
+    def being_copied(self) -> frozenset[TableId]:
+        """No table."""
+        return frozenset()
+
+    def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
+        """The table as it is."""
+        return plan, frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """A batch as a target is given it. On the driver; ``reader`` travels with the units.
+
+    Attributes:
+        number: of the batch. position: at its end. held: the batch that the target holds while this one is written.
+        tables: merged rows (Input.MERGED). changes: how many there are to read (Input.CHANGES).
+        reconcile: ranges of which the source's rows are all there is.
+        schema_changes: in log order.
+        replay: "" for a batch in its turn; else the name of a dead letter, whose rows are written again: the checkpoint stays.
+    """
+
+    number: int
+    position: Position
+    held: int
+    reader: RowReader
+    tables: tuple[TableInput, ...] = ()
+    schema_changes: tuple[SchemaChange, ...] = ()
+    reconcile: tuple[StoredRange, ...] = ()
+    facts: SourceFacts = field(default_factory=NoFacts)
+    replay: str = ""
+    changes: int = 0
+
+
+# -- writing ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A row (a table of one) that the target did not take, why, and its number or word for the reason."""
 
     row: pa.Table
     reason: str
     where: str
 
 
-OnRefused = Callable[[TableChanges, Sequence[Refusal]], None]
-"""Keeps refused rows; called before the transaction that lacks them commits."""
+class RejectedRows(Protocol):
+    """Keeps rejected rows. Picklable. Called for each part of a unit before what lacks the rows is committed, also when none is rejected."""
+
+    def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
+        """``part``: a name of the part that is the same in every attempt to write it."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadCount:
-    """What was written."""
+class WriteResult:
+    """What was written. ``message``: what ``commit`` needs of the unit (files, offsets); picklable."""
 
     upserted: int = 0
     deleted: int = 0
+    appended: int = 0
+    rejected: int = 0
     statements: int = 0
     retries: int = 0
-    refused: int = 0
+    seconds: float = 0.0
+    message: Any = None
 
-    def __add__(self, other: LoadCount) -> LoadCount:
-        return LoadCount(
+    def __add__(self, other: WriteResult) -> WriteResult:
+        return WriteResult(
             self.upserted + other.upserted,
             self.deleted + other.deleted,
+            self.appended + other.appended,
+            self.rejected + other.rejected,
             self.statements + other.statements,
             self.retries + other.retries,
-            self.refused + other.refused,
+            self.seconds + other.seconds,
         )
+
+
+class WriteUnit(Protocol):
+    """Work for one worker: a small picklable value. It connects by itself."""
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process."""
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Check the fence, then write. A repeat, also one at the same time, ends in the same state (or is seen, with the same idempotency key, if
+        the guarantee is at least once). ``rejected`` None: the first row that is refused stops the batch.
+
+        Raises:
+            Fenced, TargetUnavailable, LoadError, SegmentError.
+        """
+
+
+class BatchWriter(Protocol):
+    """One batch. Calls come in this order: prepare, plan, write on workers, commit; or abort."""
+
+    def prepare(self) -> None:
+        """Follow schema changes that precede the rows, once over all repeats; take up a half-done batch. Raises LoadError, Fenced."""
+
+    def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
+        """Phases of units. Units of a phase may run side by side; phases run in order. Nothing is written if a table does not fit.
+
+        Raises:
+            MappingError: names table, column and what helps.
+        """
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Make visible what is not yet, follow later schema changes, advance the checkpoint. A repeat is harmless. Raises Fenced, LoadError."""
+
+    def abort(self) -> None:
+        """The batch will be tried again: drop what would be in the way. Must not undo what a newer process wrote."""
+
+
+class TargetSession(Protocol):
+    """A target taken over, on the driver, under the lease of one epoch."""
+
+    def begin(self, batch: BatchInput) -> BatchWriter:
+        """No I/O."""
+
+
+# -- what a target may say before the first row -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to know about a planned table before its first row: ``severity`` is warning or error, ``column`` "" for the table itself.
+
+    ``statement``: what would put it right at the target, in the target's own words, "" if nothing simple would; ``hint``: what there is to choose,
+    where that is more than it.
+    """
+
+    severity: str
+    table: TableId
+    column: str
+    why: str
+    statement: str = ""
+    hint: str = ""
+
+
+class TargetSchema(Protocol):
+    """Optional: for targets that have tables to compare."""
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+        """All there is to say about the planned tables before the first batch. Nothing is raised for them and nothing is changed."""
+
+    def apply(self, statement: str) -> None:
+        """Run what a finding proposes. Raises LoadError that shows it."""
+
+
+class Reconciler(Protocol):
+    """Optional, with Feature.RECONCILE: can make a range of a table equal to the source's (:attr:`BatchInput.reconcile`)."""
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Why a range of the table's keys (``table.columns``; none: the whole table) cannot be made equal, "" if it can."""
+
+    def others(self) -> tuple[str, ...]:
+        """Other pipelines that are known to write to the same place, whose rows must stay."""
 
 
 @runtime_checkable
 class Target(Protocol):
-    """One target of one pipeline. Raises TargetUnavailable, ConfigError, MappingError, LoadError, Fenced."""
+    """One target of one pipeline. Made without I/O, as ``Kind(config, endpoint, pipeline)``; picklable.
 
-    capabilities: Capabilities
+    Raises TargetUnavailable (retryable), ConfigError, MappingError, LoadError, Fenced; nothing else, and no secret in any of them.
+    """
+
+    Options: ClassVar[type[BaseModel]]
+    """``options:`` of the pipeline file; refuses unknown keys. See :func:`sluice.targets.options.options_of`."""
+
+    config: TargetConfig
 
     @property
-    def checkpoint_place(self) -> str:
-        """Where the target keeps its checkpoint, for people."""
+    def capabilities(self) -> Capabilities:
+        """What this kind offers."""
 
-    def acked_batch(self) -> int:
-        """The batch the target holds, 0 if none; takes nothing over."""
+    @property
+    def checkpoints(self) -> CheckpointStore | None:
+        """Where the checkpoint is kept. None: the target keeps nothing, and ZooKeeper keeps it."""
 
-    def checkpoint(self) -> Checkpoint | None:
-        """All that the target says about this pipeline, None if nothing; takes nothing over."""
+    def open(self, epoch: int) -> AbstractContextManager[TargetSession]:
+        """To write, after the checkpoint was taken over with ``epoch``."""
 
-    def begin_load(self, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> int:
-        """Take over with ``epoch`` and return the batch the target holds. Raises Fenced if a higher epoch was here.
+    def schema(self) -> TargetSchema | None:
+        """None where there is nothing to compare."""
 
-        ``began``: the batch before the first that this target is to get; what it holds when it meets Sluice for the first time.
-        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while nobody else can take over; what it raises
-        leaves everything as it was.
-        """
+    def reconciler(self) -> Reconciler | None:
+        """None if ranges cannot be made equal."""
 
     def interrupt(self) -> None:
-        """End the statements that this process is at for this pipeline and target; they fail. Raises TargetUnavailable, ConfigError."""
+        """End what this process is waiting for at the target, for this pipeline: a person said so. Raises TargetUnavailable, ConfigError."""
 
-    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
-        """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
 
-    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """The table, if a stretch of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
-
-    def others(self) -> tuple[str, ...]:
-        """Other pipelines that are known to write to the same server."""
-
-    def review(self, tables: Sequence[PlannedTable]) -> Sequence[Remark]:
-        """All there is to say about the planned tables before the first batch; nothing is raised for them and nothing is changed."""
-
-    def apply_statement(self, statement: str) -> None:
-        """Run a statement that a remark proposes."""
-
-    def ddl_progress(self, batch: int) -> DdlProgress:
-        """How far ``batch`` has come, for a repeat after a crash."""
-
-    def rows_loaded(self, fence: Fence) -> None:
-        """All rows of a batch with DDL are written; its statements follow. Raises Fenced."""
-
-    def apply_ddl(self, fence: Fence, step: DdlStep) -> tuple[str, ...]:
-        """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
-
-        Raises:
-            LoadError: the target refused it, or policy and state want a person. Fenced.
-        """
-
-    def load(
-        self,
-        fence: Fence,
-        changes: Sequence[TableChanges],
-        *,
-        one_transaction: bool = False,
-        acknowledge: Position | None = None,
-        on_refused: OnRefused | None = None,
-    ) -> LoadCount:
-        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's acknowledgement.
-
-        ``on_refused``: rows that the target refuses are left out and given to it; None: the first one stops the load.
-        """
-
-    def finish_load(self, epoch: int, batch: int, position: Position) -> None:
-        """All of ``batch`` is written. A repeat is harmless. Raises Fenced."""
-
-    def reset_ack(self, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False) -> None:
-        """Say that the target holds ``batch``, an earlier one than it says too: what follows is delivered again. Raises Fenced.
-
-        ``anew``: batch numbers mean something else from now on, so that what single tables remember of earlier ones is forgotten.
-        """
-
-    def forget_checkpoint(self) -> None:
-        """Remove all that the target says about this pipeline. Rows stay."""
+__all__ = [
+    "Agrees",
+    "BatchInput",
+    "BatchWriter",
+    "Capabilities",
+    "ChangeKind",
+    "Checkpoint",
+    "CheckpointStore",
+    "Consistency",
+    "Execution",
+    "Feature",
+    "Fence",
+    "Finding",
+    "Guarantee",
+    "Input",
+    "KeyRange",
+    "NoFacts",
+    "Ordering",
+    "Reconciler",
+    "RejectedRows",
+    "Rejection",
+    "RowFile",
+    "RowGroup",
+    "RowReader",
+    "SchemaChange",
+    "Share",
+    "SourceFacts",
+    "SourceStatement",
+    "StoredRange",
+    "TableInput",
+    "Target",
+    "TargetSchema",
+    "TargetSession",
+    "WriteResult",
+    "WriteUnit",
+]

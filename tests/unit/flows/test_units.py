@@ -16,8 +16,9 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig, SparkConfig
 from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError, RuleError, SegmentError
-from sluice.flows.load.units import plan_load
+from sluice.flows.load.units import batch_input
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces
+from sluice.model.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
 from sluice.model.tables import TableId
 from sluice.segments.changeset import (
     Changeset,
@@ -30,10 +31,9 @@ from sluice.segments.changeset import (
 from sluice.segments.footers import measured
 from sluice.segments.manifest import PositionRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.spark.packing import EXPANSION, MAX_UNIT_ROWS, UNIT_ROWS, work_bytes
-from sluice.targets import TargetTable
-from sluice.targets.base import Reference
-from sluice.targets.mysql.foreign_keys import ordered
+from sluice.targets.sql.foreign_keys import ordered
+from sluice.targets.sql.tables import Reference, TargetTable
+from sluice.targets.sql.writer import SqlSession
 
 POSITION = PositionRecord(server_uuid="u", file="binlog.000001", offset=4)
 
@@ -146,7 +146,8 @@ def test_a_broken_rule_is_found_while_planning(store: SegmentStore, tmp_path: Pa
 class FakeTarget:
     """``children``: (child, parent) of tables in schema s, where the target checks foreign keys."""
 
-    def __init__(self, unique: bool = False, children: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, config: Any, unique: bool = False, children: Sequence[tuple[str, str]] = ()) -> None:
+        self.config = config
         self.unique = unique
         self.children = children
 
@@ -181,8 +182,8 @@ def phases(
 ) -> list[list[Any]]:
     changeset = Changeset("x", ChangesetManifest(batch=7, attempt="a", last=POSITION, tables=tables))
     target_config = pipeline(**target).targets[0]
-    resolver = lambda name: Endpoint(name, "mysql", "h")  # noqa: E731
-    return plan_load(store, changeset, target_config, FakeTarget(unique, children), "p", 3, resolver)  # type: ignore[arg-type]
+    session = SqlSession(FakeTarget(target_config, unique, children), 3)  # type: ignore[arg-type]
+    return session.begin(batch_input(store, changeset)).plan(target_config.parallelism)
 
 
 def test_small_tables_are_one_phase_and_one_transaction(store: SegmentStore) -> None:

@@ -14,8 +14,9 @@ from sluice.mysql.ddl.catalog import SchemaState, Session
 from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.types import Flavour
 from sluice.segments.manifest import DdlRecord, PositionRecord, SegmentManifest
-from sluice.targets import DdlStep
 from sluice.targets.mysql import ddl
+from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.target import MySQLTarget
 
 COLLATIONS = Collations(
     {"utf8mb4_bin": "utf8mb4", "utf8mb4_0900_ai_ci": "utf8mb4"}, {"utf8mb4": "utf8mb4_0900_ai_ci"}, {"utf8mb4": 4}
@@ -54,9 +55,9 @@ def steps(*statements: str, mapping: Any = (), policy: Any = "apply", exclude: t
         "pipeline": "p", "source": {"connection": "s"}, "capture": {"include": ["shop\\..*"], "exclude": list(exclude)}, "mapping": list(mapping),
         "targets": [{"name": "t", "type": "mysql", "connection": "c", "ddl": policy}],
     })  # fmt: skip
-    planned = plan_ddl(manifest, config, config.targets[0])
-    assert not planned.before
-    return list(planned.behind)
+    planned = plan_ddl(manifest, config, config.targets[0], MySQLTarget.CAPABILITIES)
+    assert not any(change.before_rows for change in planned)
+    return [ddl.step_of(change) for change in planned]
 
 
 def run(found: list[DdlStep], **there: set[str]) -> list[str]:

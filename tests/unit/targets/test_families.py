@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.model.tables import TableId
-from sluice.targets.mysql.foreign_keys import generations
+from sluice.targets.sql.foreign_keys import generations
 
 A, B, C, D = (TableId("s", name) for name in "abcd")
 

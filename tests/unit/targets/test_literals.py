@@ -10,10 +10,10 @@ import pytest
 
 from sluice.model.tables import TableId
 from sluice.model.temporal import special_date, special_timestamp
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.literals import hexadecimal, literals
 from sluice.targets.mysql.statements import Dialect
+from sluice.targets.sql.tables import TargetTable
 
 
 def field(kind: pa.DataType, sql: str = "", name: str = "c") -> pa.Field:

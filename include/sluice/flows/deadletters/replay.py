@@ -27,11 +27,14 @@ from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.planned import PlannedTable
+from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets import Fence, TableChanges, Target, open_target
+from sluice.targets import open_target
+from sluice.targets.base import BatchInput, TableInput, Target
+from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
 _log = structlog.get_logger()
 
@@ -202,11 +205,18 @@ class _Replay:
         lines = self.runtime.pipeline.mapping
         promised = [line.unique for line in lines if line.to == str(table) or line.to.endswith(".*") or "\\" in line.to]
         plan = replace(planned_table(table, fresh), promised=tuple(key for keys in promised for key in keys))
-        known = self.loader.check([plan])[table]
-        scope = f"dead letter {one.id} {table}"[:200]
-        changes = TableChanges(known, fresh, scope=scope)
-        fence = Fence(self.epoch, self.held, one.batch)
-        self.loader.load(fence, [changes, replace(changes, verify=True)], one_transaction=True)
+        given = BatchInput(
+            one.batch,
+            Position("", "", 0),  # the checkpoint stays where it is
+            self.held,
+            MemoryReader(),
+            (TableInput(plan, (RowsInMemory(table, fresh),)),),
+            replay=f"dead letter {one.id} {table}"[:200],
+        )
+        with self.loader.open(self.epoch) as session:
+            writer = session.begin(given)
+            writer.prepare()
+            writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
         return int(fresh.num_rows)
 
 
@@ -222,4 +232,4 @@ def planned_table(table: TableId, rows: pa.Table) -> PlannedTable:
         columns=columns_of(rows.schema),
         files=(),
     )
-    return replace(entry.plan)
+    return entry.plan

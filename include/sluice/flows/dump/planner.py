@@ -219,11 +219,8 @@ class DumpPlanner:
             if self.asked.targets and config.name not in self.asked.targets:
                 continue
             target = open_target(config, self.runtime.resolver, self.runtime.name)
-            why = (
-                target.replaceable(plan)[1]
-                if target.capabilities.replaces
-                else f"a target of type {config.type} cannot"
-            )
+            reconciler = target.reconciler()
+            why = reconciler.refuses(plan) if reconciler else f"a target of type {config.type} cannot"
             if why:
                 return f"target {config.name}: {why}"
         return ""

@@ -13,7 +13,6 @@ it, and key columns that both sides sort alike. A table without a key comes in o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +30,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets import Replacement, Target, TargetTable
+from sluice.targets.base import KeyRange, Reconciler, StoredRange
 
 _log = structlog.get_logger()
 
@@ -81,24 +80,17 @@ def write_kept(
 # -- the load's side ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacePart:
-    """A stretch on its way to a work unit."""
-
-    record: ReplaceRecord
-    route: TableRoute
-
-    def read(self, store: SegmentStore) -> Replacement:
-        """With its keys, under their names at the target. Raises SegmentError."""
-        record = self.record
-        if not record.key:
-            return Replacement()
-        kept = self.route.apply(_kept(store, record))
-        names = tuple(self.route.target_name(name) or name for name in record.key)
-        listed = None
-        if record.listed:
-            listed = tuple(key for keys in stored_keys(store, record.listed, 0, 2**62) for key in keys)
-        return Replacement(names, record.lower, record.upper, record.after, record.upto, listed, kept)
+def read_range(store: SegmentStore, stored: StoredRange) -> KeyRange:
+    """A range with its keys, under their names at the target. Raises SegmentError."""
+    record, route = stored.stored
+    if not record.key:
+        return KeyRange()
+    kept = route.apply(_kept(store, record))
+    names = tuple(route.target_name(name) or name for name in record.key)
+    listed = None
+    if record.listed:
+        listed = tuple(key for keys in stored_keys(store, record.listed, 0, 2**62) for key in keys)
+    return KeyRange(names, record.lower, record.upper, record.after, record.upto, listed, kept)
 
 
 def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
@@ -114,36 +106,36 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
 
 
 def plan_replaces(
-    runtime: Runtime, target: Target, name: str, records: Sequence[ReplaceRecord]
-) -> tuple[dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]], dict[str, str]]:
-    """The stretches to clear by target table; and by dump, why one that nobody asked for is left out.
+    runtime: Runtime, target: Reconciler, name: str, records: Sequence[ReplaceRecord]
+) -> tuple[list[StoredRange], dict[str, str]]:
+    """The ranges to clear; and by dump, why one that was made automatically is left out.
 
     Raises:
         MappingError: somebody asked for it, and the target cannot do it any more.
     """
     routes = Routes.compile(runtime.pipeline.mapping)
-    found: dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]] = {}
+    found: list[StoredRange] = []
     left_out: dict[str, str] = {}
-    reasons: dict[TableId, tuple[TargetTable | None, str]] = {}
+    reasons: dict[TableId, tuple[PlannedTable, str]] = {}
     others = target.others() if any(record.optional for record in records) else ()
     for record in records:
         route = routes.route(record.table_id)
         if record.table_id not in reasons:
-            reasons[record.table_id] = target.replaceable(planned(runtime.store, record, route))
-        table, why = reasons[record.table_id]
+            plan = planned(runtime.store, record, route)
+            reasons[record.table_id] = plan, target.refuses(plan)
+        plan, why = reasons[record.table_id]
         if record.optional and not why:
             why = _kept_on_purpose(runtime, name, others)
         if why and record.optional:
             left_out[record.dump] = why
             continue
-        if table is None or why:
+        if why:
             raise MappingError(
                 f"dump {record.dump} is to remove rows from {route.target} that {record.table_id} does not have: {why}",
                 where=f"target {name}",
-                hint="mend the target's table; the batch is tried again",
+                hint="correct the target's table; the batch is tried again",
             )
-        known = found.get(route.target, (table, ()))[1]
-        found[route.target] = (table, (*known, ReplacePart(record, route)))
+        found.append(StoredRange(plan, (record, route)))
     return found, left_out
 
 

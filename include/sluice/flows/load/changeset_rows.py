@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from sluice.model import packing
 from sluice.segments import changeset as stored
 from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_numbers
 from sluice.segments.store import SegmentStore
-from sluice.spark import packing
 
 PIECE_BYTES = 8 * 2**20
 """Of rows in memory: what is written of a large part before more is read."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import structlog
 
+from sluice.config.pipeline import TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder
+from sluice.errors import OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
-from sluice.flows.dump.reconcile import ReplacePart, plan_replaces
-from sluice.flows.load.schema_changes import BatchDdl, plan_ddl
+from sluice.flows.dump.reconcile import plan_replaces
+from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.unique_keys import SourceKeys
-from sluice.flows.load.units import LoadResult, plan_load, run_load_unit
+from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
@@ -26,7 +28,19 @@ from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.segments.changeset import Changeset, read_changeset
-from sluice.targets import DdlProgress, DdlStep, Fence, Target, TargetTable, open_target
+from sluice.targets import open_target
+from sluice.targets.base import (
+    BatchInput,
+    BatchWriter,
+    Checkpoint,
+    CheckpointStore,
+    SchemaChange,
+    StoredRange,
+    Target,
+    TargetSession,
+    WriteResult,
+)
+from sluice.targets.offers import require_features
 
 _log = structlog.get_logger()
 
@@ -112,15 +126,18 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
             loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
-            held = Sides(runtime, state, target, loader).begin(lease, watch)  # may wait for a dead one's lock
-            done = upserts = deletes = letters = 0
-            for number in range(held + 1, batch + 1):
-                results = _deliver(runtime, state, lease, watch, loader, target, number)
-                upserts += sum(r.upserts for r in results)
-                deletes += sum(r.deletes for r in results)
-                letters += sum(r.dead_letters for r in results)
-                done += 1
-    outcome = LoadOutcome(target, batch, done, upserts, deletes, time.monotonic() - started, done == 0, letters)
+            sides = Sides(runtime, state, target, loader)
+            held = sides.begin(lease, watch)  # may wait for a dead one's lock
+            done, total = 0, WriteResult()
+            with loader.open(lease.epoch) as session:
+                delivery = _Delivery(runtime, state, lease, watch, loader, session, sides.checkpoints)
+                for number in range(held + 1, batch + 1):
+                    total += delivery.batch(number)
+                    done += 1
+    seconds = time.monotonic() - started
+    outcome = LoadOutcome(
+        target, batch, done, total.upserted + total.appended, total.deleted, seconds, done == 0, total.rejected
+    )
     figures = {
         k: v for k, v in outcome.to_json().items() if k != "target"
     }  # a name that Airflow's log reader takes for its own
@@ -128,120 +145,116 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     return outcome
 
 
-def _deliver(
-    runtime: Runtime,
-    state: PipelineState,
-    lease: Lease,
-    watch: CancellationGuard,
-    loader: Target,
-    target: str,
-    number: int,
-) -> list[LoadResult]:
-    record = state.require(number)
-    if not record.is_for(target):  # a dump for other targets, or a batch that a person dropped
-        loader.finish_load(lease.epoch, number, record.last)
-        return []
-    if not record.changeset:
-        raise Unprepared(
-            f"batch {number} has no changeset: it was not merged, or rolled back",
-            where=f"pipeline {runtime.name}",
-            hint=f"clear the task merge of this run, or call `sluice run {runtime.name}`: the merge makes it",
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """One target, taken over; batches are written to it in order."""
+
+    runtime: Runtime
+    state: PipelineState
+    lease: Lease
+    watch: CancellationGuard
+    target: Target
+    session: TargetSession
+    checkpoints: CheckpointStore
+
+    @property
+    def _config(self) -> TargetConfig:
+        return self.target.config
+
+    def batch(self, number: int) -> WriteResult:
+        """Write batch ``number``; the target holds the one before it. Raises Unprepared, and what :func:`write` raises."""
+        record = self.state.require(number)
+        end = Checkpoint(self.lease.epoch, number, record.last)
+        if not record.is_for(self._config.name):  # a dump for other targets, or a batch that a person dropped
+            self.checkpoints.advance(end)
+            return WriteResult()
+        if not record.changeset:
+            raise Unprepared(
+                f"batch {number} has no changeset: it was not merged, or rolled back",
+                where=f"pipeline {self.runtime.name}",
+                hint=f"clear the task merge of this run, or call `sluice run {self.runtime.name}`: the merge makes it",
+            )
+        given = self._input(record, read_changeset(self.runtime.store, record.changeset))
+        require_features(self._config, self.target.capabilities, given)
+        writer = self.session.begin(given)
+        self.watch()
+        try:
+            self._call(given, writer.prepare)
+            results = self._write(record, writer)
+            self.watch()
+            self._call(given, partial(writer.commit, results))
+        except BaseException:
+            with suppress(SluiceError):  # the first error is the one to show
+                writer.abort()
+            raise
+        if self.target.checkpoints is None:
+            self.checkpoints.advance(end)
+        return sum(results, WriteResult())
+
+    def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
+        """A change of definitions may wait for a lock of somebody else, so that a person can stop it."""
+        if given.schema_changes:
+            self.watch.call(work, interrupt=self.target.interrupt)
+        else:
+            work()
+
+    def _write(self, record: Batch, writer: BatchWriter) -> list[WriteResult]:
+        config = self._config
+        writers = min(config.parallelism, self.target.capabilities.max_writers or config.parallelism)
+        results: list[WriteResult] = []
+        store = self.runtime.store
+        for phase in load_units(writer.plan(writers), store, config, record.number, record.manifest):
+            self.watch()
+            results += self.watch.run(
+                self.runtime.runner_for(record.changes),
+                run_load_unit,
+                phase,
+                parallelism=writers,
+                description=f"{self.runtime.name}: load batch {record.number} into {config.name}",
+                interrupt=self.target.interrupt,
+            )
+        return results
+
+    def _input(self, record: Batch, changeset: Changeset) -> BatchInput:
+        counts = changeset.manifest.counts
+        changes: Sequence[SchemaChange] = ()
+        if counts.get("ddl"):
+            manifest = self.runtime.store.read_manifest(record.manifest)
+            changes = plan_ddl(manifest, self.runtime.pipeline, self._config, self.target.capabilities)
+        return batch_input(
+            self.runtime.store,
+            changeset,
+            schema_changes=changes,
+            reconcile=self._ranges(record) if counts.get("replaces") else (),
+            facts=_Facts(self.runtime, self.state, record, self._config.name),
+            routes=Routes.compile(self.runtime.pipeline.mapping),
         )
-    config = runtime.pipeline.target(target)
-    changeset = read_changeset(runtime.store, record.changeset)
-    ddl = BatchDdl()
-    if changeset.manifest.counts.get("ddl"):
-        ddl = plan_ddl(runtime.store.read_manifest(record.manifest), runtime.pipeline, config)
-    fence = Fence(lease.epoch, number - 1, number)
-    progress = loader.ddl_progress(number) if ddl else DdlProgress()
-    watch()
-    _follow(watch, loader, fence, ddl.before, progress)
-    results = (
-        []
-        if progress.rows
-        else _load_rows(runtime, state, watch, lease, loader, target, record, changeset, followed=bool(ddl))
-    )
-    if ddl and not progress.rows:
-        loader.rows_loaded(fence)
-    watch()
-    _follow(watch, loader, fence, ddl.behind, progress)
-    loader.finish_load(lease.epoch, number, record.last)
-    return results
+
+    def _ranges(self, record: Batch) -> list[StoredRange]:
+        """What dumps that were placed in this batch found to be all there is. One made automatically that cannot be done is noted."""
+        reconciler, name = self.target.reconciler(), self._config.name
+        if reconciler is None:
+            return []
+        records = self.runtime.store.read_manifest(record.manifest).replaces
+        found, left_out = plan_replaces(self.runtime, reconciler, name, records)
+        for dump, why in left_out.items():
+            _log.warning("dump_replaces_not", pipeline=self.runtime.name, consumer=name, dump=dump, because=why)
+            self.state.dumps.add_note(dump, f"rows that the source no longer has may stay at {name}: {why}")
+        return found
 
 
-def _follow(
-    watch: CancellationGuard, loader: Target, fence: Fence, steps: Sequence[DdlStep], progress: DdlProgress
-) -> None:
-    """The barrier: definitions change when no row is on its way, and rows of the next batch come behind it."""
-    for step in steps:
-        if step.number >= progress.steps:
-            watch.call(partial(loader.apply_ddl, fence, step), interrupt=loader.interrupt)
+class _Facts:
+    """See :class:`sluice.targets.base.SourceFacts`."""
 
+    def __init__(self, runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> None:
+        self._runtime, self._state, self._batch, self._target = runtime, state, batch, target
+        self.unique_keys = SourceKeys(runtime, state, batch)
 
-def _load_rows(
-    runtime: Runtime,
-    state: PipelineState,
-    watch: CancellationGuard,
-    lease: Lease,
-    loader: Target,
-    target: str,
-    record: Batch,
-    changeset: Changeset,
-    *,
-    followed: bool,
-) -> list[LoadResult]:
-    """Write the rows of a batch. ``followed``: by DDL, so that the acknowledgement does not go with them."""
-    config, number = runtime.pipeline.target(target), record.number
-    replaces = _replaces(runtime, state, loader, record, changeset, target)
-    phases = plan_load(
-        runtime.store,
-        changeset,
-        config,
-        loader,
-        runtime.name,
-        lease.epoch,
-        runtime.resolver,
-        acknowledge=not followed,
-        segments=record.manifest,
-        copying=lambda: _copied_since(runtime, state, record, target),
-        replaces=replaces,
-        check=SourceKeys(runtime, state, record).check,
-    )
-    results: list[LoadResult] = []
-    for phase in phases:
-        watch()
-        results += watch.run(
-            runtime.runner_for(record.changes),
-            run_load_unit,
-            phase,
-            parallelism=config.parallelism,
-            description=f"{runtime.name}: load batch {number} into {target}",
-            interrupt=loader.interrupt,
-        )
-    return results
-
-
-def _replaces(
-    runtime: Runtime, state: PipelineState, loader: Target, record: Batch, changeset: Changeset, target: str
-) -> dict[TableId, tuple[TargetTable, tuple[ReplacePart, ...]]]:
-    """What dumps that were placed in this batch found to be all there is. One that nobody asked for and that cannot be done is noted."""
-    if not changeset.manifest.counts.get("replaces"):
-        return {}
-    records = runtime.store.read_manifest(record.manifest).replaces
-    if not loader.capabilities.replaces:
-        return {}
-    found, left_out = plan_replaces(runtime, loader, target, records)
-    for dump, why in left_out.items():
-        _log.warning("dump_replaces_not", pipeline=runtime.name, consumer=target, dump=dump, because=why)
-        state.dumps.add_note(dump, f"rows that the source no longer has may stay at {target}: {why}")
-    return found
-
-
-def _copied_since(runtime: Runtime, state: PipelineState, batch: Batch, target: str) -> frozenset[TableId]:
-    """Tables of ``target`` that a dump fills which was not over when the batch was drained."""
-    routes = Routes.compile(runtime.pipeline.mapping)
-    found: set[TableId] = set()
-    for dump in state.dumps.under_way_since(batch.created_ms):
-        if dump.state is not DumpState.CANCELLED and (not dump.targets or target in dump.targets):
-            found |= {routes.route(request.table).target for request in dump.tables}
-    return frozenset(found)
+    def being_copied(self) -> frozenset[TableId]:
+        """Tables of the target that a dump fills which was not over when the batch was drained."""
+        routes = Routes.compile(self._runtime.pipeline.mapping)
+        found: set[TableId] = set()
+        for dump in self._state.dumps.under_way_since(self._batch.created_ms):
+            if dump.state is not DumpState.CANCELLED and (not dump.targets or self._target in dump.targets):
+                found |= {routes.route(request.table).target for request in dump.tables}
+        return frozenset(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sluice.config.pipeline import DdlKind, DdlPolicy, PipelineConfig, TargetConfig
 from sluice.errors import LoadError
@@ -11,7 +10,8 @@ from sluice.mapping import Mapping, TableRoute
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.segments.manifest import DdlRecord, SegmentManifest
 from sluice.sources.table_filter import Selection
-from sluice.targets import DdlStep
+from sluice.targets.base import Capabilities, SchemaChange, SourceStatement
+from sluice.targets.offers import require_kinds
 
 _K, _D = ChangeKind, DdlKind
 KIND_OF = {
@@ -34,39 +34,37 @@ _NEVER = {_K.ROWS_REPLACED, _K.UNKNOWN}
 _DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDdl:
-    """Steps to follow before the batch's rows (CREATE TABLE … SELECT) and behind them."""
+def plan_ddl(
+    manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig, offered: Capabilities
+) -> tuple[SchemaChange, ...]:
+    """The schema changes of a batch that the target follows, in log order.
 
-    before: tuple[DdlStep, ...] = ()
-    behind: tuple[DdlStep, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.before or self.behind)
-
-
-def plan_ddl(manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig) -> BatchDdl:
-    """The steps of a batch. Raises LoadError where the policy, or the mapping, wants a person."""
+    Raises:
+        LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
+    """
     routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
-    before: list[DdlStep] = []
-    behind: list[DdlStep] = []
-    mariadb = manifest.last.server_uuid.startswith("mariadb:")
+    found: list[SchemaChange] = []
     for record in manifest.ddl:
-        step = _step(len(before) + len(behind), record, routes, selection, target, mariadb)
-        if step is None:
+        change = _change(len(found), record, routes, selection, target, manifest)
+        if change is None:
             continue
-        early = record.seq < manifest.changes
-        if early and behind:
+        if change.before_rows and found and not found[-1].before_rows:
             raise LoadError(
-                "a batch holds rows behind a statement", where=step.where, hint="this is a fault of the program"
+                "a batch has rows after a statement", where=change.where, hint="this is a fault of the program"
             )
-        (before if early else behind).append(step)
-    return BatchDdl(tuple(before), tuple(behind))
+        require_kinds(target, offered, change)
+        found.append(change)
+    return tuple(found)
 
 
-def _step(
-    number: int, record: DdlRecord, routes: Mapping, selection: Selection, target: TargetConfig, mariadb: bool
-) -> DdlStep | None:
+def _change(
+    number: int,
+    record: DdlRecord,
+    routes: Mapping,
+    selection: Selection,
+    target: TargetConfig,
+    manifest: SegmentManifest,
+) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"
     changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
     if not changes:
@@ -85,22 +83,24 @@ def _step(
             f"{target.name} until the batch is delivered",
         )
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
-    return DdlStep(
+    return SchemaChange(
         number=number,
         where=where,
-        sql=record.sql,
-        schema=record.schema_,
-        sql_mode=record.sql_mode,
-        session=record.session,
-        changes=changes,
+        statement=SourceStatement(_dialect(manifest), record.sql, record.schema_, record.sql_mode, record.session),
+        tables=changes,
         mapping=routes,
-        foreign=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
+        before_rows=record.seq < manifest.changes,
+        not_captured=frozenset(t for change in changes for t in change.tables if not selection.wants(t)),
         columns=tuple((r.source, old, new) for r in found for old, new in r.rename if old != new),
         excluded=tuple((r.source, name) for r in found for name in _left_out(r, changes)),
         check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
         kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
-        mariadb=mariadb,
     )
+
+
+def _dialect(manifest: SegmentManifest) -> str:
+    """Of the source, as its server is named in stored positions."""
+    return "mariadb" if manifest.last.server_uuid.startswith("mariadb:") else "mysql"
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,10 +12,8 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch
 from sluice.model.planned import PlannedTable
-from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.schemas import SchemaStore
-from sluice.targets import Target, TargetTable
 
 Key = tuple[tuple[str, int], ...]
 
@@ -37,29 +35,19 @@ class SourceKeys:
         self._runtime, self._state, self._batch = runtime, state, batch
         self._routes = Routes.compile(runtime.pipeline.mapping)
 
-    def check(self, target: Target, plans: Iterable[PlannedTable]) -> dict[TableId, TargetTable]:
-        """As ``target.check``, with what is known of the source. Raises MappingError.
+    def __call__(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
+        """The plan with the source's unique keys, as far as they are known; and columns that only a rule makes, in lower case.
 
-        The stored definitions are read only if a table has unique keys besides the one by which rows are told apart.
+        The stored definitions are read at the first call.
         """
-        promised = [replace(plan, promised=self._routes.route(plan.source).unique) for plan in plans]
-        known = dict(target.check(promised))
-        further = [self._with_keys(plan, known[plan.target]) for plan in promised if known[plan.target].unique_keys]
-        if further:
-            target.check(further)
-        return known
-
-    def _with_keys(self, plan: PlannedTable, table: TargetTable) -> PlannedTable:
         definition = self._definitions.find(plan.source) if self._definitions is not None else None
         if definition is None:
-            return plan
+            return plan, frozenset()
         route = self._routes.route(plan.source)
         keys = [index.columns for index in definition.indexes if index.unique]
-        # Whether a column that a rule made tells rows apart is the rule's business.
         mapped = {(route.target_name(column.name) or "").casefold() for column in definition.columns}
-        made = {column.name.casefold() for column in plan.columns} - mapped
-        by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
-        return replace(plan, unique=unique_at_target(keys, route), promised=(*plan.promised, *by_rules))
+        made = frozenset(column.name.casefold() for column in plan.columns) - mapped
+        return replace(plan, unique=unique_at_target(keys, route)), made
 
     @cached_property
     def _definitions(self) -> SchemaState | None:
@@ -74,6 +62,3 @@ class SourceKeys:
                 return schemas.load(path)
         earlier = schemas.before(first)
         return schemas.load(earlier[0].path) if earlier else None
-
-
-Check = Callable[[Target, Iterable[PlannedTable]], dict[TableId, TargetTable]]

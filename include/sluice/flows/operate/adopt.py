@@ -19,7 +19,8 @@ from sluice.flows.runtime import Runtime, server_id_of
 from sluice.model.positions import BatchNumber, Position
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import require_ready
-from sluice.targets import Checkpoint, open_target
+from sluice.targets import open_target
+from sluice.targets.base import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     config = runtime.pipeline.target(target)
     with runtime.state() as state:
         sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
-        checkpoint, cursor = sides.loader.checkpoint(), state.cursor()
+        checkpoint, cursor = sides.checkpoints.read(), state.cursor()
         if sides.disagreement(checkpoint) is None:
             return ActionPlan(
                 "adopt", (f"target {target} and ZooKeeper agree: there is nothing to do ({sides.places(checkpoint)})",)
@@ -66,7 +67,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
         if wanted is None:
             state.forget_process(target)
             state.forget_batches()
-            sides.loader.forget_checkpoint()
+            sides.checkpoints.forget()
         else:
             _write(runtime, state, sides, checkpoint, wanted)
         how = "from-target" if from_target else "reset"
@@ -195,5 +196,6 @@ def _write(
                 state.advance(lease, cursor, wanted.captured, schema="")
     with state.consumer(target, above=checkpoint.epoch if checkpoint else 0) as lease:
         began = wanted.batch if sides.process is None else min(sides.process.began, wanted.batch)
-        sides.loader.reset_ack(lease.epoch, wanted.batch, wanted.position, identity=state.identity(), anew=True)
+        held = Checkpoint(lease.epoch, wanted.batch, wanted.position, state.identity())
+        sides.checkpoints.rewind(held, anew=True)
         state.adopt(lease, target, BatchNumber(wanted.batch), wanted.position, began)

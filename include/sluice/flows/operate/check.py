@@ -92,7 +92,9 @@ def check(runtime: Runtime) -> CheckReport:
 def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
     """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
     for name, statement in statements:
-        open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name).apply_statement(statement)
+        schema = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name).schema()
+        assert schema is not None, "it proposed the statement"
+        schema.apply(statement)
 
 
 def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
@@ -343,7 +345,8 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
 
 def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
     target = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
-    target.acked_batch()  # does it answer at all?
+    if target.checkpoints is not None:
+        target.checkpoints.read()  # does it answer at all?
     with runtime.state() as state:
         checkpoint = Sides(runtime, state, name, target).look()
     batch = checkpoint.batch if checkpoint else 0

@@ -25,6 +25,7 @@ from sluice.sources.mysql.reader.start_position import resolve_start
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.preflight import require_ready
 from sluice.targets import open_target
+from sluice.targets.base import Checkpoint
 
 
 def who() -> str:
@@ -175,10 +176,9 @@ def skip(
             }
             store.write_bytes(f"{folder}/skipped.json", json.dumps(note, ensure_ascii=False, indent=1).encode())
         with state.consumer(target) as lease:
-            loader = open_target(config, runtime.resolver, runtime.name)
-            held = Sides(runtime, state, target, loader).begin(lease)
-            if held < batch:
-                loader.finish_load(lease.epoch, batch, record.last)
+            sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+            if sides.begin(lease) < batch:
+                sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
         kept: dict[str, Any] = {"lost": list(plan.steps[1:-1])} if manifest is None else {"kept_in": folder}
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
@@ -252,7 +252,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
         sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
-        checkpoint = sides.loader.checkpoint()
+        checkpoint = sides.checkpoints.read()
         wrong = sides.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:
             raise wrong
@@ -271,8 +271,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         if dry_run:
             return plan
         with state.consumer(target) as lease:
-            loader = open_target(config, runtime.resolver, runtime.name)
-            loader.reset_ack(lease.epoch, first - 1, batches[0].first, identity=state.identity())
+            sides.checkpoints.rewind(Checkpoint(lease.epoch, first - 1, batches[0].first, state.identity()))
             state.redeliver(lease, target, batches[0].first, batches)
         state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan

@@ -17,7 +17,8 @@ from sluice.model.tables import TableId, quoted_table
 from sluice.sources.mysql.server.connection import open_connection, server_info
 from sluice.sources.mysql.server.table_list import SourceTable, create_statement, source_tables
 from sluice.sources.table_filter import Selection
-from sluice.targets import Remark, open_target
+from sluice.targets import open_target
+from sluice.targets.base import Finding, Target
 
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
 _CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
@@ -42,7 +43,7 @@ class PlannedCopy:
     left_out: tuple[str, ...]
     renamed: tuple[tuple[str, str], ...]
     key: str
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[Finding, ...] = ()
     unique: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -79,16 +80,21 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
         for config in runtime.pipeline.targets:
             target = open_target(config, runtime.resolver, runtime.name)
             plans = [(table, plan_of(table, routes.route(table.id), flavour)) for table in tables]
-            said: dict[TableId, list[Remark]] = {}
-            for remark in target.review([plan for _, plan in plans]):
-                said.setdefault(remark.table, []).append(remark)
+            said = _said(target, [plan for _, plan in plans])
             if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
                 plans = [(table, _with_statement(connection, table, plan, routes)) for table, plan in plans]
-                said = {}
-                for remark in target.review([plan for _, plan in plans]):
-                    said.setdefault(remark.table, []).append(remark)
+                said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
     return copies, tables
+
+
+def _said(target: Target, plans: Sequence[PlannedTable]) -> dict[TableId, list[Finding]]:
+    """What a target has to say about the tables, if it has any to compare."""
+    schema = target.schema()
+    said: dict[TableId, list[Finding]] = {}
+    for finding in schema.compare(plans) if schema is not None else ():
+        said.setdefault(finding.table, []).append(finding)
+    return said
 
 
 def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> PlannedTable:
@@ -143,7 +149,7 @@ def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, rou
 
 
 def _copy(
-    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[Remark]
+    target: str, table: SourceTable, plan: PlannedTable, routes: Mapping, remarks: Sequence[Finding]
 ) -> PlannedCopy:
     route = routes.route(table.id)
     names = [column.name for column in table.schema.columns]

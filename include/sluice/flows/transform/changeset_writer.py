@@ -19,6 +19,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.column_presence import is_partial, remapped, unknown_before
 from sluice.merge.compact import user_columns
+from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
 from sluice.segments.changeset import (
@@ -38,7 +39,6 @@ from sluice.segments.changeset import (
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting
 from sluice.segments.store import SegmentStore
-from sluice.spark.packing import memory_of
 
 
 @dataclass(frozen=True, slots=True)

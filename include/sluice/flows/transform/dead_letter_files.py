@@ -31,7 +31,7 @@ from sluice.rules import Rejected
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, quoted
-from sluice.targets.base import Refusal, TableChanges
+from sluice.targets.base import Rejection
 
 FOLDER = "dead-letters"
 RULES = "_rules"
@@ -113,35 +113,34 @@ def write_rejected(
     return Written(path, rejected.rows.num_rows, rejected.rule)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class RefusedRows:
-    """Keeps the rows that a target refused, before the transaction that lacks them commits.
+    """Keeps the rows that a target refused, before the transaction that lacks them commits. Picklable: it travels with the units.
 
     A file a part, of a name that is the same in every attempt: one that runs again replaces it, or removes it if nothing is refused any more.
 
     Attributes:
-        segments: path of the batch's segment manifest. parts: names of ``changes``, in the same order.
+        segments: path of the batch's segment manifest.
     """
 
-    store: SegmentStore
+    store_uri: str
+    pipeline: str
     target: str
     batch: int
     segments: str
-    parts: Sequence[str]
-    changes: Sequence[TableChanges]
 
-    def __call__(self, item: TableChanges, refused: Sequence[Refusal]) -> None:
-        table = item.table.table
-        part = next(name for name, known in zip(self.parts, self.changes, strict=True) if known is item)
+    def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
+        """See :class:`sluice.targets.base.RejectedRows`."""
+        store = SegmentStore(self.store_uri, self.pipeline)
         path = f"{place_folder(self.target, self.batch)}/{quoted(table.schema)}.{quoted(table.table)}-{part}.parquet"
-        if not refused:
-            self.store.delete(path)
+        if not rejected:
+            store.delete(path)
             return
-        rows = pa.concat_tables([refusal.row for refusal in refused])
-        origin = Origin(self.store.pipeline, self.batch, "load", self.target, table.schema, table.table, "", _now())
-        files = self.store.read_manifest(self.segments).files if self.segments else ()
-        reasons, wheres = [r.reason for r in refused], [f"{table}, {r.where}" for r in refused]
-        write_letters(self.store, path, origin, self.target, rows, reasons, wheres, files, Masking())
+        rows = pa.concat_tables([one.row for one in rejected])
+        origin = Origin(store.pipeline, self.batch, "load", self.target, table.schema, table.table, "", _now())
+        files = store.read_manifest(self.segments).files if self.segments else ()
+        reasons, wheres = [r.reason for r in rejected], [f"{table}, {r.where}" for r in rejected]
+        write_letters(store, path, origin, self.target, rows, reasons, wheres, files, Masking())
 
 
 def write_letters(

@@ -21,13 +21,13 @@ from sluice.flows.transform.stage_manifest import StageManifest, read_stage, sta
 from sluice.flows.transform.stage_rules import rule_totals
 from sluice.flows.transform.stage_units import log_totals
 from sluice.model.batches import Batch
+from sluice.model.packing import ROW_BYTES, most_bytes
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
 from sluice.segments.changeset import changeset_damage, changeset_folder, damage, read_changeset
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.spark.base import UnitRunner
-from sluice.spark.packing import ROW_BYTES, most_bytes
 
 _log = structlog.get_logger()
 

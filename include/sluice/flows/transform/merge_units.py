@@ -16,12 +16,12 @@ from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut,
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
+from sluice.model.packing import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.spark.packing import pack, unit_size
 
 
 class MergeUnit(TransformUnit[MergePart]):

@@ -14,12 +14,12 @@ from sluice.mapping import Mapping as Routes
 from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
+from sluice.model import packing
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, ways_on
-from sluice.spark import packing
 
 _READ = ("_op", "_seq", "_commit_ts", "_before")
 

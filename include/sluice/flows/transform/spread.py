@@ -24,6 +24,7 @@ from sluice.errors import SluiceError
 from sluice.flows.transform.segment_rows import MergePart, key_columns, wanted_columns
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
+from sluice.model.packing import memory_of
 from sluice.model.sizes import row_bytes
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import changeset_folder
@@ -31,7 +32,6 @@ from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import PIECE_BYTES, read_pieces
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import ROW_GROUP_ROWS, row_groups, uneven
-from sluice.spark.packing import memory_of
 
 LEVELS = 2
 """A part of a part is spread again, by another hash, if it is still too large; what is too large then is one row, or equal rows."""

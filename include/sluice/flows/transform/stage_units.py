@@ -14,6 +14,8 @@ from sluice.flows.transform.changeset_writer import MergeResult, StageRows, Tran
 from sluice.flows.transform.spark_rules import Framed, fold_files
 from sluice.flows.transform.stage_manifest import StageTable
 from sluice.flows.transform.stage_rules import StageRules
+from sluice.model import packing
+from sluice.model.packing import pack, unit_size
 from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleCount
 from sluice.rules.script import Rule
@@ -21,8 +23,6 @@ from sluice.segments.changeset import ChangesetFile, RuleTotal, read_changeset_f
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.store import SegmentStore
-from sluice.spark import packing
-from sluice.spark.packing import pack, unit_size
 
 _log = structlog.get_logger()
 

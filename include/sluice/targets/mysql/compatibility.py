@@ -11,7 +11,7 @@ from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.targets.base import Remark
+from sluice.targets.base import Finding
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, column_type
 from sluice.targets.mysql.tables import compare, create_table, rows_about
 
@@ -26,31 +26,33 @@ def review(
     *,
     fire: bool = False,
     hidden: Mapping[TableId, str] | None = None,
-) -> list[Remark]:
+) -> list[Finding]:
     """One remark for each thing to know, in the order of ``plans``.
 
     ``flavour``: MySQL or MariaDB, the target's; ``fire``: triggers are meant; ``hidden``: tables that the login may not see, with its GRANT.
     """
-    remarks: list[Remark] = []
+    remarks: list[Finding] = []
     for plan in plans:
         info = infos.get(plan.target)
         if info is None and hidden and plan.target in hidden:
-            remarks.append(Remark("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again"))
+            remarks.append(Finding("error", plan.target, "", HIDDEN, hint=f"{hidden[plan.target]}; then look again"))
             continue
         if info is None:
             same = plan.create_sql and plan.flavour == flavour
             statement = plan.create_sql if same else create_table(plan)
-            remarks.append(Remark("error", plan.target, "", "the target has no such table", statement))
+            remarks.append(Finding("error", plan.target, "", "the target has no such table", statement))
             continue
         remarks += _missing_columns(plan, info)
         try:
             compare(plan, info, columns=False)
         except MappingError as error:
-            remarks.append(Remark("error", plan.target, "", error.message, _statement(error.hint), error.hint or ""))
+            remarks.append(Finding("error", plan.target, "", error.message, _statement(error.hint), error.hint or ""))
         if info.engine and info.engine.upper() not in _TRANSACTIONAL:
             why = f"its engine {info.engine} has no transactions: a batch that is tried again may find half of its rows there"
             remarks.append(
-                Remark("warning", plan.target, "", why, hint=f"ALTER TABLE {quoted_table(plan.target)} ENGINE = InnoDB")
+                Finding(
+                    "warning", plan.target, "", why, hint=f"ALTER TABLE {quoted_table(plan.target)} ENGINE = InnoDB"
+                )
             )
         remarks += _losses(plan, info)
         names = triggers.get(plan.target, ())
@@ -58,7 +60,7 @@ def review(
             why = (
                 f"{_fires(names)} (options.triggers: fire)" if fire else f"{_fires(names)}; {_hint(plan.target, names)}"
             )
-            remarks.append(Remark("warning" if fire else "error", plan.target, "", why))
+            remarks.append(Finding("warning" if fire else "error", plan.target, "", why))
     return remarks
 
 
@@ -110,10 +112,10 @@ def _statement(hint: str | None) -> str:
     return text if text.startswith(("ALTER", "CREATE")) and "…" not in text else ""
 
 
-def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Remark]:
+def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     there = {column.name.casefold() for column in info.columns}
     return [
-        Remark(
+        Finding(
             "error",
             plan.target,
             column.name,
@@ -125,7 +127,7 @@ def _missing_columns(plan: PlannedTable, info: TableInfo) -> list[Remark]:
     ]
 
 
-def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
+def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
     there = {column.name.casefold(): column for column in info.columns}
     remarks = []
     for column in plan.columns:
@@ -141,7 +143,7 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Remark]:
             if column.sql_type and not column.key:
                 change = f"ALTER TABLE {quoted_table(plan.target)} MODIFY COLUMN {quoted(found.name)} {_widened(column, found)}"
             remarks.append(
-                Remark("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
+                Finding("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
             )
     return remarks
 

@@ -22,6 +22,13 @@ LAX = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES"
 CONTENTION = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, 3572}
 """Errors after which the same transaction may succeed at once."""
 
+DATA_ERRORS = frozenset({
+    1032, 1048, 1062, 1153, 1136, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1367, 1369, 1406, 1416, 1426, 1441, 1451, 1452, 1525, 1526, 1586,
+    1644, 1690, 1748, 1761, 3037, 3140, 3141, 3156, 3157, 3617, 3618, 3751, 3819, 3903, 3991, 4025, 4161,
+})  # fmt: skip
+"""What can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse. Others (no such table, no
+privilege, disk full) are nobody's row."""
+
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,
     ER.SERVER_SHUTDOWN, ER.CON_COUNT_ERROR, ER.OPTION_PREVENTS_STATEMENT, ER.NORMAL_SHUTDOWN, ER.NEW_ABORTING_CONNECTION, 3168, 1836, 1927, 1021,

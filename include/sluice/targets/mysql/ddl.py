@@ -9,19 +9,83 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from sluice.errors import DecodeError, LoadError
+from sluice.mapping import Mapping as TableMapping
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
-from sluice.targets.base import DdlStep
+from sluice.targets.base import SchemaChange
 from sluice.targets.mysql import definitions
 
 Columns = Callable[[TableId], Collection[str] | None]
 """The target's columns of one of its tables in lower case, None if there is no such table."""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStep:
+    """A schema change with the definitions of the source's dialect.
+
+    Attributes:
+        number: its place among the batch's steps, from 0. where: file:offset in the log.
+        sql: as recorded, run with the default schema ``schema`` and the bits ``sql_mode``.
+        changes: what it did to captured tables, at the source. mapping: where tables go. foreign: tables in it that are not captured.
+        columns: (source table, source column, target column) of columns with another name; excluded: (source table, column) that are left out.
+        session: of the statement at the source; None: recorded by a version that did not look at it.
+        check_only: the policy is stop: done already, or an error. kinds: only these kinds of change are wanted; None: the statement as it is.
+    """
+
+    number: int
+    where: str
+    sql: str
+    schema: str
+    sql_mode: int
+    changes: tuple[TableChange, ...]
+    mapping: TableMapping
+    foreign: frozenset[TableId] = frozenset()
+    columns: tuple[tuple[TableId, str, str], ...] = ()
+    excluded: tuple[tuple[TableId, str], ...] = ()
+    check_only: bool = False
+    kinds: frozenset[ChangeKind] | None = None
+    mariadb: bool = False
+    session: StatementSession | None = None
+
+    def target(self, table: TableId) -> TableId:
+        """The target's name of a source table."""
+        return self.mapping.route(table).target
+
+
+def step_of(change: SchemaChange) -> DdlStep:
+    """Raises LoadError for a statement of another dialect."""
+    statement = change.statement
+    if statement.dialect not in {"mysql", "mariadb"}:
+        raise LoadError(
+            f"a MySQL target cannot follow a statement of {statement.dialect}: {statement.text[:300]}",
+            where=change.where,
+            hint="make the change at the target by hand, then set its kind to ignore in the target's ddl until the batch is delivered",
+        )
+    return DdlStep(
+        number=change.number,
+        where=change.where,
+        sql=statement.text,
+        schema=statement.schema,
+        sql_mode=statement.mode,
+        session=statement.session,
+        changes=change.tables,
+        mapping=change.mapping,
+        foreign=change.not_captured,
+        columns=change.columns,
+        excluded=change.excluded,
+        check_only=change.check_only,
+        kinds=change.kinds,
+        mariadb=statement.dialect == "mariadb",
+    )
+
 
 _MODES = {
     1: "REAL_AS_FLOAT", 2: "PIPES_AS_CONCAT", 4: "ANSI_QUOTES", 8: "IGNORE_SPACE", 64: "NO_UNSIGNED_SUBTRACTION", 1 << 19: "NO_AUTO_VALUE_ON_ZERO",

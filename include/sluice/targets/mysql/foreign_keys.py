@@ -12,8 +12,7 @@ what the log brings as rows, and RESTRICT would refuse what is right at the end 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,11 @@ from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.mysql.key_sql import among
-from sluice.targets.base import Reference, Remark, TableChanges, TargetTable
+from sluice.targets.base import Finding
 from sluice.targets.mysql import literals
 from sluice.targets.mysql.statements import MAX_KEYS, user_fields
 from sluice.targets.mysql.tables import views_about
+from sluice.targets.sql.tables import Reference, TableChanges
 
 SHOWN_KEYS = 3
 
@@ -58,59 +58,6 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
         Reference(constraint, child, tuple(c for c, _ in pairs), parent, tuple(p for _, p in pairs))
         for (child, constraint, parent), pairs in sorted(columns.items())
     ]
-
-
-def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Reference]) -> dict[TableId, TargetTable]:
-    """The tables with their place in the order and what has to be looked at behind them.
-
-    A value that others refer to counts as unique: a row that changes it leaves first, so that no ON UPDATE meets it.
-    """
-    parents: dict[TableId, set[TableId]] = {table: set() for table in tables}
-    for reference in references:
-        if reference.child in parents:
-            parents[reference.child].add(reference.parent)
-    order = generations(parents)
-    result = {}
-    for table, info in tables.items():
-        mine = [r for r in references if table in {r.parent, r.child}]
-        key = {name.casefold() for name in info.key}
-        named = dict.fromkeys(r.parent_columns for r in mine if r.parent == table)
-        more = [c for c in named if not {name.casefold() for name in c} <= key and c not in info.unique_keys]
-        result[table] = replace(
-            info, generation=order[table], references=tuple(mine), unique_keys=(*info.unique_keys, *more)
-        )
-    return result
-
-
-def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, int | None]:
-    """How many steps each table is below one that refers to nothing; None: it refers to itself, straight or around, and has no place in an order."""
-    within = {table: {p for p in found if p in parents} for table, found in parents.items()}
-    circles = {table for table in within if table in _ancestors(within, table)}
-    result: dict[TableId, int | None] = dict.fromkeys(circles)
-
-    def depth(table: TableId) -> int:
-        known = result.get(table)
-        if known is not None:
-            return known
-        if table in circles:
-            return 0
-        result[table] = found = max((depth(parent) + 1 for parent in within[table]), default=0)
-        return found
-
-    for table in within:
-        depth(table)
-    return result
-
-
-def _ancestors(parents: Mapping[TableId, set[TableId]], table: TableId) -> set[TableId]:
-    seen: set[TableId] = set()
-    ahead = list(parents[table])
-    while ahead:
-        one = ahead.pop()
-        if one not in seen:
-            seen.add(one)
-            ahead += parents[one]
-    return seen
 
 
 def verify(cursor: Any, item: TableChanges) -> int:
@@ -191,7 +138,7 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
     )
 
 
-def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[Remark]:
+def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> list[Finding]:
     """What the pipeline's rows alone do not keep right, before the first one."""
     planned = {plan.target: {column.name.casefold() for column in plan.columns} for plan in plans}
     found = []
@@ -201,10 +148,10 @@ def remarks(plans: Sequence[PlannedTable], references: Sequence[Reference]) -> l
                 f"foreign key {one.name}: rows of {one.child}, which this pipeline does not write, refer to this table; the batch that removes a row "
                 "they refer to stops"
             )
-            found.append(Remark("warning", one.parent, "", why))
+            found.append(Finding("warning", one.parent, "", why))
         for table, columns in ((one.child, one.columns), (one.parent, one.parent_columns)):
             absent = [name for name in columns if table in planned and name.casefold() not in planned[table]]
             if absent:
                 why = f"foreign key {one.name} ({one.child} -> {one.parent}) is not checked for rows of {table}: no such column comes over"
-                found.append(Remark("warning", table, absent[0], why))
+                found.append(Finding("warning", table, absent[0], why))
     return found

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.model.tables import quoted, quoted_table
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql import labelled, literals
 from sluice.targets.mysql.statements import Statement, sent_fields, slices
+from sluice.targets.sql.tables import TargetTable
 
 BULK_ROWS = 2_000
 """From so many rows on a LOAD DATA is worth its set-up."""

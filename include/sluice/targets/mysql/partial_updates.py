@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.model.tables import member, quoted, quoted_table
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql import documents, labelled, literals
 from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate, sent_fields, user_fields
+from sluice.targets.sql.tables import TargetTable
 
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year")
 _TEMPORAL = ("date", "time", "datetime", "timestamp")

@@ -17,10 +17,11 @@ from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
-from sluice.targets.base import LoadCount, Replacement, TargetTable
+from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import read_tables, target_table
+from sluice.targets.sql.tables import TargetTable
 
 KEPT = "_sluice_kept"
 LISTED_KEYS = 1_000
@@ -39,11 +40,11 @@ class Session(Protocol):
     def run(self, todo: Any) -> int: ...
 
 
-def clear(session: Session, table: TargetTable, item: Replacement) -> LoadCount:
+def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
     name, cursor = quoted_table(table.table), session.cursor
     if not item.names:
-        return LoadCount(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
+        return WriteResult(deleted=int(cursor.execute(f"DELETE FROM {name}") or 0), statements=1)
     sent = 1 + _keep(session, table, item)
     kept = quoted_table(TableId(table.table.schema, KEPT))
     same = " AND ".join(f"k.{quoted(column)} = {name}.{quoted(column)}" for column in item.names)
@@ -56,10 +57,10 @@ def clear(session: Session, table: TargetTable, item: Replacement) -> LoadCount:
             sent += 1
         sent += 1
     cursor.execute(f"DROP TEMPORARY TABLE {kept}")
-    return LoadCount(deleted=deleted, statements=sent)
+    return WriteResult(deleted=deleted, statements=sent)
 
 
-def _stretches(item: Replacement) -> list[str]:
+def _stretches(item: KeyRange) -> list[str]:
     if item.listed is None:
         bounds = (
             after(item.names, item.lower, included=True), upto(item.names, item.upper), after(item.names, item.after),
@@ -70,7 +71,7 @@ def _stretches(item: Replacement) -> list[str]:
     return [among(item.names, keys[i : i + LISTED_KEYS]) for i in range(0, len(keys), LISTED_KEYS)]
 
 
-def _keep(session: Session, table: TargetTable, item: Replacement) -> int:
+def _keep(session: Session, table: TargetTable, item: KeyRange) -> int:
     """Send the kept keys."""
     there = TableId(table.table.schema, KEPT)
     columns = {c.name: c for c in read_tables(session.cursor, [table.table])[table.table].columns}

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from sluice.errors import LoadError
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql import documents, labelled, literals
+from sluice.targets.sql.tables import TargetTable
 
 MAX_ROWS = 5_000
 MAX_BYTES = 4 * 2**20

@@ -13,9 +13,9 @@ from typing import Any
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
+from sluice.targets.sql.tables import TargetTable
 
 Name = tuple[str, str]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from sluice.config.connections import Endpoint
@@ -25,27 +25,30 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId, quoted_table
 from sluice.targets.base import (
-    Agrees,
     Capabilities,
-    Checkpoint,
-    DdlProgress,
-    DdlStep,
+    Consistency,
+    Feature,
     Fence,
-    LoadCount,
-    OnRefused,
-    Refusal,
-    Remark,
-    TableChanges,
-    TargetTable,
+    Finding,
+    Guarantee,
+    Input,
+    Ordering,
+    RejectedRows,
+    Rejection,
+    SchemaChange,
+    WriteResult,
 )
-from sluice.targets.mysql import bisect, ddl, load_data, lockwait, partial_updates, range_delete, statements
+from sluice.targets.mysql import ddl, load_data, lockwait, partial_updates, range_delete, statements
 from sluice.targets.mysql import foreign_keys as families
-from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
+from sluice.targets.mysql.ack_table import AckTable
+from sluice.targets.mysql.checkpoints import AckCheckpoints
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import (
     CONTENTION,
+    DATA_ERRORS,
     LAX,
     LOCK_WAIT_S,
     STRICT,
@@ -56,9 +59,16 @@ from sluice.targets.mysql.connection import (
     errors,
     set_lock_wait,
 )
+from sluice.targets.mysql.ddl import DdlStep
 from sluice.targets.mysql.session_pool import Kept
 from sluice.targets.mysql.tables import compare_all, definitions_of, read_tables
 from sluice.targets.mysql.uniqueness import refuse_spaces
+from sluice.targets.options import options_of
+from sluice.targets.sql.bisect import Bisection, discreet
+from sluice.targets.sql.foreign_keys import ordered
+from sluice.targets.sql.loader import DdlProgress
+from sluice.targets.sql.tables import TableChanges, TargetTable
+from sluice.targets.sql.writer import SqlSession
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -67,6 +77,9 @@ CONTENTION_ATTEMPTS = 8
 KEY_NOT_FOUND = 1032
 """The error by which a replica stops, too, at a row that is not there."""
 TRUNCATED = 1265
+_NOT_FOLLOWED = {
+    ChangeKind.CREATE_DATABASE, ChangeKind.ALTER_DATABASE, ChangeKind.DROP_DATABASE, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN,
+}  # fmt: skip
 _CREATED_IN = re.compile(r"CREATE TABLE (`(?:[^`]|``)+`)\.")
 
 
@@ -99,17 +112,18 @@ class MySQLOptions(BaseModel):
 class MySQLTarget:
     """One MySQL or MariaDB server. A session is one verb's, and then kept for the next one for a moment."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        consistency=frozenset({"row", "table", "batch"}), transactional=True, keyless=True, replaces=True
+    Options: ClassVar[type[BaseModel]] = MySQLOptions
+    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
+        inputs=frozenset({Input.MERGED}),
+        guarantee=Guarantee.TRANSACTIONAL,
+        ordering=frozenset({Ordering.NONE}),
+        consistency=frozenset(Consistency),
+        schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
+        features=frozenset(Feature),
     )
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
-        try:
-            self.options = MySQLOptions.model_validate(config.options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"target {config.name!r}: options.{field}: {first['msg']}") from error
+        self.options = options_of(config, MySQLOptions)
         if self.options.foreign_keys == "ordered" and config.consistency == "table":
             raise ConfigError(
                 f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
@@ -121,91 +135,59 @@ class MySQLTarget:
         self.acks = AckTable(self.options.ack_schema or endpoint.schema or "sluice", pipeline, config.name)
 
     @property
-    def checkpoint_place(self) -> str:
-        """The table."""
-        return self.acks.name
+    def capabilities(self) -> Capabilities:
+        """What a MySQL server can do."""
+        return self.CAPABILITIES
 
-    def acked_batch(self) -> int:
-        """The batch the target holds, 0 if none."""
-        found = self.checkpoint()
-        return found.batch if found else 0
+    @property
+    def checkpoints(self) -> AckCheckpoints:
+        """The table of acknowledgements."""
+        return AckCheckpoints(self)
 
-    def checkpoint(self) -> Checkpoint | None:
-        """What the target says about this pipeline, None if nothing."""
-        with self._session("reading the acknowledged batch") as session:
-            return self.acks.read(session.cursor)
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[SqlSession]:
+        """See :meth:`sluice.targets.base.Target.open`; each call of the writer takes a kept connection."""
+        yield SqlSession(self, epoch)
 
-    def begin_load(self, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> int:
-        """Take over with ``epoch``; returns the batch held (``began`` at first). Waits for older transactions.
+    def schema(self) -> MySQLTarget:
+        """Itself: it has tables to compare."""
+        return self
 
-        Raises:
-            Fenced: a higher epoch was here. What ``agrees`` raises.
-        """
-        with self._session("taking the target over") as session:
-            work = partial(self.acks.take_over, session.cursor, epoch, began, identity=identity, agrees=agrees)
-            return self._made_if_missing(session, work, "taking the target over")
-
-    def finish_load(self, epoch: int, batch: int, position: Position) -> None:
-        """All of ``batch`` is written. Raises Fenced."""
-        with self._session("acknowledging") as session:
-            self._transaction(
-                session, lambda: self.acks.acknowledge(session.cursor, epoch, batch, position), "acknowledging"
-            )
-
-    def reset_ack(self, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False) -> None:
-        """Say that the target holds ``batch``, an earlier one than it says too. Raises Fenced."""
-        with self._session("moving the acknowledgement") as session:
-            work = partial(self.acks.reset, session.cursor, epoch, batch, position, identity=identity, anew=anew)
-            self._made_if_missing(session, work, "moving the acknowledgement")
-
-    def forget_checkpoint(self) -> None:
-        """Remove the pipeline's rows from the table of acknowledgements."""
-        with self._session("removing the acknowledgement") as session:
-            work = partial(self.acks.forget, session.cursor)
-            self._made_if_missing(session, work, "removing the acknowledgement")
-
-    def _made_if_missing(self, session: _Session, work: Callable[[], _T], doing: str) -> _T:
-        """``work`` in a transaction; the table of acknowledgements is made, or brought to this version, where it must be."""
-        try:
-            return self._transaction(session, work, doing)[0]
-        except LoadError as error:
-            if error.code not in NOT_THERE and error.code != NO_COLUMN:
-                raise
-            old = error.code == NO_COLUMN
-        with errors(self.endpoint, doing, where=self.acks.name):
-            if old:
-                self.acks.upgrade(session.cursor)
-            else:
-                self.acks.create(session.cursor)
-        return self._transaction(session, work, doing)[0]
+    def reconciler(self) -> MySQLTarget:
+        """Itself: ranges can be replaced."""
+        return self
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's information_schema. Raises MappingError."""
         places = [plan.target for plan in tables]
-        with self._session("reading the target's tables") as session:
+        with self.session("reading the target's tables") as session:
             infos = read_tables(session.cursor, places)
             refuse_hidden(hidden_tables(session.cursor, [place for place in places if place not in infos]))
             found = compare_all(tables, infos)
             if self.options.triggers == "refuse":
                 refuse_triggers(read_triggers(session.cursor, places))
             if self.options.foreign_keys == "ordered":
-                found = families.ordered(found, families.read_references(session.cursor, places))
+                found = ordered(found, families.read_references(session.cursor, places))
             return found
 
     def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """See :meth:`sluice.targets.base.Target.replaceable`."""
-        with self._session("reading the target's tables") as session:
+        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+        with self.session("reading the target's tables") as session:
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)
 
+    def refuses(self, table: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.Reconciler.refuses`."""
+        return self.replaceable(table)[1]
+
     def others(self) -> tuple[str, ...]:
         """Other pipelines that acknowledge in the same schema."""
-        with self._session("reading who else writes here") as session:
+        with self.session("reading who else writes here") as session:
             return self.acks.others(session.cursor)
 
-    def review(self, tables: Sequence[PlannedTable]) -> list[Remark]:
-        """Missing tables and columns, losses, triggers; with the DDL that mends them."""
-        with self._session("reading the target's tables") as session:
+    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+        """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+        with self.session("reading the target's tables") as session:
             places = [plan.target for plan in tables]
             infos, triggers = read_tables(session.cursor, places), read_triggers(session.cursor, places)
             flavour = "MariaDB" if session.mariadb else "MySQL"
@@ -215,9 +197,9 @@ class MySQLTarget:
                 found += families.remarks(tables, families.read_references(session.cursor, places))
             return found
 
-    def apply_statement(self, statement: str) -> None:
+    def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
-        with self._session(f"running {statement[:200]}") as session:
+        with self.session(f"running {statement[:200]}") as session:
             created = _CREATED_IN.match(statement)
             if created:
                 session.cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
@@ -225,24 +207,25 @@ class MySQLTarget:
 
     def ddl_progress(self, batch: int) -> DdlProgress:
         """How far the batch has come."""
-        with self._session("reading how far the batch has come") as session:
+        with self.session("reading how far the batch has come") as session:
             held, state = self.acks.ddl_state(session.cursor)
         return DdlProgress(bool(state.get("rows")), int(state.get("done", 0))) if held == batch else DdlProgress()
 
     def rows_loaded(self, fence: Fence) -> None:
         """The batch's rows are there. Raises Fenced."""
-        with self._session("noting that the rows are written") as session:
+        with self.session("noting that the rows are written") as session:
             held, state = self.acks.ddl_state(session.cursor)
             self._note(session, fence, {"rows": True, "done": state.get("done", 0) if held == fence.batch else 0})
 
-    def apply_ddl(self, fence: Fence, step: DdlStep) -> tuple[str, ...]:
-        """See :meth:`sluice.targets.base.Target.apply_ddl`.
+    def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`.
 
         What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
         second connection holds the acknowledgement row shared, so that nobody can take the target over in between.
         """
+        step = ddl.step_of(change)
         doing = f"following {step.where}: {step.sql[:200]}"
-        with self._session(doing) as session, self._session(doing) as holder:
+        with self.session(doing) as session, self.session(doing) as holder:
             held, state = self.acks.ddl_state(session.cursor)
             state = state if held == fence.batch else {}
             lines, kept = self._ddl_lines(session, state, step), {"rows": bool(state.get("rows"))}
@@ -351,7 +334,7 @@ class MySQLTarget:
             self.acks.guard(session.cursor, fence)
             self.acks.note_ddl(session.cursor, fence, state)
 
-        self._transaction(session, work, "noting how far the DDL has come")
+        self.transaction(session, work, "noting how far the DDL has come")
 
     def load(
         self,
@@ -360,17 +343,17 @@ class MySQLTarget:
         *,
         one_transaction: bool = False,
         acknowledge: Position | None = None,
-        on_refused: OnRefused | None = None,
-    ) -> LoadCount:
+        rejected: RejectedRows | None = None,
+    ) -> WriteResult:
         """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
-        with self._session("loading") as session:
+        with self.session("loading") as session:
             whole = one_transaction or acknowledge is not None
             groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
-            total = LoadCount()
+            total = WriteResult()
             for group in groups:
-                write = partial(self._write, session, fence, group, acknowledge, on_refused)
-                done, retries = self._transaction(session, write, _names(group))
-                total += done + LoadCount(retries=retries)
+                write = partial(self._write, session, fence, group, acknowledge, rejected)
+                done, retries = self.transaction(session, write, _names(group))
+                total += done + WriteResult(retries=retries)
             return total
 
     def _write(
@@ -379,10 +362,10 @@ class MySQLTarget:
         fence: Fence,
         group: Sequence[TableChanges],
         acknowledge: Position | None,
-        on_refused: OnRefused | None,
-    ) -> LoadCount:
+        rejected: RejectedRows | None,
+    ) -> WriteResult:
         self.acks.guard(session.cursor, fence, exclusive=acknowledge is not None)
-        total = LoadCount()
+        total = WriteResult()
         for item in group:
             total += self._clear(session, fence, item)
             if not item.rows.num_columns:
@@ -390,40 +373,40 @@ class MySQLTarget:
             if item.verify:
                 total += self._verify(session, item)
                 continue
-            if on_refused is None:
+            if rejected is None:
                 total += self._write_table(session, fence, item)
                 continue
             count, refused = self._write_around(session, fence, item)
-            on_refused(item, refused)
-            total += count + LoadCount(refused=len(refused))
+            rejected(item.part, item.table.table, refused)
+            total += count + WriteResult(rejected=len(refused))
         if acknowledge is not None:
             self.acks.acknowledge(session.cursor, fence.epoch, fence.batch, acknowledge)
         return total
 
-    def _write_around(self, session: _Session, fence: Fence, item: TableChanges) -> tuple[LoadCount, list[Refusal]]:
+    def _write_around(self, session: _Session, fence: Fence, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:
         """All rows but those that the target refuses. Piece by piece where nothing ties the pieces together; else with all rows in memory.
 
         A refused row of a table with another unique key must not have lost its old state with an earlier piece.
         """
-        write = partial(self._write_table, session, fence)
+        around = Bisection(partial(self._write_table, session, fence), session.cursor, DATA_ERRORS)
         if item.read is None or not item.table.key or item.table.unique_keys or partial_updates.may_lack(item.rows):
-            return bisect.write_with_bisection(item.whole(), write, session.cursor)
-        total, refused = LoadCount(), list[Refusal]()
+            return around.run(item.whole())
+        total, refused = WriteResult(), list[Rejection]()
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
         for piece in (piece for half in halves for piece in half.each()):
-            count, more = bisect.write_with_bisection(piece, write, session.cursor)
+            count, more = around.run(piece)
             total += count
             refused += more
         return total, refused
 
-    def _clear(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+    def _clear(self, session: _Session, fence: Fence, item: TableChanges) -> WriteResult:
         """What the source does not have goes first. A table that remembers the batch (without a key, or with partial rows) has been through it."""
         if not item.replaces:
-            return LoadCount()
+            return WriteResult()
         scope = item.scope or str(item.table.table)
         if (not item.table.key or self._is_partial(item)) and self.acks.table_done(session.cursor, scope, fence.batch):
-            return LoadCount()
-        count = LoadCount()
+            return WriteResult()
+        count = WriteResult()
         with errors(
             self.endpoint, f"replacing rows of {item.table.table}", where=f"{self.config.name}: {item.table.table}"
         ):
@@ -440,12 +423,12 @@ class MySQLTarget:
             return partial_updates.may_lack(item.rows)
         return bool(item.rows.num_columns) and bool(partial_updates.missing(item.rows, item.table).any())
 
-    def _verify(self, session: _Session, item: TableChanges) -> LoadCount:
+    def _verify(self, session: _Session, item: TableChanges) -> WriteResult:
         doing = f"looking whether foreign keys of {item.table.table} hold"
         with errors(self.endpoint, doing, where=f"{self.config.name}: {item.table.table}"):
-            return LoadCount(statements=sum(families.verify(session.cursor, piece) for piece in item.each()))
+            return WriteResult(statements=sum(families.verify(session.cursor, piece) for piece in item.each()))
 
-    def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+    def _write_table(self, session: _Session, fence: Fence, item: TableChanges) -> WriteResult:
         refuse_spaces(item.table, item.rows)
         try:
             with errors(self.endpoint, f"loading {item.table.table}", where=f"{self.config.name}: {item.table.table}"):
@@ -455,28 +438,28 @@ class MySQLTarget:
                     return self._write_partial(session, fence, item)
                 return self._write_keyed(session, item)
         except LoadError as error:
-            shown = bisect.discreet(error, item.rows)
+            shown = discreet(error, item.rows)
             if shown is error:
                 raise
             raise shown from None
 
-    def _write_keyed(self, session: _Session, item: TableChanges) -> LoadCount:
+    def _write_keyed(self, session: _Session, item: TableChanges) -> WriteResult:
         """Of all pieces what goes goes before anything comes: unique values move among them."""
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
-        total = LoadCount()
+        total = WriteResult()
         for half in halves:
             for rows in half.pieces():
                 total += self._remove(session, half, rows) if half.deletes else self._put(session, half, rows)
         return total
 
-    def _remove(self, session: _Session, item: TableChanges, rows: pa.Table) -> LoadCount:
+    def _remove(self, session: _Session, item: TableChanges, rows: pa.Table) -> WriteResult:
         gone = pc.equal(rows["_op"], "d")
         removed = rows.filter(gone)
         leaving = statements.leaving_unique_values(item.table, rows.filter(pc.invert(gone)))
         sent = sum(session.run(statements.deletes(item.table, some, session.dialect)) for some in (removed, leaving))
-        return LoadCount(0, removed.num_rows, sent)
+        return WriteResult(0, removed.num_rows, statements=sent)
 
-    def _put(self, session: _Session, item: TableChanges, rows: pa.Table) -> LoadCount:
+    def _put(self, session: _Session, item: TableChanges, rows: pa.Table) -> WriteResult:
         live = rows.filter(pc.not_equal(rows["_op"], "d"))
         checked = item.table.generation is not None
         with session.foreign_keys(checked=checked):
@@ -484,7 +467,7 @@ class MySQLTarget:
                 sent = session.run(statements.upserts(item.table, live, session.dialect))
             else:
                 sent = self._upsert(session, item.table, live)
-        return LoadCount(live.num_rows, 0, sent)
+        return WriteResult(live.num_rows, 0, statements=sent)
 
     def _upsert(self, session: _Session, table: TargetTable, live: pa.Table) -> int:
         """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
@@ -498,18 +481,18 @@ class MySQLTarget:
         sent = session.run(statements.upserts(table, live.filter(pc.invert(new)), session.dialect))
         return sent + session.run(load_data.loads(table, live.filter(new)))
 
-    def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+    def _write_keyless(self, session: _Session, fence: Fence, item: TableChanges) -> WriteResult:
         """Without a key a repeat would double rows, so that the table itself remembers the batch, in the same transaction."""
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
-            return LoadCount()
-        total = LoadCount()
+            return WriteResult()
+        total = WriteResult()
         for rows in item.pieces():  # of equal rows any will do, so that the order of the pieces does not matter
             total += self._write_counted(session, item.table, rows)
         self.acks.table_holds(session.cursor, scope, fence)
         return total
 
-    def _write_counted(self, session: _Session, table: TargetTable, rows: pa.Table) -> LoadCount:
+    def _write_counted(self, session: _Session, table: TargetTable, rows: pa.Table) -> WriteResult:
         gone = pc.equal(rows["_op"], "d")
         live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
         sent = session.run(statements.keyless_deletes(table, removed, session.dialect)) if removed.num_rows else 0
@@ -518,35 +501,35 @@ class MySQLTarget:
         else:
             with session.foreign_keys(checked=True):
                 sent += session.run(statements.upserts(table, live, session.dialect))
-        return LoadCount(live.num_rows, removed.num_rows, sent)
+        return WriteResult(live.num_rows, removed.num_rows, statements=sent)
 
-    def _write_partial(self, session: _Session, fence: Fence, item: TableChanges) -> LoadCount:
+    def _write_partial(self, session: _Session, fence: Fence, item: TableChanges) -> WriteResult:
         """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction.
 
         What the target has of rows that leave their place is read before any piece is written: another row may come to that place.
         """
         scope = item.scope or str(item.table.table)
         if self.acks.table_done(session.cursor, scope, fence.batch):
-            return LoadCount()
+            return WriteResult()
         with tempfile.TemporaryFile(prefix="sluice-rows-") as spool:
             for rows in item.pieces():
                 for value in self._lacking(item.table, rows).whole(session.cursor):
                     pickle.dump(value, spool)
-            total = LoadCount()
+            total = WriteResult()
             for rows in item.pieces():
                 leaving = self._lacking(item.table, rows).origins
-                total += LoadCount(statements=session.run(statements.deletes(item.table, leaving, session.dialect)))
+                total += WriteResult(statements=session.run(statements.deletes(item.table, leaving, session.dialect)))
             total += self._write_keyed(session, replace(_known(item), replaces=()))
             spool.seek(0)
             with session.foreign_keys(checked=item.table.generation is not None):
-                total += LoadCount(
+                total += WriteResult(
                     statements=session.run(
                         partial_updates.insert(item.table, item.rows.schema, _spooled(spool), session.dialect)
                     )
                 )
                 for rows in item.pieces():
                     some = self._lacking(item.table, rows)
-                    total += LoadCount(some.rows.num_rows, 0, session.run(some.update()))
+                    total += WriteResult(some.rows.num_rows, 0, statements=session.run(some.update()))
         self.acks.table_holds(session.cursor, scope, fence)
         return total
 
@@ -557,7 +540,7 @@ class MySQLTarget:
         return partial_updates.PartialRows.of(table, rows.filter(pa.array(some)), lacks[some])
 
     @contextmanager
-    def _session(self, doing: str) -> Iterator[_Session]:
+    def session(self, doing: str) -> Iterator[_Session]:
         session = _kept.take(self.endpoint)
         connection = session.connection if session else connect(self.endpoint)
         try:
@@ -584,7 +567,7 @@ class MySQLTarget:
         """End what this process is doing at the target for this pipeline: a person said so. Raises TargetUnavailable, ConfigError."""
         lockwait.watch.interrupt(self.endpoint, self._owner)
 
-    def _transaction(self, session: _Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
+    def transaction(self, session: _Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
         """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
 
         def tried_again(state: RetryCallState) -> None:

@@ -15,8 +15,8 @@ from sluice.errors import MappingError
 from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
-from sluice.targets.base import TargetTable
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
+from sluice.targets.sql.tables import TargetTable
 
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
 _SAME_CHARACTERS = {"utf8", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32", "utf16le"}

@@ -1,0 +1,72 @@
+"""``sluice targets``: list kinds of targets, start a new one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, console, print_json
+from sluice.config.folders import targets_folder
+from sluice.errors import ConfigError, SluiceError
+
+targets_app = typer.Typer(no_args_is_help=True, help="Kinds of targets, and your own (include/targets).")
+
+
+@targets_app.command(name="list")
+def list_targets(as_json: AsJson = False) -> None:
+    """Every kind of target: built in, of installed packages, and files of include/targets; with what it offers."""
+    from sluice.targets.registry import kinds
+
+    rows: list[dict[str, Any]] = []
+    for kind in kinds().values():
+        row: dict[str, Any] = {"type": kind.name, "origin": kind.origin, "capabilities": None, "error": None}
+        try:
+            row["capabilities"] = kind.load().CAPABILITIES.to_json()
+        except SluiceError as error:
+            row["error"] = str(error)
+        except AttributeError:
+            row["capabilities"] = {}
+        rows.append(row)
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("type", "origin", "changes", "guarantee", "consistency", "features"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        offered = row["capabilities"] or {}
+        words = [", ".join(offered.get(name, ())) for name in ("inputs", "consistency", "features")]
+        table.add_row(
+            escape(row["type"]), escape(row["origin"]), words[0], escape(row["error"] or offered.get("guarantee", "")), words[1], words[2],
+        )  # fmt: skip
+    console(plain_width=200).print(table)
+
+
+@targets_app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the kind: `type:` of a target in the pipeline file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a starter that works (lines of JSON, at least once) to include/targets/NAME.py."""
+    from sluice.targets.registry import kinds
+
+    if not name.isidentifier() or name.startswith("_") or not name.islower():
+        raise ConfigError(f"{name!r} cannot be the name of a target type", hint="lower-case letters, digits and _")
+    known = kinds().get(name)
+    if known is not None:
+        raise ConfigError(f"there is a target type {name!r} already: {known.origin}")
+    from sluice.targets import starter
+
+    path = targets_folder() / f"{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(Path(starter.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    if as_json:
+        print_json({"type": name, "file": str(path)})
+        return
+    console().print(
+        f"wrote {escape(str(path))}: `type: {escape(name)}` in a pipeline file uses it; docs/own-target.md says how to test it"
+    )

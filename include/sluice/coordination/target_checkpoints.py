@@ -1,0 +1,97 @@
+"""The checkpoint of a target that keeps nothing itself: ``{root}/{pipeline}/consumers/{target}/checkpoint``, moved by compare-and-set.
+
+The node is JSON: epoch, batch, position, identity, format. Every move checks the epoch that wrote last, so that a paused process finds a higher one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes
+from sluice.model.positions import Position
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """What is kept for a target."""
+
+    epoch: int
+    batch: int
+    position: Position | None = None
+    identity: str = ""
+
+    def encoded(self) -> bytes:
+        """JSON."""
+        position = self.position.to_json() if self.position else None
+        data = {"format": FORMAT, "epoch": self.epoch, "batch": self.batch, "position": position}
+        return json.dumps(data | {"identity": self.identity}).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes) -> TargetRecord:
+        """From JSON."""
+        found = json.loads(data)
+        position = Position.from_json(found["position"]) if found["position"] else None
+        return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
+
+
+class Superseded(Exception):
+    """A higher epoch was here: ``epoch``."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"epoch {epoch}")
+        self.epoch = epoch
+
+
+class TargetRecords:
+    """Of one target of the pipeline below ``home``."""
+
+    def __init__(self, znodes: Znodes, home: str, target: str) -> None:
+        self._z = znodes
+        self.path = f"{home}/consumers/{target}/checkpoint"
+
+    def read(self) -> TargetRecord | None:
+        """None if nothing is kept."""
+        return self._read()[0]
+
+    def write(self, record: TargetRecord, *, backwards: bool = False) -> TargetRecord:
+        """Store ``record`` unless a higher epoch was here. The batch never moves back, unless ``backwards``. Returns what is kept.
+
+        Raises:
+            Superseded: a higher epoch was here.
+        """
+        while True:
+            found, version = self._read()
+            if found is not None and found.epoch > record.epoch:
+                raise Superseded(found.epoch)
+            made = record
+            if found is not None and not backwards and found.batch >= record.batch:
+                made = replace(found, epoch=record.epoch, identity=record.identity or found.identity)
+            if made == found:
+                return made
+            if self._moved(
+                Put(self.path, made.encoded(), version) if version >= 0 else Create(self.path, made.encoded())
+            ):
+                return made
+
+    def forget(self) -> None:
+        """Remove it."""
+        if self._read()[1] >= 0:
+            self._moved(Remove(self.path))
+
+    def _read(self) -> tuple[TargetRecord | None, int]:
+        node = self._z.get(self.path)
+        if node is None:
+            return None, -1
+        return (TargetRecord.decoded(node.data) if node.data else None), node.version
+
+    def _moved(self, step: Step) -> bool:
+        if isinstance(step, Create):
+            self._z.ensure(step.path.rpartition("/")[0])
+        try:
+            self._z.transact([step])
+        except Conflict:
+            return False
+        return True

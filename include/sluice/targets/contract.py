@@ -1,0 +1,931 @@
+"""What every kind of target must keep, by capability: 22 checks over the port alone.
+
+A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
+
+    @pytest.mark.parametrize("check", CHECKS, ids=str)
+    def test_contract(check: Check, bench: MyBench) -> None:
+        check.run(bench) if check.applies(bench) else pytest.skip("not offered")
+
+A check raises AssertionError if the target does not keep it. The suite itself is tested: for each check there is a target that is wrong in just that.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceError
+from sluice.mapping import Mapping as Routes
+from sluice.model.changes import Change
+from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
+from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
+from sluice.targets.base import (
+    BatchInput,
+    BatchWriter,
+    Checkpoint,
+    CheckpointStore,
+    Feature,
+    Guarantee,
+    Input,
+    KeyRange,
+    Ordering,
+    RejectedRows,
+    Rejection,
+    SchemaChange,
+    SourceStatement,
+    StoredRange,
+    TableInput,
+    Target,
+    WriteResult,
+)
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.store import MemoryStore
+from sluice.targets.offers import require_features, require_kinds, require_offered
+from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message as an appending target has it, from outside. ``id``: its idempotency key."""
+
+    id: str
+    table: str
+    op: str
+    before: Row | None
+    after: Row | None
+
+
+class Bench(ABC):
+    """One kind of target, for the suite. Each check gets a fresh one.
+
+    Attributes:
+        schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives messages, see ``received``;
+            else it has tables, see ``rows``. secret: the connection's password.
+        consistency: the setting that is checked. statements: dialect of schema changes that it can run.
+    """
+
+    schema: str = "shop"
+    changes: Input = Input.MERGED
+    appends: bool = False
+    secret: str = "s3cret-of-the-suite"  # noqa: S105 - made up
+    consistency: str = "row"
+    dialect: str = "mysql"
+
+    @abstractmethod
+    def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
+        """Made anew at each call. ``config``: further keys of the target in the pipeline file; ``options`` come on top of the bench's own."""
+
+    def create_table(self, table: TableSchema) -> None:
+        """Make a table; a value in ``email`` of more than 80 characters is refused."""
+
+    def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
+        """All rows, in any order, values in the order of ``table.columns``; read from outside."""
+        raise NotImplementedError
+
+    def columns(self, table: TableId) -> list[str] | None:
+        """Names of its columns; None: there is no such table."""
+        raise NotImplementedError
+
+    def received(self) -> list[Received]:
+        """Of an appending target: what arrived, in order, repeats too."""
+        raise NotImplementedError
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Inside, ``email`` refuses values of more than 80 characters; most kinds do anyway."""
+        yield
+
+    def stored(self, column: Column, value: Any) -> Any:
+        """What the target has for a value, as it declares it: the value itself, unless the kind converts it."""
+        return value
+
+    def kill(self) -> None:
+        """End every connection of this process to the target, as a crash does."""
+
+    def config(self, kind: str, *, name: str = "copy", **more: Any) -> TargetConfig:
+        """A target of the pipeline file."""
+        given = {"name": name, "type": kind, "connection": "target", "changes": str(self.changes)}
+        return TargetConfig.model_validate({**given, "consistency": self.consistency, **more})
+
+    def endpoint(self, kind: str) -> Endpoint:
+        """For kinds that need no server."""
+        return Endpoint("target", kind, "localhost", password=self.secret)
+
+
+def people(schema: str, table: str = "people", *, key: bool = True) -> TableSchema:
+    """(id, email of at most 80 characters, points)."""
+    columns = (
+        Column("id", ColumnKind.INT, "int", nullable=not key),
+        Column("email", ColumnKind.VARCHAR, "varchar(80)", charset="utf8mb4"),
+        Column("points", ColumnKind.INT, "int"),
+    )
+    return TableSchema(TableId(schema, table), columns, ("id",) if key else ())
+
+
+@dataclass(frozen=True)
+class Op:
+    """A change of one row: values in column order; ``before`` None: it is new; ``after`` None: it is gone."""
+
+    before: tuple[Any, ...] | None
+    after: tuple[Any, ...] | None
+
+    @property
+    def op(self) -> str:
+        return "d" if self.after is None else "i" if self.before is None else "u"
+
+
+def new(*row: Any) -> Op:
+    return Op(None, row)
+
+
+def gone(*row: Any) -> Op:
+    return Op(row, None)
+
+
+def changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> Op:
+    return Op(before, after)
+
+
+Tables = Sequence[tuple[TableSchema, Sequence[Op]]]
+
+
+@dataclass
+class Pipe:
+    """One pipeline's way to one target of the bench."""
+
+    bench: Bench
+    pipeline: str = "p"
+    name: str = "copy"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int = 1
+    batch: int = 0
+    seq: int = 0
+    _outside: MemoryStore = field(default_factory=lambda: MemoryStore("checkpoints"))
+
+    @property
+    def target(self) -> Target:
+        """Made anew."""
+        return self.bench.target(pipeline=self.pipeline, name=self.name, **self.config)
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """The target's own, else one outside of it."""
+        own = self.target.checkpoints
+        return own if own is not None else MemoryCheckpoints(self._outside, (self.pipeline, self.name))
+
+    @property
+    def held(self) -> int:
+        found = self.checkpoints.read()
+        return found.batch if found else 0
+
+    def position(self, batch: int) -> Position:
+        return Position("uuid", "log.000001", 100 * batch + 4)
+
+    def given(self, tables: Tables, **more: Any) -> BatchInput:
+        """The next batch."""
+        self.batch += 1
+        merged: list[TableInput] = []
+        log: list[Change] = []
+        for schema, ops in tables:
+            first = self.seq
+            self.seq += len(ops)
+            if self.bench.changes is Input.CHANGES:
+                log += [self._change(schema, first + number, one) for number, one in enumerate(ops)]
+            else:
+                data = _table(schema, ops, first)
+                merged.append(TableInput(planned_table(schema), (RowsInMemory(schema.table, data),)))
+        reader = MemoryReader(tuple(log))
+        return BatchInput(
+            self.batch, self.position(self.batch), self.batch - 1, reader, tuple(merged), changes=len(log), **more
+        )
+
+    def _change(self, schema: TableSchema, seq: int, one: Op) -> Change:
+        names = [column.name for column in schema.columns]
+        before, after = (dict(zip(names, row, strict=True)) if row else None for row in (one.before, one.after))
+        fields = tuple(schema.field(column) for column in schema.columns)
+        return Change(
+            schema.table, one.op, seq, "log.000001", 4 + seq, 0, 1_763_683_200_000_000 + seq, f"uuid:{self.batch}", self.batch, 7,
+            before, after, fields, schema.primary_key, txn_row=seq,
+        )  # fmt: skip
+
+    def take_over(self) -> int:
+        return self.checkpoints.take_over(self.epoch).batch
+
+    def writer(self, batch: BatchInput) -> BatchWriter:
+        target = self.target
+        require_features(target.config, target.capabilities, batch)
+        with target.open(self.epoch) as session:
+            return session.begin(batch)
+
+    def write(
+        self,
+        batch: BatchInput,
+        *,
+        rejected: RejectedRows | None = None,
+        after: Callable[[str], None] = lambda call: None,
+        times: int = 1,
+    ) -> None:
+        """The whole way of a batch. ``after`` is told each call that is done, and may raise. ``times``: how often each unit is written."""
+        self.take_over()
+        after("take_over")
+        writer = self.writer(batch)
+        try:
+            writer.prepare()
+            after("prepare")
+            results: list[WriteResult] = []
+            for phase in writer.plan(2):
+                after("plan")
+                for unit in phase:
+                    for _ in range(times - 1):
+                        unit.write(rejected)
+                    results.append(unit.write(rejected))
+                    after("write")
+            writer.commit(results)
+            after("commit")
+        except BaseException:
+            with suppress(SluiceError):
+                writer.abort()
+            raise
+        self.advance(batch)
+        after("advance")
+
+    def advance(self, batch: BatchInput) -> None:
+        if self.target.checkpoints is None:
+            self.checkpoints.advance(Checkpoint(self.epoch, batch.number, batch.position))
+
+    def deliver(self, *tables: tuple[TableSchema, Sequence[Op]]) -> BatchInput:
+        """The next batch, written."""
+        batch = self.given(tables)
+        self.write(batch)
+        return batch
+
+    def state(self, table: TableSchema) -> Counter[tuple[Any, ...]]:
+        """Rows from outside; what an appending target received, put together."""
+        if not self.bench.appends:
+            return Counter(self.bench.rows(table))
+        names = [column.name for column in table.columns]
+        found: dict[Any, tuple[Any, ...]] = {}
+        seen: set[str] = set()
+        for one in self.bench.received():
+            if one.table != str(table.table) or one.id in seen:
+                continue
+            seen.add(one.id)
+            for image in (one.before, one.after):
+                if image is not None:
+                    found.pop(tuple(image[name] for name in table.primary_key), None)
+            if one.after is not None:
+                found[tuple(one.after[name] for name in table.primary_key)] = tuple(one.after[n] for n in names)
+        return Counter(found.values())
+
+
+def _table(schema: TableSchema, ops: Sequence[Op], first: int) -> pa.Table:
+    """Merged rows, as a changeset has them."""
+    fields = [schema.field(column) for column in schema.columns]
+    names = [stored_name(column.name) for column in schema.columns]
+    meta = [
+        pa.field("_op", pa.string()), pa.field("_seq", pa.uint64()), pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
+        pa.field("_before", pa.struct(fields)),
+    ]  # fmt: skip
+    rows = []
+    for number, one in enumerate(ops):
+        values = one.after if one.after is not None else one.before
+        assert values is not None
+        before = dict(zip(names, one.before, strict=True)) if one.before is not None else None
+        rows.append({
+            **dict(zip(names, values, strict=True)), "_op": one.op, "_seq": first + number, "_before": before,
+            "_commit_ts": dt.datetime(2026, 11, 21, tzinfo=dt.UTC),
+        })  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=pa.schema([*fields, *meta]))
+
+
+@dataclass(frozen=True)
+class Check:
+    """One of the suite. ``applies``: the bench's target offers what it is about."""
+
+    number: int
+    title: str
+    run: Callable[[Bench], None]
+    applies: Callable[[Bench], bool]
+
+    def __str__(self) -> str:
+        return f"{self.number:02d} {self.title}"
+
+
+CHECKS: list[Check] = []
+
+
+def _always(bench: Bench) -> bool:
+    return True
+
+
+def _check(
+    number: int, title: str, applies: Callable[[Bench], bool] = _always
+) -> Callable[[Callable[[Bench], None]], Callable[[Bench], None]]:
+    def registered(run: Callable[[Bench], None]) -> Callable[[Bench], None]:
+        CHECKS.append(Check(number, title, run, applies))
+        return run
+
+    return registered
+
+
+def _has(feature: Feature) -> Callable[[Bench], bool]:
+    return lambda bench: feature in bench.target().capabilities.features
+
+
+def _tables(bench: Bench) -> bool:
+    return not bench.appends
+
+
+def _merged(bench: Bench) -> bool:
+    return bench.changes is Input.MERGED
+
+
+def _own(bench: Bench) -> bool:
+    return bench.target().checkpoints is not None
+
+
+def _both(*conditions: Callable[[Bench], bool]) -> Callable[[Bench], bool]:
+    return lambda bench: all(condition(bench) for condition in conditions)
+
+
+def _made(bench: Bench, *names: str, key: bool = True) -> list[TableSchema]:
+    tables = [people(bench.schema, name, key=key) for name in names]
+    for table in tables:
+        bench.create_table(table)
+    return tables
+
+
+def _rows(*rows: tuple[Any, ...]) -> Counter[tuple[Any, ...]]:
+    return Counter(rows)
+
+
+@_check(1, "first meeting, and a target that joins later", _own)
+def first_meeting(bench: Bench) -> None:
+    pipe, late = Pipe(bench), Pipe(bench, name="late")
+    assert pipe.checkpoints.read() is None, "a new target says that it holds something"
+    assert pipe.checkpoints.take_over(1).batch == 0
+    assert pipe.checkpoints.take_over(1).batch == 0
+    assert late.checkpoints.take_over(1, 41).batch == 41, "a target that joins later begins where it is told"
+    assert late.checkpoints.take_over(2, 7).batch == 41, "what it holds is the first answer's"
+
+
+_FIRST = (new(1, "a", None), new(2, "b", 2), new(3, "ü😀", 1))
+
+
+@_check(2, "insert, update, delete, key change, delete and insert")
+def rows_arrive(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    pipe.deliver((table, _FIRST))
+    assert pipe.state(table) == _rows((1, "a", None), (2, "b", 2), (3, "ü😀", 1))
+    ops = [changed((1, "a", None), (1, "A", 5)), changed((2, "b", 2), (2, "b2", None))]
+    if Feature.DELETE in bench.target().capabilities.features:
+        ops += [gone(3, "ü😀", 1), new(4, "ü😀", 1)]
+    pipe.deliver((table, ops))
+    left = (4, "ü😀", 1) if len(ops) > 2 else (3, "ü😀", 1)
+    expected = [(1, "A", 5), (2, "b2", None), left]
+    assert pipe.state(table) == _rows(*expected), pipe.state(table)
+    assert pipe.held == 2
+    if not bench.appends:
+        pipe.deliver((
+            table,
+            [new(1, "a", None), new(9, None, -1)],
+        ))  # a copy that is repeated brings rows that are there
+        assert pipe.state(table) == _rows((1, "a", None), *expected[1:], (9, None, -1))
+
+
+@_check(3, "each unit repeated, in another order, twice at once")
+def units_repeat(bench: Bench) -> None:
+    tables = _made(bench, "one", "two", "three")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST) for table in tables])
+    pipe.take_over()
+    writer = pipe.writer(batch)
+    writer.prepare()
+    results = []
+    for phase in writer.plan(2):
+        for unit in reversed(phase):
+            unit.write()
+        failed: list[BaseException] = []
+        threads = [threading.Thread(target=_into, args=(failed, unit.write)) for unit in phase for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed or all(isinstance(error, Fenced) for error in failed), failed
+        results += [_last(unit.write) for unit in phase]
+    writer.commit(results)
+    pipe.advance(batch)
+    for table in tables:
+        assert pipe.state(table) == _rows((1, "a", None), (2, "b", 2), (3, "ü😀", 1)), table.table
+
+
+def _into(failed: list[BaseException], work: Callable[[], Any]) -> None:
+    try:
+        work()
+    except BaseException as error:
+        failed.append(error)
+
+
+def _last(write: Callable[[], WriteResult]) -> WriteResult:
+    """Again; a unit that moved the checkpoint itself is refused then, and has nothing left for the commit."""
+    try:
+        return write()
+    except Fenced:
+        return WriteResult()
+
+
+class _Crash(Exception):
+    """Of the suite."""
+
+
+@_check(4, "a crash after every call, then the whole batch again")
+def crash_anywhere(bench: Bench) -> None:
+    for point in range(40):
+        tables = _made(bench, f"one{point}", f"two{point}")
+        pipe = Pipe(bench, name=f"copy{point}")
+        pipe.deliver(*[(table, _FIRST) for table in tables])
+        batch = pipe.given([(table, [changed((1, "a", None), (1, "z", 1)), new(4, "d", 4)]) for table in tables])
+        calls: list[str] = []
+
+        def crash(call: str, point: int = point, calls: list[str] = calls) -> None:
+            calls.append(call)
+            if len(calls) > point:
+                raise _Crash
+
+        with suppress(_Crash):
+            pipe.write(batch, after=crash)
+        bench.kill()
+        pipe.epoch += 1
+        if pipe.checkpoints.take_over(pipe.epoch).batch < batch.number:
+            pipe.write(batch)
+        for table in tables:
+            expected = _rows((1, "z", 1), (2, "b", 2), (3, "ü😀", 1), (4, "d", 4))
+            assert pipe.state(table) == expected, f"after a crash at call {point} ({calls[-1]}): {pipe.state(table)}"
+        assert pipe.held == batch.number
+        if len(calls) <= point:
+            return
+    raise AssertionError("a batch of two tables takes more than 40 calls")
+
+
+@_check(5, "an old epoch can do nothing")
+def old_epoch(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST)])
+    pipe.take_over()
+    writer = pipe.writer(batch)
+    writer.prepare()
+    [[*units]] = writer.plan(1)
+    pipe.checkpoints.take_over(2)
+    old = Checkpoint(1, 1, batch.position)
+    acts: list[tuple[str, Callable[[], Any]]] = [
+        ("advance", lambda: pipe.checkpoints.advance(old)),
+        ("take_over", lambda: pipe.checkpoints.take_over(1)),
+        ("rewind", lambda: pipe.checkpoints.rewind(replace(old, batch=0))),
+    ]
+    if _own(bench):
+        acts += [("write", units[0].write), ("commit", lambda: writer.commit([]))]
+    for name, act in acts:
+        try:
+            act()
+        except Fenced:
+            continue
+        raise AssertionError(f"{name} of an old epoch was not refused")
+    assert pipe.held == 0
+    assert not pipe.state(table)
+
+
+@_check(6, "a paused writer that comes back after a newer commit changes nothing")
+def paused_writer(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, [new(1, "old", 1)])])
+    pipe.take_over()
+    writer = pipe.writer(batch)
+    writer.prepare()
+    [[*units]] = writer.plan(1)
+    pipe.epoch = 2
+    pipe.write(batch)
+    pipe.deliver((table, [changed((1, "old", 1), (1, "new", 2))]))
+    results = []
+    for unit in units:
+        with suppress(Fenced):
+            results.append(unit.write())
+    with suppress(Fenced):
+        writer.commit(results)
+    assert pipe.state(table) == _rows((1, "new", 2)), pipe.state(table)
+    assert pipe.held == 2
+
+
+@_check(7, "rewind, and the same batches again")
+def rewound(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    first = pipe.deliver((table, [new(1, "a", 1)]))
+    second = pipe.deliver((table, [changed((1, "a", 1), (1, "b", 2)), new(2, "c", 3)]))
+    pipe.epoch = 2
+    pipe.checkpoints.rewind(Checkpoint(2, 0, first.position))
+    assert pipe.held == 0, "after a rewind the target holds what it was told"
+    pipe.epoch = 3
+    for batch in (first, second):
+        pipe.write(batch)
+    assert pipe.state(table) == _rows((1, "b", 2), (2, "c", 3))
+    assert pipe.held == 2
+    pipe.checkpoints.forget()
+    assert pipe.checkpoints.read() is None
+
+
+@_check(8, "two pipelines, two targets, apart", _own)
+def apart(bench: Bench) -> None:
+    tables = _made(bench, "one", "two", "three")
+    pipes = [Pipe(bench), Pipe(bench, name="second"), Pipe(bench, pipeline="other")]
+    pipes[0].epoch = 9
+    for number, (pipe, table) in enumerate(zip(pipes, tables, strict=True)):
+        assert pipe.checkpoints.read() is None, f"{pipe.pipeline}.{pipe.name} sees the checkpoint of another"
+        for _ in range(number + 1):
+            pipe.deliver((table, [new(pipe.batch, "a", 1)]))
+    assert [pipe.held for pipe in pipes] == [1, 2, 3]
+    assert pipes[0].checkpoints.read() == Checkpoint(9, 1, pipes[0].position(1))
+
+
+@_check(9, "the checkpoint is never ahead of the rows")
+def checkpoint_behind(bench: Bench) -> None:
+    tables = _made(bench, "one", "two")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST) for table in tables])
+
+    def look(call: str) -> None:
+        held = pipe.held
+        whole = all(len(list(pipe.state(table).elements())) == 3 for table in tables)
+        assert held < batch.number or whole, f"after {call} the checkpoint says batch {held}, and rows are missing"
+
+    pipe.write(batch, after=look)
+    bench.kill()
+    look("a kill")
+    assert pipe.held == 1
+
+
+@_check(10, "a missing table is named before the first row", _tables)
+def missing_table(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST), (people(bench.schema, "zz"), _FIRST)])
+    try:
+        pipe.write(batch)
+    except MappingError as error:
+        assert f"{bench.schema}.zz" in str(error), f"the table is not named: {error}"
+    else:
+        raise AssertionError("rows of a table that is not there were taken")
+    assert not pipe.state(table), "rows of another table were written before the missing one was found"
+
+
+@dataclass
+class _Letters:
+    """Keeps rejected rows, and looks at the target meanwhile."""
+
+    look: Callable[[], None]
+    kept: list[Rejection] = field(default_factory=list)
+
+    def __call__(self, part: str, table: TableId, rejected: Sequence[Rejection]) -> None:
+        self.look()
+        self.kept += rejected
+
+
+@_check(
+    11,
+    "a rejected row does not stop the others, and is kept before they are visible",
+    _both(_tables, _has(Feature.ROW_REJECTION)),
+)
+def rejected_row(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench, config={"on_error": "dead_letter"})
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    batch = pipe.given([
+        (table, [changed((1, "a", 1), (1, "x" * 100, 9)), changed((2, "b", 2), (2, "c", 3)), new(3, "d", 4)])
+    ])
+
+    def not_yet() -> None:
+        assert pipe.held == 1, "the checkpoint moved before the rejected rows were kept"
+
+    letters = _Letters(not_yet)
+    with bench.refusing():
+        pipe.write(batch, rejected=letters)
+    ids = {one.row["id"].to_pylist()[0] for one in letters.kept}
+    assert ids == {1}, f"rejected were {ids}"
+    assert all(one.reason for one in letters.kept), "a rejected row without a reason"
+    assert pipe.state(table) == _rows((1, "a", 1), (2, "c", 3), (3, "d", 4))
+    stops = Pipe(bench, name="stops")
+    batch = stops.given([(table, [new(7, "y" * 100, 1)])])
+    with bench.refusing():
+        try:
+            stops.write(batch)
+        except LoadError:
+            return
+    raise AssertionError("on_error: stop let a refused row pass")
+
+
+@_check(12, "partial rows change the columns they have", _both(_tables, _merged, _has(Feature.PARTIAL_ROWS)))
+def partial_rows(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    batch = pipe.given([(table, [changed((1, None, None), (1, None, 7))])])
+    [one] = batch.tables
+    [file] = one.files
+    assert isinstance(file, RowsInMemory)
+    known = pa.array([bytes([0b101, 0b001])], pa.binary())  # id and points; of the row as it was, id
+    partly = replace(one, files=(RowsInMemory(file.table, file.data.append_column("_present", known)),))
+    pipe.write(replace(batch, tables=(partly,)), times=2 if bench.consistency == "row" else 1)
+    assert pipe.state(table) == _rows((1, "a", 7), (2, "b", 2)), pipe.state(table)
+
+
+@_check(
+    13, "of equal rows without a key as many stay as the source has", _both(_tables, _merged, _has(Feature.KEYLESS))
+)
+def keyless(bench: Bench) -> None:
+    [table] = _made(bench, "heap", key=False)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1)] * 3 + [new(2, "b", None)]))
+    assert pipe.state(table) == Counter({(1, "a", 1): 3, (2, "b", None): 1})
+    batch = pipe.given([(table, [gone(1, "a", 1), new(2, "b", None)])])
+    with suppress(_Crash):
+        pipe.write(batch, after=_crash_at("write"))
+    bench.kill()
+    pipe.epoch += 1
+    if pipe.take_over() < batch.number:
+        pipe.write(batch)
+    assert pipe.state(table) == Counter({(1, "a", 1): 2, (2, "b", None): 2}), pipe.state(table)
+
+
+def _crash_at(call: str) -> Callable[[str], None]:
+    def crash(done: str) -> None:
+        if done == call:
+            raise _Crash
+
+    return crash
+
+
+_LONG = dt.timedelta(hours=838, minutes=59, seconds=59)
+VALUES: tuple[tuple[Column, tuple[Any, ...]], ...] = (
+    (Column("i8", ColumnKind.TINYINT, "tinyint"), (-128, 127)),
+    (Column("u8", ColumnKind.TINYINT, "tinyint unsigned", unsigned=True), (0, 255)),
+    (Column("i16", ColumnKind.SMALLINT, "smallint"), (-(2**15), 2**15 - 1)),
+    (Column("i32", ColumnKind.INT, "int"), (-(2**31), 2**31 - 1)),
+    (Column("i64", ColumnKind.BIGINT, "bigint"), (-(2**63), 2**63 - 1)),
+    (Column("u64", ColumnKind.BIGINT, "bigint unsigned", unsigned=True), (0, 2**64 - 1)),
+    (Column("f64", ColumnKind.DOUBLE, "double"), (-1.7976931348623157e308, 5e-324, 0.1)),
+    (Column("d", ColumnKind.DECIMAL, "decimal(20,4)", precision=20, scale=4), (Decimal("-9999999999999999.9999"), Decimal("0.0001"))),
+    (Column("t", ColumnKind.VARCHAR, "varchar(60)", charset="utf8mb4"), ("", " ä😀'\"\\\n\t\x00 ", "NULL", "\\N")),
+    (Column("b", ColumnKind.VARBINARY, "varbinary(60)"), (b"", bytes(range(60)), b"\xff\x00")),
+    (Column("day", ColumnKind.DATE, "date"), (dt.date(1000, 1, 1), dt.date(9999, 12, 31))),
+    (Column("at", ColumnKind.DATETIME, "datetime(6)", fsp=6), (dt.datetime(1000, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))),
+    (Column("span", ColumnKind.TIME, "time(6)", fsp=6), (-_LONG, _LONG, dt.timedelta(microseconds=1))),
+)  # fmt: skip
+"""Values at the edge of each type."""
+
+
+@_check(14, "values at the edge of each type are stored, or refused, never changed")
+def boundary_values(bench: Bench) -> None:
+    columns = [Column("id", ColumnKind.INT, "int", nullable=False), *(column for column, _ in VALUES)]
+    table = TableSchema(TableId(bench.schema, "edges"), tuple(columns), ("id",))
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    most = max(len(values) for _, values in VALUES)
+    rows = [(number, *(values[number % len(values)] for _, values in VALUES)) for number in range(most)]
+    rows.append((most, *(None for _ in VALUES)))
+    pipe.deliver((table, [new(*row) for row in rows]))
+    found = {row[0]: row for row in pipe.state(table)}
+    for row in rows:
+        for column, sent, there in zip(columns, row, found[row[0]], strict=True):
+            wanted = bench.stored(column, sent)
+            same = there == wanted and type(there) is type(wanted)
+            assert same, f"{column.sql_type}: {sent!r} became {there!r}"
+
+
+def _changes(bench: Bench) -> bool:
+    return bench.changes is Input.CHANGES
+
+
+@_check(15, "changes keep the declared order", _changes)
+def order(bench: Bench) -> None:
+    tables = _made(bench, "one", "two")
+    pipe = Pipe(bench)
+    one, two = (table for table in tables)
+    first = [new(n, "a", 0) for n in range(8)]
+    for table in (one, two):
+        pipe.deliver((table, first))
+    steps = [changed((n, "a", p), (n, "a", p + 1)) for p in range(12) for n in range(8)]
+    batch = pipe.given([entry for step in steps for entry in ((one, [step]), (two, [step]))])
+    pipe.write(batch)
+    [ordering] = bench.target().capabilities.ordering
+    seen = [
+        (received.table, received.after["id"], received.after["points"])
+        for received in bench.received()
+        if received.op == "u" and received.after is not None
+    ]
+    groups: dict[Any, list[Any]] = {}
+    for place, key, points in seen:
+        groups.setdefault((place, key), []).append((points,))
+        groups.setdefault(place, []).append((points, key))
+        groups.setdefault("all", []).append((points, key, place))
+    named = {str(one.table), str(two.table)}
+    asked = {
+        Ordering.NONE: [], Ordering.KEY: [g for g in groups if isinstance(g, tuple)],
+        Ordering.TABLE: [g for g in groups if g in named], Ordering.GLOBAL: ["all"],
+    }[ordering]  # fmt: skip
+    assert len(seen) == len(steps) * 2
+    for group in asked:
+        assert groups[group] == sorted(groups[group]), f"changes of {group} are out of order"
+
+
+def _schema_change(
+    pipe: Pipe, number: int, sql: str, kinds: tuple[ChangeKind, ...], before: TableDefinition | None, after: TableDefinition | None,
+    renamed_to: TableId | None = None,
+) -> SchemaChange:  # fmt: skip
+    table = before.table if before is not None else after.table if after is not None else TableId("", "")
+    columns = column_changes(before, after) if before and after and renamed_to is None else ()
+    change = TableChange(table, kinds, before, after, columns, renamed_to)
+    statement = SourceStatement(pipe.bench.dialect, sql, table.schema)
+    return SchemaChange(number, f"log.000001:{number}", statement, (change,), Routes.compile(()))
+
+
+def _definition(schema: str, table: str, *more: str) -> TableDefinition:
+    columns = [
+        ColumnDefinition("id", "int", nullable=False),
+        ColumnDefinition("email", "varchar(80)", charset="utf8mb4", collation="utf8mb4_bin"),
+    ]
+    columns += [ColumnDefinition("points", "int"), *(ColumnDefinition(name, "int") for name in more)]
+    return TableDefinition(TableId(schema, table), tuple(columns), (IndexDefinition("PRIMARY", (("id", 0),), True),))
+
+
+@_check(16, "schema changes of the declared kinds, once over a repeat; others stop", _both(_tables, _merged))
+def schema_changes(bench: Bench) -> None:
+    offered = bench.target().capabilities.schema_changes
+    K, s = ChangeKind, bench.schema
+    moved = TableId(s, "moved")
+    steps = [
+        (K.ADD_COLUMN, f"ALTER TABLE `{s}`.`t` ADD COLUMN extra INT", _definition(s, "t"), _definition(s, "t", "extra"), None),
+        (K.DROP_COLUMN, f"ALTER TABLE `{s}`.`t` DROP COLUMN extra", _definition(s, "t", "extra"), _definition(s, "t"), None),
+        (K.TRUNCATE_TABLE, f"TRUNCATE TABLE `{s}`.`t`", _definition(s, "t"), _definition(s, "t"), None),
+        (K.RENAME_TABLE, f"RENAME TABLE `{s}`.`t` TO `{s}`.`moved`", _definition(s, "t"), _definition(s, "moved"), moved),
+        (K.CREATE_TABLE, f"CREATE TABLE `{s}`.`born` (id INT NOT NULL PRIMARY KEY, email VARCHAR(80), points INT)", None, _definition(s, "born"), None),
+        (K.DROP_TABLE, f"DROP TABLE `{s}`.`born`", _definition(s, "born"), None, None),
+    ]  # fmt: skip
+    [table] = _made(bench, "t")
+    pipe = Pipe(bench)
+    pipe.deliver((table, _FIRST))
+    for kind, sql, before, after, renamed in steps:
+        change = _schema_change(pipe, 0, sql, (kind,), before, after, renamed)
+        config, capabilities = pipe.target.config, pipe.target.capabilities
+        if kind not in offered:
+            try:
+                require_kinds(config, capabilities, change)
+            except LoadError:
+                continue
+            raise AssertionError(f"{kind} is not declared, and was not refused")
+        batch = pipe.given([], schema_changes=(change,))
+        with suppress(_Crash):
+            pipe.write(batch, after=_crash_at("plan"))
+        if pipe.held < batch.number:
+            writer = pipe.writer(batch)
+            writer.prepare()
+            writer.commit([])
+        pipe.epoch += 1
+        if pipe.take_over() < batch.number:
+            pipe.write(batch)
+        place = renamed or (after or before).table  # type: ignore[union-attr]
+        names = bench.columns(place)
+        wanted = [column.name for column in after.columns] if after is not None else None
+        assert names == wanted, f"after {sql} the target has {names}"
+        if kind is K.TRUNCATE_TABLE:
+            assert not pipe.state(table), "a table that was emptied has rows"
+        elif kind in {K.ADD_COLUMN, K.DROP_COLUMN} and kind is K.DROP_COLUMN:
+            assert pipe.state(table) == _rows((1, "a", None), (2, "b", 2), (3, "ü😀", 1)), "rows were lost"
+
+
+@_check(
+    17, "a reconciled range has what the source has, and others stay", _both(_tables, _merged, _has(Feature.RECONCILE))
+)
+def reconciled(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
+    reconciler = pipe.target.reconciler()
+    assert reconciler is not None, "the capability is declared"
+    plan = planned_table(table)
+    key = replace(plan, columns=plan.columns[:1], flavour="")
+    assert not reconciler.refuses(key), reconciler.refuses(key)
+    kept = pa.table({"id": pa.array([4, 6], pa.int32())}, schema=pa.schema([table.field(table.columns[0])]))
+    stretch = KeyRange(("id",), lower=("3",), upper=("7",), kept=kept)
+    batch = pipe.given([(table, [new(5, "again", 5)])], reconcile=(StoredRange(key, stretch),))
+    with suppress(_Crash):
+        pipe.write(batch, after=_crash_at("write"))
+    pipe.epoch += 1
+    if pipe.take_over() < batch.number:
+        pipe.write(batch)
+    ids = sorted(row[0] for row in pipe.state(table))
+    assert ids == [1, 2, 4, 5, 6, 8, 9, 10], f"left are {ids}"
+
+
+@_check(18, "the declared guarantee holds when a batch is written twice")
+def delivered_twice(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST)])
+    with suppress(_Crash):
+        pipe.write(batch, after=_crash_at("write"))
+    pipe.epoch += 1
+    if pipe.take_over() < batch.number:
+        pipe.write(batch)
+    assert pipe.state(table) == _rows((1, "a", None), (2, "b", 2), (3, "ü😀", 1))
+    if not bench.appends:
+        return
+    arrived = [one.id for one in bench.received()]
+    assert len(set(arrived)) == 3, f"3 changes have {len(set(arrived))} idempotency keys"
+    if bench.target().capabilities.guarantee is not Guarantee.AT_LEAST_ONCE:
+        assert len(arrived) == 3, "a repeat is seen, and the guarantee says it is not"
+
+
+@_check(19, "consistency batch: readers see all of a batch or nothing", lambda bench: bench.consistency == "batch")
+def all_or_nothing(bench: Bench) -> None:
+    tables = _made(bench, "one", "two", "three")
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, _FIRST) for table in tables])
+
+    def look(call: str) -> None:
+        seen = [sum(pipe.state(table).values()) for table in tables]
+        assert seen in ([0, 0, 0], [3, 3, 3]), f"after {call} readers see {seen} rows of 3, 3, 3"
+
+    pipe.write(batch, after=look)
+    assert all(pipe.state(table) for table in tables)
+
+
+@_check(20, "no secret in an error or in what travels")
+def no_secrets(bench: Bench) -> None:
+    pipe = Pipe(bench)
+    said: list[str] = [repr(pipe.target), repr(pipe.target.config)]
+    if pipe.target.checkpoints is not None:
+        said.append(pipe.checkpoints.place)
+        pipe.take_over()
+        try:
+            pipe.checkpoints.take_over(0)
+        except SluiceError as error:
+            said += [str(error), repr(error)]
+    [table] = _made(bench, "people")
+    batch = pipe.given([(table, _FIRST), (people(bench.schema, "absent"), _FIRST)])
+    try:
+        pipe.take_over()
+        writer = pipe.writer(batch)
+        said += [repr(unit) for phase in writer.plan(1) for unit in phase]
+    except SluiceError as error:
+        said += [str(error), repr(error)]
+    for text in said:
+        assert bench.secret not in text, f"the password is shown: {text.replace(bench.secret, '***')}"
+
+
+@_check(21, "options refuse unknown keys")
+def unknown_options(bench: Bench) -> None:
+    try:
+        bench.target(options={"no_such_option": 1})
+    except ConfigError as error:
+        assert "no_such_option" in str(error), f"the option is not named: {error}"
+        return
+    raise AssertionError("an option that does not exist was taken")
+
+
+@_check(22, "capabilities say what the target does")
+def capabilities_hold(bench: Bench) -> None:
+    target = bench.target()
+    offered = target.capabilities
+    assert isinstance(target, Target)
+    require_offered(target.config, target)
+    assert offered.inputs and offered.consistency and offered.ordering, "something is offered"
+    assert (Feature.RECONCILE not in offered.features) or bench.appends or target.reconciler() is not None
+    assert offered.guarantee is not Guarantee.TRANSACTIONAL or target.checkpoints is not None, (
+        "rows and checkpoint cannot commit together"
+    )
+    assert Ordering.GLOBAL not in offered.ordering or offered.max_writers == 1, "a global order needs a single writer"
+    assert bench.changes in offered.inputs
+    if Feature.DELETE not in offered.features or bench.appends:
+        return
+    [table] = _made(bench, "people")
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    pipe.deliver((table, [gone(1, "a", 1)]))
+    assert pipe.state(table) == _rows((2, "b", 2)), "DELETE is declared, and a deleted row stayed"

@@ -1,0 +1,77 @@
+"""The checkpoint of a memory target: in its store, under the store's lock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sluice.errors import Fenced
+from sluice.targets.base import Agrees, Checkpoint
+from sluice.targets.memory.store import MemoryStore, Owner
+
+
+class MemoryCheckpoints:
+    """See :class:`sluice.targets.base.CheckpointStore`."""
+
+    def __init__(self, store: MemoryStore, owner: Owner) -> None:
+        self._store, self._owner = store, owner
+
+    @property
+    def place(self) -> str:
+        """The store."""
+        return f"memory {self._store.name}"
+
+    def read(self) -> Checkpoint | None:
+        """None if nothing is kept."""
+        return self._store.checkpoints.get(self._owner)
+
+    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
+        """Raises Fenced, and what ``agrees`` raises."""
+        with self._store.lock:
+            found = self.read()
+            if agrees is not None:
+                agrees(found)
+            found = found or Checkpoint(0, first)
+            self._require(found, epoch)
+            made = replace(found, epoch=epoch, identity=identity or found.identity)
+            self._store.checkpoints[self._owner] = made
+            return made
+
+    def advance(self, to: Checkpoint) -> None:
+        """Raises Fenced."""
+        with self._store.lock:
+            found = self.read()
+            if found is None:
+                raise Fenced("the target's checkpoint is gone", where=self.place)
+            if found.epoch != to.epoch:
+                self._require(found, to.epoch)
+                raise Fenced(f"epoch {to.epoch} did not take this target over", where=self.place)
+            if found.batch < to.batch:
+                self._store.checkpoints[self._owner] = replace(found, batch=to.batch, position=to.position)
+
+    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
+        """Raises Fenced."""
+        with self._store.lock:
+            found = self.take_over(to.epoch, to.batch, identity=to.identity)
+            self._store.checkpoints[self._owner] = replace(found, batch=to.batch, position=to.position)
+            self._store.statements.pop(self._owner, None)
+            if anew:
+                self._forget_done()
+
+    def forget(self) -> None:
+        """All that is said about this owner."""
+        with self._store.lock:
+            self._store.checkpoints.pop(self._owner, None)
+            self._store.statements.pop(self._owner, None)
+            self._forget_done()
+
+    def _forget_done(self) -> None:
+        for scope in [scope for scope in self._store.done if scope[0] == self._owner]:
+            del self._store.done[scope]
+
+    def _require(self, found: Checkpoint, epoch: int) -> None:
+        if found.epoch > epoch:
+            raise Fenced(
+                f"epoch {found.epoch} took this target over from epoch {epoch}",
+                where=f"{self.place}, {self._owner[0]}.{self._owner[1]}",
+                hint="a newer run is at work; this one must not write any more",
+            )

@@ -1,0 +1,125 @@
+"""Tables of a memory store compared with planned ones, and changed as the source's were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.planned import PlannedTable
+from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
+from sluice.targets.base import Finding, SchemaChange
+from sluice.targets.memory.store import MemoryStore
+
+FOLLOWED = frozenset({
+    ChangeKind.CREATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.RENAME_TABLE, ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN,
+    ChangeKind.DROP_COLUMN, ChangeKind.WIDEN_COLUMN, ChangeKind.MOVE_COLUMN, ChangeKind.ALLOW_NULL, ChangeKind.REQUIRE_VALUE,
+    ChangeKind.COLUMN_ATTRIBUTES, ChangeKind.INDEXES, ChangeKind.TABLE_OPTIONS, ChangeKind.PARTITIONS, ChangeKind.NOTHING,
+})  # fmt: skip
+"""Kinds that a memory target can follow."""
+
+
+class MemorySchema:
+    """See :class:`sluice.targets.base.TargetSchema`. A statement is JSON: {"create": [schema, table], "columns": […], "key": […]}."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+        """Tables and columns that are missing."""
+        found = []
+        for plan in tables:
+            try:
+                require(self._store, plan)
+            except MappingError as error:
+                statement = json.dumps({
+                    "create": [plan.target.schema, plan.target.table],
+                    "columns": [column.name for column in plan.columns],
+                    "key": list(plan.key),
+                })
+                found.append(Finding("error", plan.target, "", error.message, statement))
+        return found
+
+    def apply(self, statement: str) -> None:
+        """Create a table."""
+        told = json.loads(statement)
+        self._store.create(TableId(*told["create"]), told["columns"], told["key"])
+
+
+def require(store: MemoryStore, plan: PlannedTable) -> None:
+    """The store has the table, its columns and its key. Raises MappingError."""
+    table = store.tables.get(plan.target)
+    if table is None:
+        raise MappingError(
+            f"the target has no table {plan.target} for {plan.source}",
+            where=str(plan.target),
+            hint=f"memory_store({store.name!r}).create({plan.target!r}, …)",
+        )
+    missing = [column.name for column in plan.columns if column.name not in table.columns and not column.generated]
+    if missing:
+        raise MappingError(
+            f"table {plan.target} at the target has no column {missing[0]!r}, which {plan.source} has",
+            where=f"{plan.target}.{missing[0]}",
+            hint="add it, or leave it out: mapping.columns.exclude",
+        )
+    if table.key != plan.key:
+        raise MappingError(
+            f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), those of {plan.target} by ({', '.join(table.key)})",
+            where=str(plan.target),
+            hint="give it the same key",
+        )
+
+
+def follow(store: MemoryStore, change: SchemaChange) -> None:
+    """Change the tables. Under the store's lock. Raises LoadError if the policy is to stop and the change is not there."""
+    for one in change.tables:
+        kinds = set(one.kinds) if change.kinds is None else set(one.kinds) & change.kinds
+        if change.check_only:
+            _require_followed(store, change, one)
+        else:
+            _follow(store, change, one, kinds)
+
+
+def _columns(change: SchemaChange, one: TableChange) -> list[str]:
+    """The columns after the change, under the target's names."""
+    assert one.after is not None
+    renamed = {source: name for table, source, name in change.columns if table == one.table}
+    excluded = {name for table, name in change.excluded if table == one.table}
+    return [renamed.get(c.name, c.name) for c in one.after.columns if c.name not in excluded]
+
+
+def _require_followed(store: MemoryStore, change: SchemaChange, one: TableChange) -> None:
+    table = store.tables.get(change.target(one.renamed_to or one.table))
+    there = table is not None and one.after is not None and set(_columns(change, one)) <= set(table.columns)
+    if there or (one.after is None and table is None):
+        return
+    raise LoadError(
+        f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
+        where=change.where,
+        hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
+    )
+
+
+def _follow(store: MemoryStore, change: SchemaChange, one: TableChange, kinds: set[ChangeKind]) -> None:
+    place = change.target(one.table)
+    if ChangeKind.DROP_TABLE in kinds:
+        store.tables.pop(place, None)
+        return
+    if ChangeKind.CREATE_TABLE in kinds and place not in store.tables and one.after is not None:
+        store.create(place, _columns(change, one), one.after.primary_key)
+    table = store.tables.get(place)
+    if table is None:
+        return
+    if ChangeKind.TRUNCATE_TABLE in kinds:
+        table.rows.clear()
+        table.heap.clear()
+    if kinds & {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} and one.after is not None:
+        columns = _columns(change, one)
+        kept = [name for name in table.columns if name in columns or ChangeKind.DROP_COLUMN not in kinds]
+        new = [name for name in columns if name not in kept and ChangeKind.ADD_COLUMN in kinds]
+        table.columns = [*kept, *new]
+        table.rows = {key: {name: row.get(name) for name in table.columns} for key, row in table.rows.items()}
+        table.heap = [{name: row.get(name) for name in table.columns} for row in table.heap]
+    if ChangeKind.RENAME_TABLE in kinds and one.renamed_to is not None:
+        store.tables[change.target(one.renamed_to)] = store.tables.pop(place)

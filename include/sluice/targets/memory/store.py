@@ -1,0 +1,104 @@
+"""What targets of type memory hold: tables, messages, checkpoints. One store a name, shared by all targets of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.model.tables import TableId
+from sluice.targets.base import Checkpoint, Fence
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+Owner = tuple[str, str]
+"""(pipeline, target)."""
+Version = tuple[int, int]
+"""(epoch, batch) that wrote a row."""
+
+
+@dataclass
+class Table:
+    """Rows by key; or, of a table without a key, a list.
+
+    ``refuses``: a constraint: why a row is not taken, "" if it is. ``versions``: who wrote a key last, also of keys that are gone.
+    """
+
+    columns: list[str]
+    key: tuple[str, ...] = ()
+    rows: dict[Key, Row] = field(default_factory=dict)
+    heap: list[Row] = field(default_factory=list)
+    versions: dict[Key, Version] = field(default_factory=dict)
+    refuses: Callable[[Row], str] = lambda row: ""
+
+    def all(self) -> list[Row]:
+        """Every row."""
+        return [*self.rows.values(), *self.heap]
+
+    def copy(self) -> Table:
+        """Rows are never changed in place, so that containers are copied only."""
+        return Table(list(self.columns), self.key, dict(self.rows), list(self.heap), dict(self.versions), self.refuses)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What an appending target received. ``id``: the idempotency key: the same whenever the same change is sent."""
+
+    id: str
+    table: TableId
+    op: str
+    before: Row | None
+    after: Row | None
+    envelope: Row = field(default_factory=dict)
+
+
+class Refused(Exception):
+    """An older epoch, or a batch that is not the next one: ``why``."""
+
+
+@dataclass
+class MemoryStore:
+    """Every change of it is made under ``lock``."""
+
+    name: str
+    tables: dict[TableId, Table] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    checkpoints: dict[Owner, Checkpoint] = field(default_factory=dict)
+    done: dict[tuple[Owner, str], int] = field(default_factory=dict)
+    """What a scope of an owner (a table without a key, a unit of messages) holds: the batch."""
+    statements: dict[Owner, tuple[int, int]] = field(default_factory=dict)
+    """Schema changes: (batch, how many have run)."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def create(self, table: TableId, columns: Iterable[str], key: Iterable[str] = ()) -> Table:
+        """Make a table; one of that name is replaced."""
+        with self.lock:
+            made = self.tables[table] = Table(list(columns), tuple(key))
+            return made
+
+    def guard(self, owner: Owner, fence: Fence) -> None:
+        """Nobody newer is here, and nothing later is held. Under the lock. Raises Refused."""
+        held = self.checkpoints.get(owner)
+        if held is None:
+            raise Refused("its checkpoint is gone")
+        if held.epoch != fence.epoch:
+            raise Refused(f"epoch {held.epoch} took it over from epoch {fence.epoch}")
+        if held.batch != fence.held:
+            raise Refused(f"it holds batch {held.batch} by now, not {fence.held}")
+
+
+_stores: dict[str, MemoryStore] = {}
+
+
+def memory_store(name: str = "default") -> MemoryStore:
+    """The store of that name; made at first use."""
+    return _stores.setdefault(name, MemoryStore(name))
+
+
+def forget_store(name: str) -> None:
+    """Remove it with all that it holds."""
+    _stores.pop(name, None)
+
+
+__all__ = ["MemoryStore", "Message", "Refused", "Row", "Table", "forget_store", "memory_store"]

@@ -1,0 +1,403 @@
+"""The memory target: the port in its smallest whole form. Options choose its capabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import Fenced, LoadError
+from sluice.model.planned import PlannedTable
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    Checkpoint,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    KeyRange,
+    Ordering,
+    RejectedRows,
+    Rejection,
+    RowReader,
+    Share,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.rows import MergedRow, merged_rows
+from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
+from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
+from sluice.targets.options import options_of
+
+_FEATURES = frozenset(Feature) - {Feature.FOREIGN_KEYS}
+
+
+class MemoryOptions(BaseModel):
+    """``options:`` of a target of type memory."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    store: str = Field("default", description="Name of the store in this process.")
+    guarantee: Guarantee = Field(Guarantee.TRANSACTIONAL, description="What a repeat of a batch may do.")
+    ordering: Ordering = Field(Ordering.KEY, description="Of changes: all.")
+    consistency: frozenset[Consistency] = Field(frozenset(Consistency), description="Settings that it offers.")
+    features: frozenset[Feature] = Field(_FEATURES, description="What it can do.")
+    appends: bool = Field(False, description="Merged rows are received as messages, too, and not written to tables.")
+    keeps_checkpoint: bool = Field(True, description="false: it keeps nothing, and ZooKeeper keeps its checkpoint.")
+
+
+class MemoryTarget:
+    """See :class:`sluice.targets.base.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = MemoryOptions
+    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
+        frozenset(Input), ordering=frozenset(Ordering), consistency=frozenset(Consistency), schema_changes=FOLLOWED, features=_FEATURES
+    )  # fmt: skip
+    """With its options left out."""
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config, self.options = config, options_of(config, MemoryOptions)
+        self.owner = (pipeline, config.name)
+        self.prefix = f"{pipeline}.{config.name}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the options say."""
+        options = self.options
+        single = options.ordering in {Ordering.GLOBAL, Ordering.TABLE}
+        return Capabilities(
+            inputs=frozenset(Input),
+            guarantee=options.guarantee,
+            ordering=frozenset({options.ordering}),
+            consistency=options.consistency,
+            schema_changes=FOLLOWED,
+            features=options.features,
+            max_writers=1 if single else None,
+        )
+
+    @property
+    def store(self) -> MemoryStore:
+        """What it writes to."""
+        return memory_store(self.options.store)
+
+    @property
+    def appends(self) -> bool:
+        """True if it receives messages."""
+        return self.options.appends or self.config.changes == "all"
+
+    @property
+    def checkpoints(self) -> MemoryCheckpoints | None:
+        """In the store."""
+        return MemoryCheckpoints(self.store, self.owner) if self.options.keeps_checkpoint else None
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[MemorySession]:
+        """See :meth:`sluice.targets.base.Target.open`."""
+        yield MemorySession(self, epoch)
+
+    def schema(self) -> MemorySchema | None:
+        """Of its tables."""
+        return None if self.appends else MemorySchema(self.store)
+
+    def reconciler(self) -> MemoryReconciler | None:
+        """For whole tables and keys of integers."""
+        offered = Feature.RECONCILE in self.options.features and not self.appends
+        return MemoryReconciler(self) if offered else None
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
+
+class MemoryReconciler:
+    """See :class:`sluice.targets.base.Reconciler`. It reads literals of whole numbers only."""
+
+    def __init__(self, target: MemoryTarget) -> None:
+        self._target = target
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Why not."""
+        odd = [c.name for c in table.columns if not c.arrow_type.startswith(("int", "uint"))]
+        return f"column {odd[0]} is no whole number" if odd else ""
+
+    def others(self) -> tuple[str, ...]:
+        """Pipelines with a checkpoint in the same store."""
+        mine = self._target.owner[0]
+        return tuple(sorted({pipeline for pipeline, _ in self._target.store.checkpoints if pipeline != mine}))
+
+
+class MemorySession:
+    """See :class:`sluice.targets.base.TargetSession`."""
+
+    def __init__(self, target: MemoryTarget, epoch: int) -> None:
+        self._target, self._epoch = target, epoch
+
+    def begin(self, batch: BatchInput) -> MemoryWriter:
+        """See :meth:`sluice.targets.base.TargetSession.begin`."""
+        return MemoryWriter(self._target, self._epoch, batch)
+
+
+class MemoryWriter:
+    """See :class:`sluice.targets.base.BatchWriter`."""
+
+    def __init__(self, target: MemoryTarget, epoch: int, batch: BatchInput) -> None:
+        self._target, self._batch = target, batch
+        self._fence = Fence(epoch, batch.held, batch.number)
+
+    def prepare(self) -> None:
+        """Schema changes that precede the rows."""
+        self._follow(before_rows=True)
+
+    def _follow(self, *, before_rows: bool) -> None:
+        store = self._target.store
+        for change in self._batch.schema_changes:
+            if change.before_rows is not before_rows:
+                continue
+            with store.lock:
+                guard(self._target, self._fence)
+                batch, done = store.statements.get(self._target.owner, (0, 0))
+                if batch == self._batch.number and done > change.number:
+                    continue
+                follow(store, change)
+                store.statements[self._target.owner] = (self._batch.number, change.number + 1)
+
+    def plan(self, parallelism: int) -> list[list[MemoryUnit]]:
+        """Ranges to clear, then rows: a unit a table, or, of large ones, a unit a file."""
+        batch, target = self._batch, self._target
+        unit = MemoryUnit(target, batch.reader, self._fence, batch.replay)
+        if batch.changes:
+            of = 1 if target.capabilities.max_writers == 1 else max(parallelism, 1)
+            return [[replace(unit, share=Share(number, of)) for number in range(of)]]
+        facts = batch.facts.being_copied() if any(table.partial for table in batch.tables) else frozenset()
+        if not target.appends:
+            for table in batch.tables:
+                require(target.store, table.plan)
+        clearing = [replace(unit, clears=(one,)) for one in batch.reconcile]
+        phases = [clearing] if clearing else []
+        for weight in sorted({table.weight for table in batch.tables}):
+            group = [table for table in batch.tables if table.weight == weight]
+            phases.append([
+                replace(unit, table=part, copied=table.target in facts)
+                for table in group
+                for part in self._parts(table)
+            ])
+        return phases
+
+    def _parts(self, table: TableInput) -> list[TableInput]:
+        together = self._target.config.consistency != "row" or not table.plan.key or table.partial
+        return [table] if together else [replace(table, files=(file,)) for file in table.files]
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """What units left to be made visible, later schema changes, the checkpoint; all under the lock."""
+        target, batch, store = self._target, self._batch, self._target.store
+        with store.lock:
+            held = target.checkpoints.read() if target.checkpoints is not None else None
+            if held is not None and (held.epoch, held.batch) == (self._fence.epoch, batch.number) and not batch.replay:
+                return  # a repeat
+            guard(target, self._fence)
+            for result in results:
+                for work in result.message or ():
+                    work.run(store)
+            self._follow(before_rows=False)
+            if target.checkpoints is not None and not batch.replay:
+                target.checkpoints.advance(Checkpoint(self._fence.epoch, batch.number, batch.position))
+
+    def abort(self) -> None:
+        """Nothing is kept outside of the results."""
+
+
+def guard(target: MemoryTarget, fence: Fence) -> None:
+    """Nobody newer is here. A target that keeps no checkpoint cannot tell. Raises Fenced."""
+    if target.checkpoints is None:
+        return
+    try:
+        target.store.guard(target.owner, fence)
+    except Refused as refused:
+        raise Fenced(
+            f"batch {fence.batch} may not be written to target {target.config.name}: {refused}",
+            where=target.prefix,
+            hint="a newer run is at work; this one must not write any more",
+        ) from None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a unit does to the store, now or at the commit."""
+
+    target: MemoryTarget
+    fence: Fence
+    table: TableInput | None = None
+    puts: tuple[tuple[Key | None, Row], ...] = ()
+    removes: tuple[tuple[Key | None, Row], ...] = ()
+    messages: tuple[Message, ...] = ()
+    clears: tuple[tuple[TableInput | None, PlannedTable, KeyRange], ...] = ()
+    scope: str = ""
+
+    def run(self, store: MemoryStore) -> None:
+        """Under the store's lock."""
+        done = (self.target.owner, self.scope)
+        if self.scope and store.done.get(done, 0) >= self.fence.batch:
+            return
+        if self.messages:
+            known = (
+                set() if self.target.options.guarantee is Guarantee.AT_LEAST_ONCE else {m.id for m in store.messages}
+            )
+            store.messages += [message for message in self.messages if message.id not in known]
+        for _, plan, stretch in self.clears:
+            _clear(store.tables[plan.target], stretch)
+        if self.table is not None:
+            self._write(store.tables[self.table.target])
+        if self.scope:
+            store.done[done] = self.fence.batch
+
+    def _write(self, table: Table) -> None:
+        version = (self.fence.epoch, self.fence.batch)
+        for key, row in self.removes:
+            if key is None:
+                if row in table.heap:
+                    table.heap.remove(row)
+            elif table.versions.get(key, version) <= version:
+                table.rows.pop(key, None)
+                table.versions[key] = version
+        for key, row in self.puts:
+            if key is None:
+                table.heap.append(row)
+            elif table.versions.get(key, version) <= version:
+                table.rows[key] = row
+                table.versions[key] = version
+
+
+def _clear(table: Table, stretch: KeyRange) -> None:
+    if not stretch.names:
+        table.rows.clear()
+        table.heap.clear()
+        return
+    kept = {tuple(row[name] for name in stretch.names) for row in stretch.kept.to_pylist()} if stretch.kept else set()
+    listed = {tuple(map(int, key)) for key in stretch.listed} if stretch.listed is not None else None
+
+    def inside(key: Key) -> bool:
+        low, high, after, upto = (
+            tuple(map(int, b)) for b in (stretch.lower, stretch.upper, stretch.after, stretch.upto)
+        )
+        return (
+            (not low or key >= low)
+            and (not high or key <= high)
+            and (not after or key > after)
+            and (not upto or key <= upto)
+        )
+
+    for key in [
+        key for key in table.rows if key not in kept and (key in listed if listed is not None else inside(key))
+    ]:
+        del table.rows[key]
+
+
+@dataclass(frozen=True)
+class MemoryUnit:
+    """See :class:`sluice.targets.base.WriteUnit`."""
+
+    target: MemoryTarget
+    reader: RowReader
+    fence: Fence
+    replay: str = ""
+    table: TableInput | None = None
+    share: Share | None = None
+    clears: tuple[StoredRange, ...] = ()
+    copied: bool = False
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return self.table.rows if self.table is not None else 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of its rows."""
+        return sum(file.arrow_bytes for file in self.table.files) if self.table is not None else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Write at once; with consistency batch, leave it to the commit."""
+        store = self.target.store
+        with store.lock:
+            guard(self.target, self.fence)
+            work, result = self._work(store, rejected)
+            if self.target.config.consistency == "batch":
+                return replace(result, message=(work,))
+            work.run(store)
+            return result
+
+    def _work(self, store: MemoryStore, rejected: RejectedRows | None) -> tuple[Work, WriteResult]:
+        nothing = Work(self.target, self.fence)
+        if self.clears:
+            ranges = tuple((None, one.plan, self.reader.key_range(one)) for one in self.clears)
+            return replace(nothing, clears=ranges), WriteResult()
+        if self.share is not None:
+            messages = tuple(self._changes(self.share))
+            return replace(nothing, messages=messages), WriteResult(appended=len(messages))
+        assert self.table is not None
+        if self.target.appends:
+            messages = tuple(self._messages(self.table))
+            return replace(nothing, messages=messages), WriteResult(appended=len(messages))
+        return self._rows(store, self.table, rejected)
+
+    def _changes(self, share: Share) -> Iterator[Message]:
+        for one in self.reader.changes(share):
+            envelope = {
+                "file": one.file, "offset": one.offset, "gtid": one.gtid, "txn": one.txn, "txn_row": one.txn_row,
+                "commit_time_us": one.commit_time_us, "origin": one.origin, "seq": one.seq,
+            }  # fmt: skip
+            name = f"{self.target.prefix}/{self.fence.batch}/{one.table}/{one.seq}/{one.row}/{one.part}"
+            yield Message(name, one.table, one.op, one.before, one.after, envelope)
+
+    def _messages(self, table: TableInput) -> Iterator[Message]:
+        seen: dict[tuple[int, str], int] = {}
+        for piece in self.reader.pieces(table.files):
+            for row in merged_rows(piece):
+                number = seen[row.seq, row.op] = seen.get((row.seq, row.op), -1) + 1
+                name = f"{self.target.prefix}/{self.fence.batch}/{table.target}/{row.seq}/{row.op}/{number}"
+                after = None if row.op == "d" else row.values
+                yield Message(name, table.target, row.op, row.before, after, {"seq": row.seq})
+
+    def _rows(self, store: MemoryStore, given: TableInput, rejected: RejectedRows | None) -> tuple[Work, WriteResult]:
+        table, key = store.tables[given.target], given.plan.key
+        puts: list[tuple[Key | None, Row]] = []
+        removes: list[tuple[Key | None, Row]] = []
+        refused: list[Rejection] = []
+        for piece in self.reader.pieces(given.files):
+            for row in merged_rows(piece):
+                full = self._full(table, row, key)
+                why = table.refuses(full) if row.op != "d" else ""
+                if why and rejected is None:
+                    raise LoadError(f"the target refused a row of {given.target}: {why}", where=str(given.target))
+                if why:
+                    refused.append(Rejection(piece.slice(row.number, 1), why, "refuses"))
+                    continue
+                (removes if row.op == "d" else puts).append((tuple(full[name] for name in key) if key else None, full))
+        if rejected is not None:
+            rejected("-".join(file.path.replace("/", "_") for file in given.files)[-60:], given.target, refused)
+        scope = self.replay or ("" if key and not given.partial else str(given.target))
+        work = Work(self.target, self.fence, given, tuple(puts), tuple(removes), scope=scope)
+        return work, WriteResult(len(puts), len(removes), rejected=len(refused))
+
+    def _full(self, table: Table, row: MergedRow, key: tuple[str, ...]) -> Row:
+        """All columns: those that the log does not have are the target's."""
+        if row.known is None:
+            return {name: row.values.get(name) for name in table.columns}
+        where = {**row.values, **{n: v for n, v in (row.before or {}).items() if n in key and v is not None}}
+        there = table.rows.get(tuple(where[name] for name in key))
+        if there is None and row.op == "u" and not self.copied:
+            raise LoadError(
+                f"the target has no row with { ({n: where[n] for n in key}) }, but the log only contains the changed columns of this row",
+                where=str(self.fence.batch),
+                hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` copies the table anew",
+            )
+        there = there or {}
+        return {name: row.values.get(name) if name in row.known else there.get(name) for name in table.columns}

@@ -1,0 +1,90 @@
+"""The checkpoint of a MySQL target: its row of the table of acknowledgements, over sessions of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from sluice.config.connections import Endpoint
+from sluice.errors import LoadError
+from sluice.targets.base import Agrees, Checkpoint
+from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
+from sluice.targets.mysql.connection import errors
+
+_T = TypeVar("_T")
+
+
+class Sessions(Protocol):
+    """What this needs of the target."""
+
+    endpoint: Endpoint
+    acks: AckTable
+
+    def session(self, doing: str) -> AbstractContextManager[Any]: ...
+    def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
+
+
+class AckCheckpoints:
+    """See :class:`sluice.targets.base.CheckpointStore`."""
+
+    def __init__(self, target: Sessions) -> None:
+        self._target = target
+        self._acks = target.acks
+
+    @property
+    def place(self) -> str:
+        """The table."""
+        return self._acks.name
+
+    def read(self) -> Checkpoint | None:
+        """What the target says about this pipeline, None if nothing."""
+        with self._target.session("reading the acknowledged batch") as session:
+            return self._acks.read(session.cursor)
+
+    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
+        """Take over with ``epoch``. Waits for older transactions.
+
+        Raises:
+            Fenced: a higher epoch was here. What ``agrees`` raises.
+        """
+        with self._target.session("taking the target over") as session:
+            work = partial(self._acks.take_over, session.cursor, epoch, first, identity=identity, agrees=agrees)
+            return Checkpoint(epoch, self._made_if_missing(session, work, "taking the target over"), identity=identity)
+
+    def advance(self, to: Checkpoint) -> None:
+        """All of the batch is written. Raises Fenced."""
+        assert to.position is not None
+        with self._target.session("acknowledging") as session:
+            work = partial(self._acks.acknowledge, session.cursor, to.epoch, to.batch, to.position)
+            self._target.transaction(session, work, "acknowledging")
+
+    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
+        """Say that the target holds ``to.batch``, an earlier one than it says too. Raises Fenced."""
+        assert to.position is not None
+        with self._target.session("moving the acknowledgement") as session:
+            work = partial(
+                self._acks.reset, session.cursor, to.epoch, to.batch, to.position, identity=to.identity, anew=anew
+            )
+            self._made_if_missing(session, work, "moving the acknowledgement")
+
+    def forget(self) -> None:
+        """Remove the pipeline's rows from the table of acknowledgements."""
+        with self._target.session("removing the acknowledgement") as session:
+            self._made_if_missing(session, partial(self._acks.forget, session.cursor), "removing the acknowledgement")
+
+    def _made_if_missing(self, session: Any, work: Callable[[], _T], doing: str) -> _T:
+        """``work`` in a transaction; the table of acknowledgements is made, or brought to this version, where it must be."""
+        try:
+            return self._target.transaction(session, work, doing)[0]
+        except LoadError as error:
+            if error.code not in NOT_THERE and error.code != NO_COLUMN:
+                raise
+            old = error.code == NO_COLUMN
+        with errors(self._target.endpoint, doing, where=self._acks.name):
+            if old:
+                self._acks.upgrade(session.cursor)
+            else:
+                self._acks.create(session.cursor)
+        return self._target.transaction(session, work, doing)[0]

@@ -1,0 +1,72 @@
+"""Is what a pipeline asks of a target what its kind offers? Asked before the first row, so that no kind has to ask it again."""
+
+from __future__ import annotations
+
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, LoadError, MappingError
+from sluice.model.schema_changes import ChangeKind
+from sluice.targets.base import BatchInput, Capabilities, Execution, Feature, SchemaChange, Target
+
+_NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN})
+"""Kinds that no target follows: rows changed without a row event, or the statement is not understood. They are only checked."""
+
+
+def require_offered(config: TargetConfig, target: Target) -> None:
+    """What the pipeline file asks of the target is what its kind offers. Raises ConfigError."""
+    offered = target.capabilities
+    if config.consistency not in set(offered.consistency):
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) does not offer consistency: {config.consistency}",
+            hint=f"it offers {', '.join(sorted(offered.consistency))}",
+        )
+    if config.changes not in set(offered.inputs):
+        if config.changes == "all":
+            raise ConfigError(
+                f"target {config.name!r} ({config.type}) takes merged rows only",
+                hint="write changes: latest, or leave the line out",
+            )
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) takes every change, not merged rows", hint="write changes: all"
+        )
+    if config.on_error == "dead_letter" and Feature.ROW_REJECTION not in offered.features:
+        raise ConfigError(
+            f"target {config.name!r} ({config.type}) cannot leave out single rows",
+            hint="write on_error: stop, or leave the line out",
+        )
+    if offered.execution is Execution.FRAME:
+        raise ConfigError(f"target {config.name!r} ({config.type}) writes Spark frames, which this version cannot run")
+
+
+def require_features(config: TargetConfig, offered: Capabilities, batch: BatchInput) -> None:
+    """Raises MappingError or LoadError if the batch has rows that this kind of target cannot take."""
+    for table in batch.tables:
+        if not table.plan.key and Feature.KEYLESS not in offered.features:
+            raise MappingError(
+                f"{table.plan.source} has no key, and a target of type {config.type} needs one",
+                where=str(table.plan.source),
+                hint="give it a primary key at the source, or name the columns: mapping: [{from: …, key: [column]}]",
+            )
+        if table.partial and Feature.PARTIAL_ROWS not in offered.features:
+            raise LoadError(
+                f"the log has only the changed columns of rows of {table.plan.source}, and a target of type {config.type} needs whole rows",
+                where=str(table.plan.source),
+                hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; send: rows in the mapping",
+            )
+        if Feature.DELETE not in offered.features and any(file.deletes for file in table.files):
+            raise LoadError(
+                f"rows of {table.plan.source} were deleted, and a target of type {config.type} cannot delete",
+                where=str(table.plan.source),
+                hint="leave deletes out: capture: {events: [insert, update]}",
+            )
+
+
+def require_kinds(config: TargetConfig, offered: Capabilities, change: SchemaChange) -> None:
+    """Raises LoadError if this kind of target cannot follow a change of definitions."""
+    missing = sorted(change.wanted - offered.schema_changes - _NOBODY)
+    if not missing and (offered.schema_changes or not change.check_only):
+        return
+    raise LoadError(
+        f"a target of type {config.type} cannot follow {', '.join(missing) or 'a change of definitions'}: {change.statement.text[:300]}",
+        where=change.where,
+        hint=f"make the change at the target by hand, then set its kind to ignore in the ddl of target {config.name} until the batch is delivered",
+    )

@@ -1,0 +1,28 @@
+"""``options:`` of a target, as its kind describes them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError
+
+_O = TypeVar("_O", bound=BaseModel)
+
+
+class NoOptions(BaseModel):
+    """A kind of target without options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def options_of(config: TargetConfig, model: type[_O]) -> _O:
+    """The options as ``model``. Raises ConfigError that names the target and the field."""
+    try:
+        return model.model_validate(config.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"target {config.name!r}: options.{field}: {first['msg']}") from error

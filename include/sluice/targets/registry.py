@@ -1,0 +1,125 @@
+"""Kinds of targets by name: built in, from installed packages (entry points ``sluice.targets``), and files of the targets folder."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import linecache
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from sluice.config.folders import targets_folder
+from sluice.errors import ConfigError
+
+KINDS: Mapping[str, str] = {
+    "memory": "sluice.targets.memory.target:MemoryTarget",
+    "mysql": "sluice.targets.mysql.target:MySQLTarget",
+}
+"""``type:`` in the pipeline file -> module:class; imported at first use."""
+
+GROUP = "sluice.targets"
+"""Entry points of packages: ``name = "package.module:Class"``."""
+
+ATTRIBUTE = "TARGET"
+"""What a file of the targets folder calls its class. The kind is called as the file."""
+
+_PREFIX = "sluice_targets_"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where a kind comes from: ``built in``, a package or a file. ``path``, ``text``: of a file, so that workers can load it, too."""
+
+    name: str
+    origin: str
+    place: str = ""
+    path: str = ""
+    text: str = ""
+
+    def load(self) -> Any:
+        """The class. Raises ConfigError with the place if it cannot be imported."""
+        try:
+            if self.path:
+                return getattr(file_module(self.name, self.path, self.text), ATTRIBUTE)
+            module, _, name = self.place.partition(":")
+            return getattr(importlib.import_module(module), name)
+        except ConfigError:
+            raise
+        except AttributeError as error:
+            raise ConfigError(
+                f"the target type {self.name!r} cannot be loaded: {error}",
+                where=self.path or self.place,
+                hint=f"a file of the targets folder ends with {ATTRIBUTE} = YourClass" if self.path else None,
+            ) from error
+        except Exception as error:
+            raise ConfigError(
+                f"the target type {self.name!r} cannot be loaded: {type(error).__name__}: {error}",
+                where=_line_of(error, self.path) or self.place,
+            ) from error
+
+
+def kinds() -> dict[str, Kind]:
+    """All there are, by name. Nothing is imported. A file overrules nothing: its name must be free. Raises ConfigError."""
+    found = {name: Kind(name, "built in", place) for name, place in KINDS.items()}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        package = point.dist.name if point.dist is not None else point.module
+        _add(found, Kind(point.name, f"package {package}", point.value))
+    folder = targets_folder()
+    if folder.is_dir():
+        for path in sorted(folder.glob("*.py")):
+            if not path.name.startswith("_"):
+                _add(found, Kind(path.stem, str(path), path=str(path), text=path.read_text(encoding="utf-8")))
+    return found
+
+
+def _add(found: dict[str, Kind], kind: Kind) -> None:
+    known = found.get(kind.name)
+    if known is not None and known != kind:
+        raise ConfigError(
+            f"there are two target types {kind.name!r}: {known.origin} and {kind.origin}",
+            hint="rename one of them",
+        )
+    found[kind.name] = kind
+
+
+def kind_of(name: str, target: str = "") -> Kind:
+    """One kind. Raises ConfigError with the known names."""
+    if name in KINDS:  # no folder and no package has to be looked at
+        return Kind(name, "built in", KINDS[name])
+    found = kinds()
+    if name not in found:
+        raise ConfigError(
+            f"target {target!r} has the type {name!r}, which does not exist",
+            hint=f"known types: {', '.join(sorted(found))}; `sluice targets new {name}` writes a starter",
+        )
+    return found[name]
+
+
+def file_module(name: str, path: str, text: str) -> ModuleType:
+    """A file of the targets folder as a module; loaded once for each text. Units of it can be pickled where it was loaded."""
+    module_name = _PREFIX + name
+    known = sys.modules.get(module_name)
+    if known is not None and getattr(known, "__text__", None) == text:
+        return known
+    made = ModuleType(module_name)
+    made.__file__ = path
+    made.__dict__["__text__"] = text
+    sys.modules[module_name] = made
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    try:
+        exec(compile(text, path, "exec"), made.__dict__)  # noqa: S102 - the user's own file
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return made
+
+
+def _line_of(error: Exception, path: str) -> str:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f"{path}:{error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}:{lines[-1]}" if lines else path

@@ -1,0 +1,136 @@
+"""Rows of a batch that are in memory already: of a dead letter, and of tests of targets."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.model.changes import Change
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.targets.base import KeyRange, RowFile, RowGroup, Share, StoredRange
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInMemory:
+    """Merged rows of one table. A :class:`~sluice.targets.base.RowFile` that need not be read."""
+
+    table: TableId
+    data: pa.Table
+
+    @property
+    def path(self) -> str:
+        return f"memory/{self.table}"
+
+    @property
+    def rows(self) -> int:
+        return int(self.data.num_rows)
+
+    def _count(self, op: str) -> int:
+        return int(sum(value == op for value in self.data["_op"].to_pylist()))
+
+    @property
+    def inserts(self) -> int:
+        return self._count("i")
+
+    @property
+    def updates(self) -> int:
+        return self._count("u")
+
+    @property
+    def deletes(self) -> int:
+        return self._count("d")
+
+    @property
+    def partial(self) -> int:
+        return self.rows - self.data["_present"].null_count if "_present" in self.data.schema.names else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.data.nbytes)
+
+    @property
+    def arrow_bytes(self) -> int:
+        return int(self.data.nbytes)
+
+    @property
+    def revived(self) -> bool:
+        return False
+
+    @property
+    def key_starts(self) -> tuple[int, ...]:
+        return ()
+
+    def groups(self, low: int | None, high: int | None) -> list[int]:
+        """All of it."""
+        return [0]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReader:
+    """Gives what :class:`RowsInMemory` hold, and ``log``. A :class:`~sluice.targets.base.RowReader`."""
+
+    log: tuple[Change, ...] = ()
+
+    def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
+        """The rows, a piece a file."""
+        for file in files:
+            assert isinstance(file, RowsInMemory)
+            yield file.data
+
+    def groups(
+        self,
+        files: Sequence[RowFile],
+        keys: tuple[int | None, int | None] | None = None,
+        *,
+        lean: bool = False,
+        in_order: bool = False,
+        streamed: bool = False,
+    ) -> list[RowGroup]:
+        """The rows, a group a file."""
+        return [RowGroup(rows) for rows in self.pieces(files)]
+
+    def changes(self, share: Share | None = None) -> Iterator[Change]:
+        """``log``, or what of it belongs to ``share``."""
+        for change in self.log:
+            row = change.after if change.after is not None else change.before or {}
+            text = f"{change.table}|{[row.get(name) for name in change.key]}"
+            if share is None or zlib.crc32(text.encode()) % share.of == share.number:
+                yield change
+
+    def is_large(self, size_bytes: int) -> bool:
+        """They are in memory already."""
+        return False
+
+    def memory_of(self, size_bytes: int, files: int) -> int:
+        """As they are."""
+        return size_bytes
+
+    def key_range(self, stored: StoredRange) -> KeyRange:
+        """``stored`` is the range itself."""
+        assert isinstance(stored.stored, KeyRange)
+        return stored.stored
+
+
+def planned_table(schema: TableSchema, target: TableId | None = None) -> PlannedTable:
+    """A table as it would be planned, without a mapping."""
+    key = schema.primary_key
+    return PlannedTable(
+        target or schema.table,
+        schema.table,
+        tuple(
+            PlannedColumn(
+                column.name,
+                column.sql_type,
+                key.index(column.name) + 1 if column.name in key else 0,
+                column.generated,
+                column.charset or "",
+                column.collation or "",
+                str(schema.arrow_schema.field(stored_name(column.name)).type),
+            )
+            for column in schema.columns
+        ),
+    )

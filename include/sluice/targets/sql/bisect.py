@@ -1,0 +1,116 @@
+"""Rows that the target refuses: found by bisecting, inside the transaction that loads the rest.
+
+A statement that fails undoes itself only; savepoints undo what a trial wrote before. When the refused rows are known, the table is written as if
+they were not in the batch, so that a row keeps its old state at the target while its new one waits in the dead-letter store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.config.masking import without_values
+from sluice.errors import LoadError
+from sluice.targets.base import Rejection, WriteResult
+from sluice.targets.sql.tables import TableChanges
+
+MAX_REFUSED = 1000
+"""Rows of a table in one unit; beyond, it is the table or the mapping that is wrong, and the batch stops."""
+
+_ROUNDS = 5
+"""A row may fail only because of others that are left out now: after so many rounds the batch stops."""
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """Writes around rejected rows, inside the caller's transaction.
+
+    Attributes:
+        write: of some rows; raises LoadError if the target refuses one. cursor: for savepoints.
+        data_errors: the dialect's codes that can be the fault of a row. Others (no such table, no privilege, disk full) are no row's.
+    """
+
+    write: Callable[[TableChanges], WriteResult]
+    cursor: Any
+    data_errors: frozenset[int]
+
+    def run(self, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:
+        """Write all rows of ``item`` that the target takes; the others are returned.
+
+        Raises:
+            LoadError: the fault is no row's, or too many are refused.
+        """
+        refused: dict[int, LoadError] = {}
+        for _ in range(_ROUNDS):
+            kept = np.setdiff1d(np.arange(item.rows.num_rows), np.fromiter(refused, np.int64))
+            try:
+                count = self._attempt(item, kept, keep=True)
+            except LoadError as error:
+                if error.code not in self.data_errors:
+                    raise
+                found: dict[int, LoadError] = {}
+                self._bisect(item, kept, error, found, len(refused))
+                if not found:
+                    raise  # no row fails alone
+                refused |= found
+                continue
+            rows = sorted(refused)
+            return count, [
+                Rejection(item.rows.slice(row, 1), refused[row].message, f"error {refused[row].code}") for row in rows
+            ]
+        raise next(iter(refused.values()))
+
+    def _bisect(
+        self,
+        item: TableChanges,
+        rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+        error: LoadError,
+        found: dict[int, LoadError],
+        before: int,
+    ) -> None:
+        """``rows`` fail together; each that fails alone is added to ``found``."""
+        if len(rows) == 1:
+            found[int(rows[0])] = error
+            if before + len(found) > MAX_REFUSED:
+                raise LoadError(
+                    f"{error.message}; and {MAX_REFUSED} rows of {item.table.table} before it",
+                    where=error.where,
+                    hint="too many rows were refused: correct the table or the mapping; the batch stays and is tried again",
+                )
+            return
+        for half in np.array_split(rows, 2):
+            try:
+                self._attempt(item, half, keep=False)
+            except LoadError as inner:
+                if inner.code not in self.data_errors:
+                    raise
+                self._bisect(item, half, inner, found, before)
+
+    def _attempt(
+        self, item: TableChanges, rows: np.ndarray[tuple[int], np.dtype[np.int64]], *, keep: bool
+    ) -> WriteResult:
+        """Write ``rows``; undone if it fails, or if it was only a trial."""
+        part = (
+            item if len(rows) == item.rows.num_rows else replace(item, rows=item.rows.take(pa.array(rows, pa.int64())))
+        )
+        self.cursor.execute("SAVEPOINT _sluice_rows")
+        try:
+            count = self.write(part)
+        except LoadError:
+            self.cursor.execute("ROLLBACK TO SAVEPOINT _sluice_rows")
+            raise
+        self.cursor.execute("RELEASE SAVEPOINT _sluice_rows" if keep else "ROLLBACK TO SAVEPOINT _sluice_rows")
+        return count
+
+
+def discreet(error: LoadError, rows: pa.Table) -> LoadError:
+    """The same error without values, if a column of the table is masked."""
+    if not any(b"sluice.masked" in (field.metadata or {}) for field in rows.schema):
+        return error
+    hidden = LoadError(without_values(error.message), where=error.where, hint=error.hint)
+    hidden.code = error.code
+    return hidden

@@ -1,0 +1,65 @@
+"""What a dialect of SQL does for the shared writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sluice.config.pipeline import TargetConfig
+from sluice.model.planned import PlannedTable
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.base import CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.sql.tables import TableChanges, TargetTable
+
+
+@dataclass(frozen=True, slots=True)
+class DdlProgress:
+    """How far a batch with schema changes has come: ``rows``: all its rows are written; ``steps``: so many statements have run."""
+
+    rows: bool = False
+    steps: int = 0
+
+
+class SqlLoader(Protocol):
+    """One server of an SQL dialect, for one target of one pipeline. Picklable; connects at each call."""
+
+    config: TargetConfig
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """In the target: rows and checkpoint commit together."""
+
+    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
+        """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
+
+    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
+        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+
+    def ddl_progress(self, batch: int) -> DdlProgress:
+        """How far ``batch`` has come, for a repeat after a crash."""
+
+    def rows_loaded(self, fence: Fence) -> None:
+        """All rows of a batch with schema changes are written; the statements follow. Raises Fenced."""
+
+    def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
+        """Make the target's tables follow a statement, exactly once. Returns what was run, nothing if the target had it already.
+
+        Raises:
+            LoadError: the target refused it, or policy and state need a person. Fenced.
+        """
+
+    def load(
+        self,
+        fence: Fence,
+        changes: Sequence[TableChanges],
+        *,
+        one_transaction: bool = False,
+        acknowledge: Position | None = None,
+        rejected: RejectedRows | None = None,
+    ) -> WriteResult:
+        """Write; a repeat ends in the same state. ``acknowledge``: in one transaction with the batch's checkpoint.
+
+        ``rejected``: rows that the target refuses are left out and given to it; None: the first one stops the load.
+        """

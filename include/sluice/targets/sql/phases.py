@@ -1,0 +1,252 @@
+"""How a batch is cut for an SQL target: parts of tables, and phases of units that respect unique and foreign keys."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+
+from sluice.config.pipeline import TargetConfig
+from sluice.model import packing
+from sluice.model.packing import pack, unit_size
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.base import RowFile, StoredRange, TableInput
+from sluice.targets.sql.tables import TargetTable
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPart:
+    """Files of one target table; ``deletes``, ``upserts``: the halves this unit writes.
+
+    ``keys``: only rows whose first key column is in ``low <= value < high`` (None: no bound); None: all rows. ``rows``: about what those cost, in
+    rows; ``bytes_here``: about their bytes.
+    ``replaces``: ranges to clear first; ``in_order``: in the order of the log (see :attr:`RowFile.revived`); ``verify``: nothing is
+    written, foreign keys are checked.
+    """
+
+    table: TargetTable
+    files: tuple[RowFile, ...]
+    deletes: bool = True
+    upserts: bool = True
+    keys: tuple[int | None, int | None] | None = None
+    rows: int = 0
+    bytes_here: int = 0
+    replaces: tuple[StoredRange, ...] = ()
+    in_order: bool = False
+    verify: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The same in every attempt to load the same changeset."""
+        text = "|".join([*(file.path for file in self.files), str(self.keys), str(self.deletes), str(self.upserts)])
+        return f"{zlib.crc32(text.encode()):08x}"
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return (self.rows or packing.rows_of(self.files)) + packing.TABLE_COST
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its rows in memory."""
+        return self.bytes_here or sum(packing.bytes_of(file) for file in self.files)
+
+
+Ranges = Mapping[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUnit:
+    """What one unit writes over one connection: ``one_transaction``: all parts together; ``acknowledge``: and the batch's checkpoint."""
+
+    parts: tuple[LoadPart, ...]
+    one_transaction: bool = False
+    acknowledge: Position | None = None
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+
+def plan_phases(
+    tables: Sequence[TableInput],
+    known: Mapping[TableId, TargetTable],
+    config: TargetConfig,
+    parallelism: int,
+    *,
+    acknowledge: Position | None = None,
+    ranges: Ranges | None = None,
+) -> list[list[PlannedUnit]]:
+    """Cut a batch into phases of units; the units of a phase may run in parallel, phases run one after the other. ``known``: the target's tables.
+
+    * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
+      that leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
+    * table: a table is one transaction. batch: everything and the checkpoint are one transaction (``acknowledge`` None: it is moved later).
+
+    A table of which the log has only some columns is one piece, as it remembers the batch; so is one of which deleted rows stay under a key that may
+    have several spellings. A table with another unique key is one piece if refused rows are to be left out (``on_error: dead_letter``): a refused row
+    must not have lost its old state in an earlier phase. ``ranges``: ranges of target tables to clear before their rows are written; a table that is
+    replaced whole is one piece.
+    """
+    stretches = dict(ranges or {})
+    if not tables and not stretches:
+        return []
+    apart = config.on_error == "stop"
+    if config.consistency == "batch":
+        wholes = [
+            replace(_whole(files, info), replaces=stretches.pop(info.table, (info, ()))[1])
+            for files, info in _per_target(_lighter_first(tables), known)
+        ]
+        clearing = [LoadPart(info, (), replaces=those) for info, those in stretches.values()]
+        parts = (*clearing, *_parents_first(wholes, apart=apart))
+        return [[PlannedUnit(parts, True, acknowledge)]]
+    phases: list[list[PlannedUnit]] = []
+    leaving: list[LoadPart] = []
+    coming: list[LoadPart] = []
+    verifying: list[LoadPart] = []
+    here = {table.target for table in tables}
+    alone = [LoadPart(info, (), replaces=those) for target_, (info, those) in stretches.items() if target_ not in here]
+    if alone:  # tables of which nothing is written
+        phases.append([PlannedUnit((part,), True) for part in alone])
+    for weight in sorted({table.weight for table in tables}):
+        first: list[LoadPart] = []
+        second: list[LoadPart] = []
+        group = [table for table in tables if table.weight == weight]
+        total = sum(packing.rows_of(table.files) for table in group)
+        size = unit_size(total, parallelism)
+        for files, info in _per_target(group, known):
+            those = stretches.pop(info.table, (info, ()))[1]
+            whole = _whole(files, info)
+            cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
+            cut = cut and not whole.in_order and not any(file.partial for file in files)
+            pieces = _by_key(whole, size) if cut and all(one.plan.columns for one in those) else [whole]
+            verifying += [piece for part in pieces for piece in _verifying(part)]
+            if info.generation is not None or info.references:
+                if _in_halves(whole, apart=apart) and all(one.plan.columns for one in those):
+                    leaving += [LoadPart(info, (), replaces=those)] if those else []
+                    leaving += [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
+                    coming += [replace(piece, deletes=False) for piece in pieces]
+                else:
+                    coming.append(replace(whole, replaces=those))
+                continue
+            if len(pieces) == 1:
+                (first if whole.cost <= size else second).append(replace(whole, replaces=those))
+                continue
+            if those:
+                first.append(LoadPart(info, (), replaces=those))
+            if leaves(whole):
+                first += [replace(piece, upserts=False) for piece in pieces]
+            second += [replace(piece, deletes=False) for piece in pieces]
+        together = config.consistency == "row"
+        for parts_ in (first, second):
+            packed = pack([(part, part.cost) for part in parts_], size)
+            if packed:
+                phases.append([PlannedUnit(tuple(parts), together) for parts in packed])
+    levels = _in_order_of_families(leaving, coming, verifying)  # consistency row: see the target
+    if levels and sum(part.cost for level in levels for part in level) <= packing.UNIT_ROWS:
+        return [*phases, [PlannedUnit(tuple(part for level in levels for part in level), True)]]
+    for level in levels:
+        size = unit_size(sum(part.cost for part in level), parallelism)
+        phases.append([PlannedUnit(tuple(parts), True) for parts in pack([(part, part.cost) for part in level], size)])
+    return phases
+
+
+def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:
+    """A dump fills its tables in pieces: foreign keys from and to them are not checked until it is over."""
+    left = tuple(r for r in info.references if r.parent not in copying and r.child not in copying)
+    early = any(r.child == info.table and r.parent in copying for r in info.references)
+    generation = None if early else info.generation
+    return replace(info, being_copied=info.table in copying, generation=generation, references=left)
+
+
+def _in_halves(part: LoadPart, *, apart: bool) -> bool:
+    """True if deletes and upserts of a table may be written apart."""
+    return bool(part.table.key) and (apart or not part.table.unique_keys) and not any(f.partial for f in part.files)
+
+
+def leaves(part: LoadPart) -> bool:
+    """True if some row may have to go before others come."""
+    return any(f.deletes or (part.table.unique_keys and (f.updates or f.inserts)) for f in part.files)
+
+
+def _verifying(part: LoadPart) -> list[LoadPart]:
+    """What has to be looked at when all of the batch is there: rows that others may refer to and that go, and rows that came unchecked."""
+    table = part.table
+    key = {name.casefold() for name in table.key}
+    unkeyed = any(
+        not {c.casefold() for c in r.parent_columns} <= key for r in table.references if r.parent == table.table
+    )
+    parted = any(r.parent == table.table for r in table.references) and any(f.deletes or unkeyed for f in part.files)
+    child = table.generation is None and any(r.child == table.table for r in table.references)
+    came = child and any(f.inserts or f.updates for f in part.files)
+    return [replace(part, deletes=False, upserts=False, verify=True, replaces=())] if parted or came else []
+
+
+def _in_order_of_families(
+    leaving: Sequence[LoadPart], coming: Sequence[LoadPart], verifying: Sequence[LoadPart]
+) -> list[list[LoadPart]]:
+    """What is written behind what, where foreign keys are checked: children go before parents, parents come before children, then all is looked at.
+
+    What fits one unit is one transaction: readers see no child without its parent in between.
+    """
+    place = lambda part: part.table.generation or 0  # noqa: E731
+    down = [list(same) for _, same in groupby(sorted(leaving, key=place, reverse=True), key=place)]
+    up = [list(same) for _, same in groupby(sorted(coming, key=place), key=place)]
+    return [*down, *up, *([list(verifying)] if verifying else [])]
+
+
+def _parents_first(parts: Sequence[LoadPart], *, apart: bool) -> tuple[LoadPart, ...]:
+    """In one transaction: what goes goes first, then parents come before children, where the target checks that; then it is looked at."""
+    verifying = [piece for part in parts for piece in _verifying(part)]
+    if all(part.table.generation is None for part in parts):
+        return (*parts, *verifying)
+    halves = [part for part in parts if _in_halves(part, apart=apart)]
+    coming = [replace(part, deletes=False, replaces=()) if part in halves else part for part in parts]
+    leaving = [replace(part, upserts=False) for part in halves]
+    return (
+        *sorted(leaving, key=lambda part: -(part.table.generation or 0)),
+        *sorted(coming, key=lambda part: part.table.generation or 0),
+        *verifying,
+    )
+
+
+def _whole(files: tuple[RowFile, ...], info: TargetTable) -> LoadPart:
+    return LoadPart(info, files, in_order=any(file.revived for file in files))
+
+
+def _by_key(part: LoadPart, size: int) -> list[LoadPart]:
+    """Ranges of the first key column of about ``size`` each, so that every unit writes its own stretch of the target's tree, in order.
+
+    Files whose keys are no numbers stay whole: a unit a file.
+    """
+    if not all(file.key_starts for file in part.files):
+        return [replace(part, files=(file,)) for file in part.files]
+    count = -(-part.cost // size)
+    samples = sorted(start for file in part.files for start in file.key_starts[:-1])
+    borders = sorted({samples[i * len(samples) // count] for i in range(1, count)} - {samples[0]})
+    edges: list[int | None] = [None, *borders, None]
+    pieces = []
+    for low, high in pairwise(edges):
+        files = tuple(file for file in part.files if file.groups(low, high))
+        if files:
+            share = len(edges) - 1
+            rows, size_bytes = part.cost // share + 1, part.size_bytes // share + 1
+            pieces.append(replace(part, files=files, keys=(low, high), rows=rows, bytes_here=size_bytes))
+    return pieces
+
+
+def _lighter_first(tables: Sequence[TableInput]) -> list[TableInput]:
+    return sorted(tables, key=lambda table: table.weight)
+
+
+def _per_target(
+    tables: Sequence[TableInput], known: Mapping[TableId, TargetTable]
+) -> list[tuple[tuple[RowFile, ...], TargetTable]]:
+    """Files by target table: several sources may share one."""
+    files: dict[TableId, tuple[RowFile, ...]] = {}
+    for table in tables:
+        files[table.target] = files.get(table.target, ()) + table.files
+    return [(found, known[target]) for target, found in files.items()]

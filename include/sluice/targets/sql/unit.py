@@ -1,0 +1,100 @@
+"""What one worker writes to an SQL target over one connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from sluice.model import packing
+from sluice.model.positions import Position
+from sluice.targets.base import Fence, RejectedRows, RowGroup, RowReader, WriteResult
+from sluice.targets.sql.loader import SqlLoader
+from sluice.targets.sql.phases import LoadPart, leaves
+from sluice.targets.sql.tables import TableChanges
+
+SMALL_BYTES = 48 * 2**20
+"""Rows of small parts that a unit reads at once; the others piece by piece, however small: a transaction may be of ten thousand tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlWriteUnit:
+    """Parts that one worker writes over one connection.
+
+    ``one_transaction``: all parts together; ``acknowledge``: and the batch's checkpoint (consistency batch). ``scope``: under which tables remember
+    the rows, if they are not a batch's; ``verify``: foreign keys are checked after each part.
+    """
+
+    loader: SqlLoader
+    reader: RowReader
+    fence: Fence
+    parts: tuple[LoadPart, ...]
+    one_transaction: bool = False
+    acknowledge: Position | None = None
+    scope: str = ""
+    verify: bool = False
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return sum(part.cost for part in self.parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process. Rows of small parts are all there at once; of large ones only of the one that is written."""
+        small = sum(part.size_bytes for part in self.parts if not self.reader.is_large(part.size_bytes))
+        large = [part for part in self.parts if self.reader.is_large(part.size_bytes)]
+        return packing.memory_of(min(small, SMALL_BYTES)) + max(
+            (self.reader.memory_of(part.size_bytes, len(part.files)) for part in large), default=0
+        )
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Read files and write them to the target, under the fence. Raises SegmentError, TargetUnavailable, LoadError, Fenced."""
+        started = time.perf_counter()
+        changes: list[TableChanges] = []
+        left = SMALL_BYTES
+        for part in self.parts:
+            streamed = self.reader.is_large(part.size_bytes) or part.size_bytes > left
+            left -= 0 if streamed else part.size_bytes
+            lean = not (rejected is not None or part.table.unique_keys or part.in_order)
+            groups = self.reader.groups(part.files, part.keys, lean=lean, in_order=part.in_order, streamed=streamed)
+            found = _changes(part, groups or [RowGroup(pa.table({}))])
+            found[0] = replace(found[0], replaces=tuple(map(self.reader.key_range, part.replaces)))
+            changes += found
+        if self.scope:
+            changes = [replace(one, scope=self.scope) for one in changes]
+        if self.verify:
+            changes += [replace(one, verify=True) for one in changes]
+        result = self.loader.load(
+            self.fence,
+            changes,
+            one_transaction=self.one_transaction,
+            acknowledge=self.acknowledge,
+            rejected=rejected,
+        )
+        return replace(result, seconds=time.perf_counter() - started)
+
+
+def _changes(part: LoadPart, groups: Sequence[RowGroup]) -> list[TableChanges]:
+    """What a part writes: rows of all sets of columns are deleted before any are inserted, because unique values may move between them."""
+    every = [
+        TableChanges(
+            part.table,
+            group.rows,
+            part.deletes and (group.read is None or not part.table.key or leaves(part)),
+            part.upserts,
+            scope=f"{part.table.table}#{number}" if number else "",
+            in_order=part.in_order,
+            verify=part.verify,
+            read=group.read,
+        )
+        for number, group in enumerate(groups)
+    ]
+    halves = part.deletes and part.upserts and part.table.key
+    if len(every) > 1 and halves and not any("_present" in group.rows.schema.names for group in groups):
+        every = [replace(one, upserts=False) for one in every] + [replace(one, deletes=False) for one in every]
+    return [
+        replace(one, part=f"{part.identity}-{number}" if number else part.identity) for number, one in enumerate(every)
+    ]

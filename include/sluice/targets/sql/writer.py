@@ -1,0 +1,148 @@
+"""One batch into an SQL target: schema changes, phases of units, checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sluice.errors import MappingError
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.base import (
+    BatchInput,
+    Checkpoint,
+    Fence,
+    SchemaChange,
+    SourceFacts,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.sql.loader import DdlProgress, SqlLoader
+from sluice.targets.sql.phases import LoadPart, PlannedUnit, plan_phases, while_copied
+from sluice.targets.sql.tables import TargetTable
+from sluice.targets.sql.unit import SqlWriteUnit
+
+
+class SqlSession:
+    """A target taken over with ``epoch``."""
+
+    def __init__(self, loader: SqlLoader, epoch: int) -> None:
+        self._loader, self._epoch = loader, epoch
+
+    def begin(self, batch: BatchInput) -> SqlBatchWriter:
+        """See :meth:`sluice.targets.base.TargetSession.begin`."""
+        return SqlBatchWriter(self._loader, self._epoch, batch)
+
+
+class SqlBatchWriter:
+    """See :class:`sluice.targets.base.BatchWriter`."""
+
+    def __init__(self, loader: SqlLoader, epoch: int, batch: BatchInput) -> None:
+        self._loader, self._batch = loader, batch
+        self._fence = Fence(epoch, batch.held, batch.number)
+        self._progress = DdlProgress()
+
+    def prepare(self) -> None:
+        """Statements that precede the rows."""
+        if self._batch.schema_changes:
+            self._progress = self._loader.ddl_progress(self._batch.number)
+        self._follow([change for change in self._batch.schema_changes if change.before_rows])
+
+    def _follow(self, changes: Sequence[SchemaChange]) -> None:
+        """The barrier: definitions change when no row is being written, and rows of the next batch follow."""
+        for change in changes:
+            if change.number >= self._progress.steps:
+                self._loader.apply_ddl(self._fence, change)
+
+    def plan(self, parallelism: int) -> list[list[SqlWriteUnit]]:
+        """Compare with the target's tables, and cut the batch. Raises MappingError."""
+        batch = self._batch
+        if self._progress.rows or not (batch.tables or batch.reconcile):
+            return []
+        if batch.replay:
+            return self._replay()
+        known = known_tables(self._loader, batch.tables, batch.facts)
+        phases = plan_phases(
+            batch.tables,
+            known,
+            self._loader.config,
+            parallelism,
+            acknowledge=None if batch.schema_changes else batch.position,
+            ranges=self._ranges(known),
+        )
+        return [[self._unit(planned) for planned in phase] for phase in phases]
+
+    def _unit(self, planned: PlannedUnit) -> SqlWriteUnit:
+        return SqlWriteUnit(
+            self._loader,
+            self._batch.reader,
+            self._fence,
+            planned.parts,
+            planned.one_transaction,
+            planned.acknowledge,
+        )
+
+    def _replay(self) -> list[list[SqlWriteUnit]]:
+        """Rows of a dead letter, all in one transaction."""
+        batch = self._batch
+        known = self._loader.check([table.plan for table in batch.tables])
+        parts = tuple(LoadPart(known[table.target], table.files) for table in batch.tables)
+        unit = SqlWriteUnit(self._loader, batch.reader, self._fence, parts, True, scope=batch.replay, verify=True)
+        return [[unit]]
+
+    def _ranges(self, known: dict[TableId, TargetTable]) -> dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]:
+        found: dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]] = {}
+        for one in self._batch.reconcile:
+            table, earlier = found.get(one.plan.target, (known.get(one.plan.target), ()))
+            if table is None:
+                table, why = self._loader.replaceable(one.plan)
+                if table is None:
+                    raise MappingError(
+                        f"rows of {one.plan.target} cannot be removed: {why}",
+                        where=f"target {self._loader.config.name}",
+                    )
+            found[one.plan.target] = (table, (*earlier, one))
+        return found
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Statements that follow the rows, then the checkpoint."""
+        batch = self._batch
+        if batch.replay:
+            return
+        if batch.schema_changes and not self._progress.rows:
+            self._loader.rows_loaded(self._fence)
+        self._follow([change for change in batch.schema_changes if not change.before_rows])
+        self._loader.checkpoints.advance(Checkpoint(self._fence.epoch, batch.number, batch.position))
+
+    def abort(self) -> None:
+        """Nothing: what is written is written again, and ends the same."""
+
+
+def known_tables(loader: SqlLoader, tables: Sequence[TableInput], facts: SourceFacts) -> dict[TableId, TargetTable]:
+    """The target's tables, compared with the planned ones and with what is known of the source. Raises MappingError.
+
+    The source's keys are asked for only if a table has unique keys besides the one by which rows are told apart; tables that a dump fills only
+    where foreign keys or partial rows make a difference of it.
+    """
+    if not tables:
+        return {}
+    plans = [table.plan for table in tables]
+    known = dict(loader.check(plans))
+    further = [_with_keys(plan, known[plan.target], facts) for plan in plans if known[plan.target].unique_keys]
+    if further:
+        loader.check(further)
+    partly = any(table.partial for table in tables)
+    if partly or any(info.references or info.generation is not None for info in known.values()):
+        filled = facts.being_copied()
+        known = {table: while_copied(info, filled) for table, info in known.items()}
+    return known
+
+
+def _with_keys(plan: PlannedTable, table: TargetTable, facts: SourceFacts) -> PlannedTable:
+    found, made = facts.unique_keys(plan)
+    if found.unique is None:
+        return plan
+    # Whether a column that a rule made tells rows apart is the rule's business.
+    by_rules = tuple(key for key in table.unique_keys if made & {name.casefold() for name in key})
+    return replace(found, promised=(*plan.promised, *by_rules))

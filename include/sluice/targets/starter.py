@@ -1,0 +1,211 @@
+"""A target of your own, in its smallest whole form: each row becomes a line of JSON in a file a table.
+
+It keeps no checkpoint, so that ZooKeeper keeps it, and its guarantee is *at least once*: after a crash a batch is written again, and lines may be
+there twice, with the same ``id``. The port with all it can ask for is described in sluice.targets.base; the suite in sluice.targets.contract proves
+that a kind keeps it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import TargetUnavailable
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    Consistency,
+    Feature,
+    Guarantee,
+    Input,
+    Ordering,
+    RejectedRows,
+    RowReader,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.options import options_of
+
+
+class Options(BaseModel):
+    """``options:`` of the target in the pipeline file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    folder: Path = Field(description="Where the files are written.")
+
+
+class JsonLines:
+    """The target. Made without I/O."""
+
+    Options: ClassVar[type[BaseModel]] = Options
+    CAPABILITIES: ClassVar[Capabilities] = Capabilities(
+        inputs=frozenset({Input.MERGED, Input.CHANGES}),
+        guarantee=Guarantee.AT_LEAST_ONCE,
+        ordering=frozenset({Ordering.TABLE}),
+        consistency=frozenset({Consistency.ROW}),
+        features=frozenset({Feature.DELETE, Feature.KEYLESS}),
+        max_writers=1,
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, Options)
+        self.name = f"{pipeline}.{config.name}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it offers; ``sluice check`` refuses a pipeline file that asks for more."""
+        return self.CAPABILITIES
+
+    @property
+    def checkpoints(self) -> None:
+        """It keeps nothing: ZooKeeper does."""
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[Session]:
+        """To write. A connection that is shared by batches would be opened here."""
+        yield Session(self)
+
+    def schema(self) -> None:
+        """There are no tables to compare."""
+
+    def reconciler(self) -> None:
+        """Ranges cannot be made equal."""
+
+    def interrupt(self) -> None:
+        """Nothing waits."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A target that was taken over."""
+
+    target: JsonLines
+
+    def begin(self, batch: BatchInput) -> Writer:
+        """No I/O."""
+        return Writer(self.target, batch)
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One batch, on the driver."""
+
+    target: JsonLines
+    batch: BatchInput
+
+    def prepare(self) -> None:
+        """No schema change is followed."""
+
+    def plan(self, parallelism: int) -> list[list[Unit]]:
+        """Phases of units: here one unit a phase, as a file has one writer."""
+        if self.batch.changes:
+            return [[Unit(self.target, self.batch.reader, self.batch.number)]]
+        lighter_first = sorted(self.batch.tables, key=lambda table: table.weight)
+        return [[Unit(self.target, self.batch.reader, self.batch.number, table)] for table in lighter_first]
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """All lines are there already. A target with a checkpoint of its own would advance it."""
+
+    def abort(self) -> None:
+        """The batch will be tried again."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Work for one worker: small and picklable; it opens its files by itself."""
+
+    target: JsonLines
+    reader: RowReader
+    batch: int
+    table: TableInput | None = None
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return self.table.rows if self.table is not None else 1
+
+    @property
+    def memory_bytes(self) -> int:
+        """Rows are read piece by piece."""
+        return 32 * 2**20
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """Append the lines. Raises TargetUnavailable, which is tried again."""
+        count = 0
+        folder = self.target.options.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as opened:
+                files: dict[str, TextIO] = {}
+                for table, line in self.changes() if self.table is None else self.rows(self.table):
+                    if table not in files:
+                        files[table] = opened.enter_context((folder / f"{table}.jsonl").open("a", encoding="utf-8"))
+                    files[table].write(json.dumps(line, default=as_text, ensure_ascii=False) + "\n")
+                    count += 1
+                for file in files.values():  # on the disk before the checkpoint moves
+                    file.flush()
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise TargetUnavailable(
+                f"writing batch {self.batch} to {self.target.options.folder}: {error.strerror}", where=self.target.name
+            ) from error
+        return WriteResult(appended=count)
+
+    def rows(self, table: TableInput) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Merged rows, one a key (``changes: latest``). ``_before`` is None for a row that is new."""
+        seen: dict[tuple[int, str], int] = {}
+        for piece in self.reader.pieces(table.files):
+            names = {
+                field.name: (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
+                for field in piece.schema
+                if field.name not in {"_op", "_seq", "_commit_ts", "_before", "_present"}
+            }
+            for row in piece.to_pylist():
+                change = (row["_seq"], row["_op"])
+                seen[change] = seen.get(change, -1) + 1
+                before = row["_before"]
+                yield str(table.target), {
+                    "id": f"{self.target.name}/{self.batch}/{table.target}/{row['_seq']}/{row['_op']}/{seen[change]}",
+                    "op": row["_op"],
+                    "before": {name: before[stored] for stored, name in names.items() if stored in before} if before else None,
+                    "after": {name: row[stored] for stored, name in names.items()} if row["_op"] != "d" else None,
+                }  # fmt: skip
+
+    def changes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every change in log order (``changes: all``)."""
+        for one in self.reader.changes():
+            yield (
+                str(one.table),
+                {
+                    "id": f"{self.target.name}/{self.batch}/{one.table}/{one.seq}/{one.row}/{one.part}",
+                    "op": one.op,
+                    "before": one.before,
+                    "after": one.after,
+                    "file": one.file,
+                    "offset": one.offset,
+                    "gtid": one.gtid,
+                    "transaction": one.txn,
+                    "position": one.txn_row,
+                    "commit_time_us": one.commit_time_us,
+                },
+            )
+
+
+def as_text(value: Any) -> str:
+    """What JSON has no type for: bytes in Base64, dates, times and decimals as text."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+TARGET = JsonLines
