@@ -14,7 +14,7 @@ import structlog
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder, SluiceError
+from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import plan_replaces
@@ -115,6 +115,11 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         CheckpointError: what the target says it holds does not fit ZooKeeper's state.
         Fenced: another process took over. Paused, Restarted: a person said so.
     """
+    if runtime.pipeline.target(target).changes == "all":
+        raise ConfigError(
+            f"target {target}: changes: all is not delivered by this version",
+            hint="write changes: latest, or leave the line out",
+        )
     started = time.monotonic()
     with runtime.state() as state:
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
