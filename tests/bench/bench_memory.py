@@ -201,10 +201,21 @@ def servers(folder: Path, *, spark: bool) -> Iterator[tuple[MySQLServer, MySQLSe
         yield source, target, zookeeper, stack.enter_context(SparkConnectServer(folder / "spark")) if spark else None
 
 
+@contextmanager
+def logs_of_a_failure(*running: MySQLServer) -> Iterator[None]:
+    """The ends of the servers' logs, which are removed with their folders."""
+    try:
+        yield
+    except BaseException:
+        for server in running:
+            print(f"{server.log}:\n" + "".join(server.log.read_text(errors="replace").splitlines(keepends=True)[-15:]))
+        raise
+
+
 def measure(folder: Path, workload: str, mb: int, *, spark: bool) -> list[dict[str, Any]]:
     """The figures of one workload, on servers of its own: what a transaction leaves on disk goes with them."""
     lines: list[dict[str, Any]] = []
-    with servers(folder, spark=spark) as (source, target, zookeeper, connect):
+    with servers(folder, spark=spark) as (source, target, zookeeper, connect), logs_of_a_failure(source, target):
         schema, mode = f"memory_{workload}", "connect" if spark else "local"
         for server in (source, target):
             server.execute(f"CREATE DATABASE {schema}")

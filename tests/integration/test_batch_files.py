@@ -83,7 +83,9 @@ def test_a_small_batch_of_many_tables_is_two_files(made: Case, image: str) -> No
         delivered(made, batch)
         assert files(made, batch) == ["changeset/manifest.json", manifest]
     made.assert_equal()
-    assert made.cli("segments", "case", "--verify").returncode == 0
+    shown = made.cli("segments", "case", "--verify", "--json")
+    assert shown.returncode == 0
+    assert [batch["files"] for batch in json.loads(shown.stdout)] == [1, 1]
 
 
 def test_a_stage_of_rules_adds_one_file(made: Case) -> None:

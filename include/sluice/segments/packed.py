@@ -30,6 +30,11 @@ def parted(path: str) -> tuple[str, int, int] | None:
     return (match[1], int(match[2]), int(match[3])) if match else None
 
 
+def file_of(path: str) -> str:
+    """The path of the file that ``path`` is, or is a part of."""
+    return (parted(path) or (path,))[0]
+
+
 def copy_path(path: str, table_folder: str) -> str:
     """Where a copy of a data file is kept, below the folder of the copies. ``table_folder``: for a packed file, which has no folder of its own."""
     name = path.split("/", 1)[1]

@@ -24,7 +24,7 @@ from pyarrow import fs
 
 from sluice.errors import ConfigError, SegmentError, StorageUnavailable
 from sluice.segments.manifest import SegmentManifest
-from sluice.segments.packed import parted
+from sluice.segments.packed import file_of, parted
 
 _BATCH = re.compile(r"batch=(\d{10,})$")
 _SYNCS_AT_ONCE = 8
@@ -148,7 +148,7 @@ class SegmentStore:
 
     def exists(self, path: str) -> bool:
         """True if the file or folder is there."""
-        path = (parted(path) or (path,))[0]
+        path = file_of(path)
         with self._errors(f"looking for {path}"):
             return bool(self._fs.get_file_info(self.full_path(path)).type != fs.FileType.NotFound)
 

@@ -14,6 +14,7 @@ from sluice.model.batches import Batch
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import TableId
 from sluice.segments.manifest import DdlRecord, SegmentManifest
+from sluice.segments.packed import file_of
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 
@@ -65,7 +66,7 @@ def segments(runtime: Runtime, *, batch: int | None = None, verify: bool = False
                 "batch": number,
                 "state": "acknowledged" if number <= delivered else "in flight",
                 "changes": manifest.changes,
-                "files": len(manifest.files),
+                "files": len({file_of(file.path) for file in manifest.files}),
                 "bytes": manifest.size_bytes,
                 "first": str(manifest.first.position),
                 "last": str(manifest.last.position),
