@@ -157,7 +157,7 @@ def baseline(server: MySQLServer, start: Any, limit_s: float = 6.0) -> float:
 _START = """
 import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
 import tempfile
-from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
+from sluice.sources.mysql.reader.batch_reader import StreamLimits, Selection, capture
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.model.positions import Position
@@ -168,7 +168,7 @@ def first_change():
     print(time.time())
     return SegmentWriter(store, 1, 1)
 capture(parse_connection("s", sys.argv[2]), server_id=3999999999, start=Position(**json.loads(sys.argv[3])),
-  selection=Selection.compile(CaptureConfig()), limits=CaptureLimits(max_changes=1), writer_factory=first_change)
+  selection=Selection.compile(CaptureConfig()), limits=StreamLimits(max_changes=1), writer_factory=first_change)
 print(time.time())
 """
 

@@ -28,8 +28,8 @@ from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
+from sluice.flows.capture.drain import head_of
 from sluice.flows.runtime import Runtime
-from sluice.sources.mysql.server.connection import open_connection, server_info
 from tests.faults.clock import Clock
 from tests.faults.disk import Disk
 from tests.support.pipelines import REPOSITORY, Case, case
@@ -230,8 +230,7 @@ class World:
     def is_level(self) -> bool:
         """All that the source has is captured and acknowledged."""
         runtime = self.runtime()
-        with open_connection(runtime.source) as connection:
-            head = server_info(connection).head
+        head = head_of(runtime)
         with runtime.state(connect_timeout_s=3) as state:
             cursor = state.cursor()
             return cursor is not None and cursor.position.order == head.order and not state.undelivered()

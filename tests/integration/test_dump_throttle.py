@@ -13,10 +13,9 @@ from devstack.mysql import MySQLServer
 from sluice.errors import SourceUnavailable
 from sluice.flows.dump.progress import one_view
 from sluice.flows.dump.start import start
-from sluice.flows.dump.throttle import Throttle, replica_lag_s
+from sluice.flows.dump.throttle import Throttle
 from sluice.flows.dump.worker import work
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
-from sluice.sources.mysql.server.connection import open_connection
 from tests.support.dumping import Watcher, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
 
@@ -115,15 +114,16 @@ def test_a_replica_behind_by_seconds(pair, tmp_path, mysql_target, zookeeper, fr
         made.yaml += "\ndump: {replicas: [case_replica]}\n"
         made.path.write_text(made.yaml, encoding="utf-8")
         runtime = made.runtime()
-        with open_connection(runtime.source) as source, open_connection(runtime.resolver("case_replica")) as behind:
-            assert replica_lag_s(source) is None
+        name = runtime.pipeline.source.connection
+        with runtime.source.open_replica(name) as source, runtime.source.open_replica("case_replica") as behind:
+            assert source.replica_lag_s() is None
             primary.execute(f"CREATE TABLE `{schema}`.late (id INT PRIMARY KEY)")
-            wait_until(lambda: (replica_lag_s(behind) or 0) > 1, "a lag of a second")
+            wait_until(lambda: (behind.replica_lag_s() or 0) > 1, "a lag of a second")
             with Throttle.open(runtime) as throttle:
                 assert throttle.hold(Tuning(max_replica_lag_s=0.5), source)
             with Throttle.open(runtime) as throttle:
                 assert not throttle.hold(Tuning(max_replica_lag_s=1000.0), source)
-            wait_until(lambda: replica_lag_s(behind) == 0, "catching up")
+            wait_until(lambda: behind.replica_lag_s() == 0, "catching up")
             with Throttle.open(runtime) as throttle:
                 assert not throttle.hold(Tuning(max_replica_lag_s=0.5), source)
     replica.execute(
@@ -142,7 +142,8 @@ def test_a_replica_that_is_gone_is_no_replica_without_lag(
         made.yaml += "\ndump: {replicas: [case_replica]}\n"
         made.path.write_text(made.yaml, encoding="utf-8")
         runtime = made.runtime()
-        with open_connection(runtime.source) as source, Throttle.open(runtime) as throttle:
+        name = runtime.pipeline.source.connection
+        with runtime.source.open_replica(name) as source, Throttle.open(runtime) as throttle:
             replica.kill()
             try:
                 with pytest.raises(SourceUnavailable, match="how far behind"):

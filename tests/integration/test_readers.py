@@ -149,7 +149,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
         with draining(mysql_source, tmp_path, db) as drain:
             write_files_of_one_table(cursor)
             from sluice.segments.writer import SegmentWriter
-            from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
+            from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, capture
             from tests.support.capturing import log_files
 
             class Enough(Exception):
@@ -164,7 +164,7 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
             with pytest.raises(Enough):
                 capture(
                     drain.endpoint, server_id=77002, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=CaptureLimits(max_wait_s=30, stop_at=head(drain.endpoint)), progress=progress,
+                    limits=StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint)), progress=progress,
                     writer_factory=lambda: SegmentWriter(drain.store, 1, 1), readers=3, logs=log_files(drain.endpoint), piece_bytes=1,
                 )  # fmt: skip
             assert drain.store.files(1) == []

@@ -23,7 +23,7 @@ from sluice.model.positions import split_file
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
-from sluice.sources.mysql.reader.batch_reader import CaptureLimits, Selection, capture
+from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, capture
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id
@@ -138,7 +138,7 @@ def captured(server, endpoint, folder) -> int:
         server.execute(f"INSERT INTO d.t VALUES ({number})")
         result = capture(
             endpoint, server_id=88_001, start=drain.position, selection=Selection.compile(drain.config),
-            limits=CaptureLimits(stop_at=head(drain.endpoint)), writer_factory=lambda: Rows(),
+            limits=StreamLimits(stop_at=head(drain.endpoint)), writer_factory=lambda: Rows(),
         )  # fmt: skip
         return result.changes
 
@@ -284,7 +284,7 @@ def test_a_silent_connection_is_noticed(kind, request, impatient, tmp_path, fres
         ):
             capture(
                 replace(drain.endpoint, port=proxy.port), server_id=88_004, start=drain.position, selection=Selection.compile(drain.config),
-                limits=CaptureLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=fall_silent,
+                limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=fall_silent,
             )  # fmt: skip
         assert proxy.silent.is_set()
     finally:
@@ -320,7 +320,7 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
             with pytest.raises(SourceUnavailable, match="not even a heartbeat"):
                 capture(
                     drain.endpoint, server_id=88_005, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=CaptureLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=halt,
+                    limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=halt,
                 )  # fmt: skip
             with pytest.raises(SourceUnavailable):  # it accepts connections, and says nothing
                 BinlogDump(drain.endpoint, server_id=88_005, start=drain.position)
@@ -355,7 +355,7 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
             with pytest.raises(SourceUnavailable, match="same server id took over") as caught:
                 capture(
                     drain.endpoint, server_id=88_006, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=CaptureLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=take_over,
+                    limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=take_over,
                 )  # fmt: skip
             assert "source.server_id" in (caught.value.hint or "")
         finally:

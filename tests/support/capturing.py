@@ -21,7 +21,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture
+from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, StreamResult, capture
 from sluice.sources.mysql.server.connection import open_connection, server_info
 
 
@@ -35,7 +35,7 @@ class Drain:
     position: Position
     server_id: int = 3_000_000_001
     batch: int = 0
-    results: list[CaptureResult[SegmentManifest]] = field(default_factory=list)
+    results: list[StreamResult[SegmentManifest]] = field(default_factory=list)
     arena_bytes: int = 24 * 2**20
     readers: int = 1
     piece_bytes: int = 1
@@ -44,7 +44,7 @@ class Drain:
     def endpoint(self):
         return parse_connection("source", self.server.connection_json())
 
-    def once(self, writer: Callable[[], SegmentWriter] | None = None, **limits: Any) -> CaptureResult[SegmentManifest]:
+    def once(self, writer: Callable[[], SegmentWriter] | None = None, **limits: Any) -> StreamResult[SegmentManifest]:
         """One batch (or none), up to the head of now unless told otherwise."""
         if "stop_at" not in limits:
             limits["stop_at"] = head(self.endpoint)
@@ -54,7 +54,7 @@ class Drain:
             server_id=self.server_id,
             start=self.position,
             selection=Selection.compile(self.config),
-            limits=CaptureLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
+            limits=StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
             writer_factory=writer or (lambda: SegmentWriter(self.store, number, 1)),
             arena_bytes=self.arena_bytes,
             readers=self.readers,

@@ -24,7 +24,7 @@ from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture, warm_up
+from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, StreamResult, capture, warm_up
 from tests.support.capturing import log_files
 
 
@@ -66,7 +66,7 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def drain(asked: dict[str, Any], uri: str) -> tuple[CaptureResult[SegmentManifest], float]:
+def drain(asked: dict[str, Any], uri: str) -> tuple[StreamResult[SegmentManifest], float]:
     """(what came of it, seconds)."""
     store = SegmentStore(uri, "test", min_free_bytes=asked.get("min_free_bytes", MIN_FREE_BYTES))
     part_bytes = asked.get("part_bytes", 96 * 2**20)
@@ -79,7 +79,7 @@ def drain(asked: dict[str, Any], uri: str) -> tuple[CaptureResult[SegmentManifes
         server_id=3_000_000_777,
         start=Position(**asked["start"]),
         selection=Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),))),
-        limits=CaptureLimits(
+        limits=StreamLimits(
             max_changes=asked.get("max_changes", 2_000_000),
             max_bytes=asked.get("max_bytes", 2**40),
             max_wait_s=asked.get("wait_s", 60.0),

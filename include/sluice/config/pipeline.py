@@ -151,8 +151,9 @@ class StartPosition(_Model):
 
 
 class SourceConfig(_Model):
-    """The MySQL or MariaDB server whose log is drained."""
+    """The server whose log is drained."""
 
+    type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB).")
     connection: ConnectionId = Field(
         description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow."
     )

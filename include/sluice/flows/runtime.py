@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.config.connections import ConnectionResolver, Endpoint, from_environment
+from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.folders import pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.packing import work_bytes
+from sluice.sources import open_source
 
 if TYPE_CHECKING:
     from sluice.segments.store import SegmentStore
+    from sluice.sources.base import Source
     from sluice.spark.base import UnitRunner
 
 LEASE_GRACE_S = 5.0
@@ -78,8 +79,9 @@ class Runtime:
         return self.pipeline.pipeline
 
     @property
-    def source(self) -> Endpoint:
-        return self.resolver(self.pipeline.source.connection)
+    def source(self) -> Source:
+        """The pipeline's source; connects when it is opened."""
+        return open_source(self.pipeline, self.resolver)
 
     @property
     def rules_path(self) -> Path | None:
@@ -183,10 +185,4 @@ def attempt_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def server_id_of(pipeline: PipelineConfig) -> int:
-    """The replica server id: as configured, else derived from the pipeline's name, in 2^31..2^32-1 where people seldom are."""
-    configured = pipeline.source.server_id
-    return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
-
-
-__all__ = ["Runtime", "attempt_id", "default_store", "pipelines_folder", "rules_folder", "server_id_of"]
+__all__ = ["Runtime", "attempt_id", "default_store", "pipelines_folder", "rules_folder"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 from sluice.model.tables import TableId
 
@@ -172,3 +172,29 @@ def _brief(value: ColumnDefinition | IndexDefinition) -> dict[str, Any]:
 
 
 _ALWAYS = {"name", "type", "columns"}
+
+
+class Definitions(Protocol):
+    """Definitions of a source's tables as of one place in its log; mutable, carried forward statement by statement.
+
+    ``unknown``: tables that exist, or may, under a definition that is not known. ``touched``: changed since they were stored.
+    """
+
+    tables: dict[TableId, TableDefinition]
+    unknown: dict[TableId, Unknown]
+    touched: set[TableId]
+
+    def find(self, table: TableId) -> TableDefinition | None:
+        """The definition, None if it is not known."""
+
+    def why_unknown(self, table: TableId) -> Unknown | None:
+        """Why the definition is not known; None if it is, or if nothing was ever heard of the table."""
+
+    def put(self, definition: TableDefinition) -> None:
+        """Set a table's definition. Raises DecodeError for one that cannot be stored."""
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+
+    def part(self, names: Iterable[TableId] | None) -> dict[str, Any]:
+        """What there is of some tables."""

@@ -77,9 +77,19 @@ class Position:
         """(file number, offset): comparable between positions of one server and one base name."""
         return split_file(self.file)[1], self.offset
 
+    @property
+    def log_epoch(self) -> str:
+        """The log it belongs to: ``order`` is total among positions of one epoch, and means nothing between two."""
+        return f"{self.server_uuid}/{split_file(self.file)[0]}"
+
+    @property
+    def place(self) -> str:
+        """``file:offset``, as segments and chunks of dumps store it."""
+        return f"{self.file}:{self.offset}"
+
     def follows(self, other: Position) -> bool:
         """True if this position is strictly later in the same log. Raises ConfigError for different logs."""
-        if self.server_uuid != other.server_uuid or split_file(self.file)[0] != split_file(other.file)[0]:
+        if self.log_epoch != other.log_epoch:
             raise ConfigError(f"positions of two different logs cannot be compared: {self} and {other}")
         return self.order > other.order
 
@@ -96,4 +106,10 @@ class Position:
         return cls(**{**data, "last_event": LastEvent(**last) if last else None})
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.offset}"
+        return self.place
+
+
+def order_of(place: str) -> tuple[int, int]:
+    """The order of a :attr:`Position.place`, comparable within a log epoch."""
+    file, _, offset = place.rpartition(":")
+    return split_file(file)[1], int(offset)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from sluice.errors import SegmentError
-from sluice.model.definitions import TableDefinition
+from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.positions import Position, split_file
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
@@ -66,7 +66,7 @@ class SchemaStore:
         state.touched.clear()
         return state
 
-    def save(self, state: SchemaState, position: Position, epoch: int, parent: str | None = None) -> str:
+    def save(self, state: Definitions, position: Position, epoch: int, parent: str | None = None) -> str:
         """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty afterwards."""
         base, changed = self._changed_since_base(parent, state.touched) if parent else (None, set[TableId]())
         most = max(FEW_CHANGES, math.isqrt(2 * len(state.tables)))  # what keeps the bytes written a statement smallest

@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
-from sluice.config.pipeline import PipelineConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import CaptureError
 from sluice.flows.cancellation import CancellationGuard
-from sluice.flows.capture.schema_history import ensure_schema_history, rereader
+from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import ready_or_moved, schedule_automatic_dumps
 from sluice.flows.dump.interleaver import ChunkInterleaver, InterleavingSegmentWriter, held_tables, late_chunks
-from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
-from sluice.mysql.client import MySQLConnection
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
-from sluice.sources.mysql.reader.batch_reader import CaptureLimits, CaptureResult, Selection, capture
-from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
-from sluice.sources.mysql.server.connection import (
-    ServerInfo,
-    connected,
-    log_end,
-    open_connection,
-    server_info,
-    source_errors,
-)
-from sluice.sources.mysql.server.server_ids import AUTO_READERS
-from sluice.sources.mysql.snapshot.watermarks import mark_table_of
+from sluice.sources.base import SourceSession, StreamLimits
+from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
@@ -50,12 +35,6 @@ _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
 
 LEASE_WAIT_S = 0.5
 """How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
-
-
-def readers_of(pipeline: PipelineConfig) -> int:
-    """How many connections read closed log files side by side: as configured, else one a core, at most ``AUTO_READERS``."""
-    configured = pipeline.capture.readers
-    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), AUTO_READERS)
 
 
 def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
@@ -85,36 +64,15 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 taken = state.reclaim(undelivered[0], claim)
                 if taken:
                     return _deliver_again(taken, "the window is full")
-            with (
-                ExitStack() as opened,
-                closing(PrefetchedLogin(runtime.source)) as login,
-                connected(runtime.source) as connection,
-            ):
-                with source_errors(runtime.source, "asking the source"):
-                    info = server_info(connection)
-                    cursor = state.cursor()
-                    if cursor is None:
-                        require_no_checkpoints(runtime, state)
-                    cursor, stream = ready_or_moved(runtime, state, lease, connection, info, cursor, login)
-                    opened.callback(lambda: stream.close() if stream is not None else None)
-                    due = schedule_automatic_dumps(runtime, state, connection, info, cursor)
-                    if cursor is None:
-                        cursor = begin(
-                            runtime,
-                            state,
-                            lease,
-                            resolve_start(
-                                runtime.source,
-                                connection,
-                                info,
-                                runtime.pipeline.source.start,
-                                server_id_of(runtime.pipeline),
-                            ),
-                        )
-                    cursor = ensure_schema_history(
-                        runtime, state, lease, cursor, connection, info, server_id=server_id_of(runtime.pipeline)
-                    )
-                source = _Source(info, connection, login, stream)
+            with runtime.source.open(to_stream=True) as source:
+                cursor = state.cursor()
+                if cursor is None:
+                    require_no_checkpoints(runtime, state)
+                cursor = ready_or_moved(runtime, state, lease, source, cursor)
+                due = schedule_automatic_dumps(runtime, state, source, cursor)
+                if cursor is None:
+                    cursor = begin(runtime, state, lease, source.resolve_start(runtime.pipeline.source.start))
+                cursor = ensure_schema_history(runtime, state, lease, cursor, source)
                 try:
                     outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, source)
                 except CaptureError as error:
@@ -122,7 +80,6 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                         raise
                     # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
                     _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
-                    source = replace(source, stream=None)
                     outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, source)
             outcome = replace(outcome, due=due)
             if outcome.batch is None:
@@ -130,16 +87,6 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
                 if orphan:
                     return _deliver_again(orphan, "its run is gone")
             return outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What a drain has open: the server's own words, a connection for questions, the login of the log's connection, and the log itself if open."""
-
-    info: ServerInfo
-    connection: MySQLConnection
-    login: PrefetchedLogin
-    stream: BinlogDump | None = None
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -157,13 +104,13 @@ def _capture(
     claim: str,
     idle_wait_s: float,
     until: Position | None,
-    source: _Source,
+    source: SourceSession,
 ) -> DrainOutcome:
-    pipeline, info = runtime.pipeline, source.info
+    pipeline, who = runtime.pipeline, source.identity
     limits = pipeline.capture.batch
-    max_wait_s = patience_s(limits.max_wait.total_seconds(), info.bytes_behind(cursor.position) or 0)
+    max_wait_s = patience_s(limits.max_wait.total_seconds(), source.lag_bytes(cursor.position) or 0)
     if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
-        until, max_wait_s = until or info.head, math.inf
+        until, max_wait_s = until or source.head, math.inf
     number = cursor.next_batch
     for target in pipeline.targets:  # a target that was added later starts where the log is captured to
         state.begin_process(target.name, BatchNumber(number - 1), cursor.position)
@@ -172,13 +119,13 @@ def _capture(
     for targets, chunks in late.items():
         if targets:  # a dump for some targets has batches of its own
             placer = ChunkInterleaver(
-                state, runtime.store, None, info.server_id, chunks, *held_tables(state), info.flavour
+                state, runtime.store, runtime.source, None, who.origin, chunks, *held_tables(state), who.dialect
             )
             return _place_alone(runtime, state, lease, cursor, claim, placer, targets, cursor.position)
-    marks = mark_table_of(pipeline, runtime.source)
+    marks = runtime.source.watermark_table
     held, watched = held_tables(state)
     placer = ChunkInterleaver(
-        state, runtime.store, marks, info.server_id, late.get((), []), held, watched, info.flavour
+        state, runtime.store, runtime.source, marks, who.origin, late.get((), []), held, watched, who.dialect
     )
 
     def writer() -> SegmentWriter:
@@ -186,13 +133,9 @@ def _capture(
 
     schemas = SchemaStore(runtime.store)
     started = time.monotonic()
-    start = dump_start(info, cursor.position)
-    result: CaptureResult = capture(
-        runtime.source,
-        server_id=server_id_of(pipeline),
-        start=start,
-        selection=Selection.compile(pipeline.capture),
-        limits=CaptureLimits(
+    result = source.stream(
+        cursor.position,
+        StreamLimits(
             max_changes=limits.max_changes,
             max_bytes=limits.max_bytes,
             max_wait_s=max_wait_s,
@@ -200,18 +143,11 @@ def _capture(
             max_event_bytes=pipeline.capture.max_event,
             stop_at=until,
         ),
-        writer_factory=writer,
+        Selection.compile(pipeline.capture),
+        writer,
+        definitions=(lambda: schemas.load(cursor.schema)) if source.history is not None else None,
+        one_reader=bool(held or watched),
         progress=CancellationGuard(state, f"draining batch {number}"),
-        readers=1
-        if held or watched or info.is_mariadb
-        else readers_of(pipeline),  # MariaDB 10.11.19 crashed under several
-        logs=info.binary_logs,
-        marks=marks,
-        history=lambda: schemas.load(cursor.schema),
-        redefine=rereader(runtime, server_id_of(pipeline)),
-        connection=source.connection,
-        login=source.login,
-        stream=source.stream if start == cursor.position else None,
     )
     schema = None
     if result.schema is not None:
@@ -324,9 +260,9 @@ def may_drain(runtime: Runtime) -> bool:
 
 
 def head_of(runtime: Runtime) -> Position:
-    """Where the source's log ends now."""
-    with open_connection(runtime.source) as connection:
-        return server_info(connection).head
+    """Where the source's log ends now. Raises LostPosition if it keeps none."""
+    with runtime.source.open() as source:
+        return source.resolve_start("latest")
 
 
 def has_news(runtime: Runtime) -> bool:
@@ -337,8 +273,8 @@ def has_news(runtime: Runtime) -> bool:
         cursor = state.cursor()
         if cursor is None:
             return True
-        with open_connection(runtime.source) as connection:
-            if log_end(connection) != (cursor.position.file, cursor.position.offset):
+        with runtime.source.open() as source:
+            if source.has_news(cursor.position):
                 return True
         if late_chunks(state, cursor.position):
             return True

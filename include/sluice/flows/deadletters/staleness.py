@@ -26,11 +26,9 @@ from sluice.model.tables import META_COLUMNS, TableId, member
 from sluice.segments.changeset import read_changeset, read_changeset_file
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file
-from sluice.sources.mysql.server.connection import open_connection
 
 _EMPTIED = {ChangeKind.TRUNCATE_TABLE, ChangeKind.DROP_TABLE, ChangeKind.DROP_DATABASE}
 _UNCLEAR = {ChangeKind.RENAME_TABLE, ChangeKind.ROWS_REMOVED, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN}
-_ASKED_AT_ONCE = 500
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Key = tuple[Any, ...]
@@ -207,25 +205,18 @@ class LaterBatches:
             (n, one, alike.get(tuple(v for i, v in enumerate(one) if i not in texts), [])) for n, one in enumerate(mine)
         ]
         asked = [(n, one, those) for n, one, those in open_ if those and not mask[n]]
-        for number, answer in self._ask(fields, texts, asked):
+        for number, answer in self._ask(fields, asked):
             mask[number] |= answer
         return mask
 
     def _ask(
-        self, fields: Sequence[pa.Field], texts: Sequence[int], asked: Sequence[tuple[int, Key, Sequence[Key]]]
+        self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, Key, Sequence[Key]]]
     ) -> Iterator[tuple[int, bool]]:
         if not asked:
             return
         try:
-            with open_connection(self.runtime.source) as connection, connection.cursor() as cursor:
-                for number, one, those in asked:
-                    mine = "(" + ", ".join(_literal(fields[i], one[i]) for i in texts) + ")"
-                    for start in range(0, len(those), _ASKED_AT_ONCE):
-                        some = those[start : start + _ASKED_AT_ONCE]
-                        keys = ", ".join("(" + ", ".join(_literal(fields[i], k[i]) for i in texts) + ")" for k in some)
-                        cursor.execute(f"SELECT {mine} IN ({keys})")
-                        answer = cursor.fetchone()
-                        yield number, bool(answer and answer[0])
+            with self.runtime.source.open() as source:
+                yield from source.same_keys(fields, asked)
         except SluiceError as error:
             raise _unproven(
                 f"the source could not be asked whether two keys are one to it ({error.message})"
@@ -236,16 +227,6 @@ def key_names(rows: pa.Table) -> list[str]:
     """Stored names of the key columns, in key order."""
     keys = [(int(f.metadata[b"sluice.key"]), f.name) for f in rows.schema if f.metadata and b"sluice.key" in f.metadata]
     return [name for _, name in sorted(keys)]
-
-
-def _literal(field: pa.Field, value: str) -> str:
-    """A text as the source compares it; of a column that no collation is known of (a rule made it), byte by byte."""
-    metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
-    collation, text = metadata.get("sluice.collation", ""), value.encode("utf-8").hex()
-    if not collation or metadata.get("sluice.type", "").startswith(("enum", "set")):
-        return f"x'{text}'"
-    charset = metadata.get("sluice.charset") or collation.partition("_")[0]
-    return f"CONVERT(_utf8mb4 x'{text}' USING {charset}) COLLATE {collation}"
 
 
 def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:

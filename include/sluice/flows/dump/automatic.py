@@ -16,26 +16,23 @@ from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import LostPosition
 from sluice.flows.dump.start import captured_tables, new_dump
 from sluice.flows.dump.table_list import remember_captured
-from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.runtime import Runtime
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
-from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
-from sluice.sources.mysql.reader.event_reread import reread
-from sluice.sources.mysql.server.connection import ServerInfo
-from sluice.sources.mysql.server.preflight import require_ready
+from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
 
 def schedule_automatic_dumps(
-    runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
+    runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None
 ) -> tuple[str, ...]:
     """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves.
 
     Returns the ids of those that nobody works on.
     """
-    _record_due(runtime, state, connection, info, cursor)
-    remember_captured(runtime, connection)
+    _record_due(runtime, state, source, cursor)
+    remember_captured(runtime, source)
     mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
     return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
@@ -44,9 +41,7 @@ REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
 """Why there are dumps that nobody asked for."""
 
 
-def _record_due(
-    runtime: Runtime, state: PipelineState, connection: Any, info: ServerInfo, cursor: Cursor | None
-) -> None:
+def _record_due(runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None) -> None:
     pipeline = runtime.pipeline
     now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     if pipeline.capture.shadow_tables != "leave_out":
@@ -55,8 +50,8 @@ def _record_due(
     initial = pipeline.source.start == "dump"
     if cursor is None:
         if initial:
-            tables = captured_tables(runtime, connection)
-            new_dump(runtime, state, connection, info, tables, id_="initial", reason="initial", from_nothing=True)
+            tables = captured_tables(runtime, source)
+            new_dump(runtime, state, source, tables, id_="initial", reason="initial", from_nothing=True)
         state.dumps.set_selection(now)
         return
     if known is None or not initial:
@@ -65,19 +60,18 @@ def _record_due(
         return
     if known != now:
         before = Selection.compile(CaptureConfig.model_validate(known))
-        added = [t for t in captured_tables(runtime, connection) if not before.wants(t)]
+        added = [t for t in captured_tables(runtime, source) if not before.wants(t)]
         if added:
             stamp = f"added-{cursor.next_batch:010d}"
-            new_dump(runtime, state, connection, info, added, id_=stamp, reason="newly captured", from_nothing=True)
+            new_dump(runtime, state, source, added, id_=stamp, reason="newly captured", from_nothing=True)
         state.dumps.set_selection(now)
     joined = [t.name for t in pipeline.targets if state.process(t.name) is None]
     for name in joined:
-        tables = captured_tables(runtime, connection)
+        tables = captured_tables(runtime, source)
         new_dump(
             runtime,
             state,
-            connection,
-            info,
+            source,
             tables,
             id_=f"target-{name}-{cursor.next_batch:010d}",
             reason="new target",
@@ -86,39 +80,30 @@ def _record_due(
 
 
 def ready_or_moved(
-    runtime: Runtime,
-    state: PipelineState,
-    lease: Lease,
-    connection: Any,
-    info: ServerInfo,
-    cursor: Cursor | None,
-    login: PrefetchedLogin | None = None,
-) -> tuple[Cursor | None, BinlogDump | None]:
-    """The pre-flight, and the comparison of the log with what was drained from it; (cursor, the log from there on if it is open now).
+    runtime: Runtime, state: PipelineState, lease: Lease, source: SourceSession, cursor: Cursor | None
+) -> Cursor | None:
+    """The pre-flight, and the comparison of the log with what was drained from it; the cursor from which to go on.
 
     With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
 
-    Raises what the pre-flight and :func:`sluice.sources.mysql.reader.event_reread.reread` raise.
+    Raises what the source's ``require_ready`` and ``confirm`` raise.
     """
     try:
-        position = cursor.position if cursor else None
-        server_id = server_id_of(runtime.pipeline)
-        require_ready(connection, info, runtime.pipeline, position, server_id)
-        if position is not None:
-            stream = reread(runtime.source, position, server_id=server_id, mariadb=info.is_mariadb, login=login)
-            return cursor, stream
+        source.require_ready(cursor.position if cursor else None)
+        if cursor is not None:
+            source.confirm(cursor.position)
     except LostPosition as lost:
-        if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or not info.head.file:
+        if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:
             raise
-        tables = captured_tables(runtime, connection)
+        tables = captured_tables(runtime, source)
         id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
-        new_dump(runtime, state, connection, info, tables, id_=id_, reason=POSITION_LOST, replace_rows=True)
+        new_dump(runtime, state, source, tables, id_=id_, reason=POSITION_LOST, replace_rows=True)
         _log.warning(
             "position_lost",
             pipeline=runtime.name,
             position=str(cursor.position),
-            moved_to=str(info.head),
+            moved_to=str(source.head),
             why=lost.message,
         )
-        return state.advance(lease, cursor, info.head, schema=""), None  # the schema history begins anew there
-    return cursor, None
+        return state.advance(lease, cursor, source.head, schema="")  # the schema history begins anew there
+    return cursor

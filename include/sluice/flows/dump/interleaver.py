@@ -9,9 +9,10 @@ every later change. With marks in the log, high is where the drain meets the hig
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
 from sluice.model.dumps import POSITION_LOST, Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
-from sluice.model.positions import Position, split_file
+from sluice.model.positions import Position, order_of
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
 from sluice.segments.manifest import MarkRecord, PlaceRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.events.gtids import GtidSet
+from sluice.sources.base import Source
 
 _log = structlog.get_logger()
 
@@ -54,29 +55,17 @@ class _OtherKey(Exception):
 class WatermarkWindow:
     """Where a chunk's window begins.
 
-    ``batch``: the batch it begins in; ``seq``: behind this change of that batch (-1: all of it), or by GTID or place in the log.
+    ``batch``: the batch it begins in; ``seq``: after this change of that batch (-1: all of it); ``after_low``: as the source says of each change.
     """
 
     batch: int
     seq: int = -1
-    low: GtidSet | None = None
-    place: tuple[int, int] | None = None
+    after_low: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
 
     def covers(self, rows: pa.Table, batch: int) -> np.ndarray[Any, Any]:
         """Mask: which changes of ``batch`` lie behind the low mark."""
-        if self.low is not None:
-            gtids = rows["_gtid"].combine_chunks().dictionary_encode()
-            known = np.array(
-                [not self.low.contains(GtidSet(g or "")) if g else True for g in gtids.dictionary.to_pylist()] or [True]
-            )
-            indexes = pc.fill_null(gtids.indices, 0).to_numpy(zero_copy_only=False)
-            return np.asarray(known[indexes] if rows.num_rows else np.zeros(0, bool))
-        if self.place is not None:
-            files = rows["_file"].combine_chunks().dictionary_encode()
-            numbers = np.array([split_file(f)[1] for f in files.dictionary.to_pylist()] or [0])
-            number = numbers[files.indices.to_numpy(zero_copy_only=False)] if rows.num_rows else np.zeros(0, np.int64)
-            offset = rows["_offset"].to_numpy().astype(np.int64)
-            return np.asarray((number > self.place[0]) | ((number == self.place[0]) & (offset >= self.place[1])))
+        if self.after_low is not None:
+            return self.after_low(rows)
         if batch == self.batch and self.seq >= 0:
             return np.asarray(rows["_seq"].to_numpy().astype(np.int64) > self.seq)
         return np.ones(rows.num_rows, bool)
@@ -135,7 +124,14 @@ class InterleavingSegmentWriter(SegmentWriter):
         if self.partial and (running := self._placer.state.dumps.active()):
             self.unpack()
             dump_moved(
-                self._placer.state, self.store, self.files, self.partial, running, batch=self.batch, epoch=self.epoch
+                self._placer.state,
+                self.store,
+                self._placer.source.keys,
+                self.files,
+                self.partial,
+                running,
+                batch=self.batch,
+                epoch=self.epoch,
             )
         return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
 
@@ -207,6 +203,7 @@ class ChunkInterleaver:
 
     state: PipelineState
     store: SegmentStore
+    source: Source
     mark_table: TableId | None
     server_id: int = 0
     late: Sequence[Chunk] = ()
@@ -320,7 +317,7 @@ class ChunkInterleaver:
         self, writer: InterleavingSegmentWriter, dump: Dump, chunk: Chunk, first: Position
     ) -> WatermarkWindow | None:
         """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
-        begin = _place_of(chunk.position)
+        begin = order_of(chunk.position)
         low = Mark(chunk.id, chunk.attempt, high=False).text
         batch, marks = writer.batch, writer.marks
         while True:
@@ -336,12 +333,9 @@ class ChunkInterleaver:
                 return None
             batch, marks = batch - 1, list(before.marks)
 
-    @staticmethod
-    def _anchored(dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
-        if dump.marking is Marking.GTID:
-            return WatermarkWindow(batch, low=GtidSet(chunk.low))
-        if dump.marking is Marking.SNAPSHOT:
-            return WatermarkWindow(batch, place=_place_of(chunk.low))
+    def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
+        if dump.marking is not Marking.TABLE:
+            return WatermarkWindow(batch, after_low=partial(self.source.after_low, dump.marking, chunk.low))
         return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
 
     def _manifest(self, batch: int) -> SegmentManifest | None:
@@ -499,11 +493,6 @@ class ChunkInterleaver:
         return self._dumps[name]
 
 
-def _place_of(text: str) -> tuple[int, int]:
-    file, _, offset = text.rpartition(":")
-    return split_file(file)[1], int(offset)
-
-
 def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[TableId]]:
     """Tables without a key that are not placed yet: those that are copied from nothing, and those that a copy is to replace."""
     held: set[TableId] = set()
@@ -521,7 +510,7 @@ def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str,
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():
         for chunk in state.dumps.chunks(dump.id):
-            if chunk.state is not ChunkState.MARKED or not chunk.end or _place_of(chunk.end) > cursor.order:
+            if chunk.state is not ChunkState.MARKED or not chunk.end or order_of(chunk.end) > cursor.order:
                 continue
             if rows.get(dump.targets, 0) and rows[dump.targets] + chunk.rows > MAX_LATE_ROWS:
                 continue

@@ -18,10 +18,9 @@ from sluice.errors import ConfigError, DumpRefused
 from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.model.tables import TableId, distinct, member, stored_name
-from sluice.mysql.key_sql import key_literals, typed_literal
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
-from sluice.sources.mysql.snapshot.chunk_queries import ChunkKey
+from sluice.sources.base import ChunkKey, KeyText
 
 KEYS_A_SELECT = 2_000
 
@@ -54,7 +53,7 @@ def _micros(text: str, default: int) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
-def typed_keys(key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
+def typed_keys(text_of: KeyText, key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
     """Literals of keys that a person typed, columns joined by commas. Raises ConfigError for a wrong number of columns."""
     found = []
     for text in texts:
@@ -63,7 +62,7 @@ def typed_keys(key: ChunkKey, texts: Sequence[str]) -> list[tuple[str, ...]]:
             raise ConfigError(
                 f"the key {text!r} has {len(parts)} columns, not {len(key.columns)}: {', '.join(key.names)}"
             )
-        found.append(tuple(typed_literal(c, part) for c, part in zip(key.columns, parts, strict=True)))
+        found.append(tuple(text_of.typed(c, part) for c, part in zip(key.columns, parts, strict=True)))
     return list(dict.fromkeys(found))
 
 
@@ -109,7 +108,7 @@ def touched_keys(
                             where=file.path,
                             hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source for those to come",
                         )
-                    found.update(dict.fromkeys(key_literals(key.columns, once)))
+                    found.update(dict.fromkeys(runtime.source.keys.literals(key.columns, once)))
     return list(found)
 
 

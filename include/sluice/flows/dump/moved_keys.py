@@ -22,10 +22,10 @@ from sluice.merge.column_presence import masks
 from sluice.model.batches import Op
 from sluice.model.dumps import MOVED, Dump, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, member, stored_name
-from sluice.mysql.key_sql import key_literals
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore
+from sluice.sources.base import KeyText
 
 _log = structlog.get_logger()
 
@@ -33,6 +33,7 @@ _log = structlog.get_logger()
 def dump_moved(
     state: PipelineState,
     store: SegmentStore,
+    text_of: KeyText,
     files: Sequence[SegmentFile],
     partial: Mapping[tuple[TableId, str], TableSchema],
     dumps: Sequence[Dump],
@@ -58,7 +59,7 @@ def dump_moved(
             mine = [f for f in changed if f.table_id == request.table]
             if not mine or request.keyless or _is_over(state, dump, ordinal, request):
                 continue
-            keys = _moved_keys(store, mine, partial, request)
+            keys = _moved_keys(store, text_of, mine, partial, request)
             if keys:
                 path = f"dumps/{id_}/keys-{len(requests):04d}.parquet"
                 write_keys(store, path, keys)
@@ -88,6 +89,7 @@ def _is_over(state: PipelineState, dump: Dump, ordinal: int, request: TableReque
 
 def _moved_keys(
     store: SegmentStore,
+    text_of: KeyText,
     files: Iterable[SegmentFile],
     partial: Mapping[tuple[TableId, str], TableSchema],
     request: TableRequest,
@@ -101,7 +103,7 @@ def _moved_keys(
             key = request.identity or schema.primary_key
             rows = read_file(store, file, columns=[*map(stored_name, key), "_op", "_present", "_before"], verify=False)
             columns = [next(c for c in schema.columns if c.name == name) for name in key]
-            found.update(dict.fromkeys(key_literals(columns, _keys_now(rows, schema, key, every=every))))
+            found.update(dict.fromkeys(text_of.literals(columns, _keys_now(rows, schema, key, every=every))))
     return list(found)
 
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import pymysql
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
-from sluice.flows.dump.key_lists import KEYS_A_SELECT, TimeRange, touched_keys, typed_keys, write_keys
+from sluice.flows.dump.key_lists import TimeRange, touched_keys, typed_keys, write_keys
 from sluice.flows.dump.reconcile import key_plan
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
-from sluice.model.tables import TableId, quoted
-from sluice.mysql.condition import rendered
-from sluice.mysql.key_sql import among, numbers_of, typed_literal
-from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
-from sluice.sources.mysql.server.connection import ServerInfo, collations, rows_of
-from sluice.sources.mysql.snapshot.chunk_queries import ChunkKey, key_of, range_of, selection_sql
-from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
+from sluice.model.tables import TableId
+from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
 from sluice.targets import open_target
 
 
@@ -81,8 +73,7 @@ class DumpPlanner:
 
     runtime: Runtime
     state: PipelineState
-    connection: Any
-    info: ServerInfo
+    source: SourceSession
     asked: DumpSpec
     keyless: set[TableId]
     id: str
@@ -91,7 +82,6 @@ class DumpPlanner:
     def __post_init__(self) -> None:
         self.span = TimeRange.parse(self.asked.since, self.asked.until)
         self.routes = Routes.compile(self.runtime.pipeline.mapping)
-        self._collations = collations(self.connection)
 
     def is_keyless(self, table: TableId) -> bool:
         """True if nothing tells its rows apart, neither a primary key nor the mapping."""
@@ -105,10 +95,10 @@ class DumpPlanner:
         Raises ConfigError.
         """
         asked = self.asked
-        definition = read_definition(self.connection, table, lambda: self._collations)
+        there = self.source.chunk_table(table)
         whole = replace_rows and self.is_keyless(table)
         identity = self.routes.route(table).key if table in self.keyless else ()
-        where = rendered(asked.where, table, [c.name for c in definition.plan.schema.columns]) if asked.where else ""
+        where = there.condition(asked.where) if asked.where else ""
         request = TableRequest(
             table,
             where=where,
@@ -123,17 +113,18 @@ class DumpPlanner:
                 f"{table} has no primary key: it can only be replaced whole",
                 hint="leave out keys, the key range and the span of time",
             )
-        if (request.index or identity) and self.info.variables.get("binlog_row_image", "FULL").upper() != "FULL":
+        if (request.index or identity) and not there.whole_rows_logged:
             raise ConfigError(
                 f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not bring whole rows",
                 hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
             )
-        key = key_of(definition, request)
-        why = self._not_replaceable(definition, key, identity) if replace_rows and not whole else ""
+        key = there.key(request)
+        why = self._not_replaceable(there, key, identity) if replace_rows and not whole else ""
         if why and asked.tables:
             raise ConfigError(f"rows of {table} cannot be replaced: {why}")
         if why:
             request = replace(request, replace=False)
+        text_of = self.runtime.source.keys
         bounds = []
         for bound in (asked.lower, asked.upper):
             if len(bound) > len(key.columns):
@@ -143,22 +134,21 @@ class DumpPlanner:
                     else f"{table} has no index to cut a range by",
                     hint="a value a key column, the first ones suffice",
                 )
-            bounds.append(tuple(typed_literal(c, text) for c, text in zip(key.columns, bound, strict=False)))
-        low, high = numbers_of(bounds[0]), numbers_of(bounds[1])
-        if low and high and low[: len(high)] > high[: len(low)]:
+            bounds.append(tuple(text_of.typed(c, text) for c, text in zip(key.columns, bound, strict=False)))
+        if there.is_reversed(bounds[0], bounds[1]):
             raise ConfigError(
                 f"the key range of {table} begins behind its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
             )
         request = replace(request, lower=bounds[0], upper=bounds[1])
         if asked.where or asked.lower or asked.upper:
-            request = replace(request, estimate=self._estimate(definition, key, request))
+            request = replace(request, estimate=there.estimate(request, key))
         if not asked.keys and not self.span:
             return request, why
         if identity:
-            key = ChunkKey(tuple(c for n in identity for c in definition.plan.schema.columns if c.name == n), key.index)
+            key = ChunkKey(tuple(c for n in identity for c in there.schema.columns if c.name == n), key.index)
         if asked.keys:
-            found = typed_keys(key, asked.keys)
-            self._require_taken(request, key, found)
+            found = typed_keys(text_of, key, asked.keys)
+            there.require_taken(request, key, found)
         else:
             found = touched_keys(self.runtime, self.state, table, key, self.span, primary=not identity)
             if not found:
@@ -168,52 +158,15 @@ class DumpPlanner:
             write_keys(self.runtime.store, path, found)
         return replace(request, key_file=path, estimate=len(found)), why
 
-    def _estimate(self, definition: LiveTable, key: ChunkKey, request: TableRequest) -> int:
-        """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
-        conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
-        any_index = ChunkKey(key.columns, "")  # FORCE INDEX would keep the server from looking into it
-        sql = selection_sql(request.table, definition.plan.schema.columns[:1], any_index, *conditions)
-        asked = f"the condition {request.where!r}" if request.where else "the key range"
-        told = self._explained(request.table, sql, asked)
-        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
-        return round(int(rows or 0) * share / 100)
-
-    def _require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
-        """Raises ConfigError if the server does not take one of the keys for a value."""
-        for at in range(0, len(keys), KEYS_A_SELECT):
-            sql = selection_sql(
-                request.table,
-                key.columns[:1],
-                ChunkKey(key.columns, ""),
-                among(key.names, keys[at : at + KEYS_A_SELECT]),
-            )
-            self._explained(request.table, sql, "a key of the list")
-
-    def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
-        """What the optimizer says of a select. Raises ConfigError if the server does not take ``asked``."""
-        with open_reader(self.runtime.source) as reader:
-            try:
-                rows_of(reader, f"USE {quoted(table.schema)}")
-                words = "EXPLAIN" if self.info.is_mariadb else "EXPLAIN FORMAT=TRADITIONAL"
-                return text_rows(reader, f"{words} {sql}")[0]
-            except pymysql.err.MySQLError as error:
-                code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-                if code == 0 or 2000 <= code < 3000:
-                    raise  # the connection, not the condition
-                raise ConfigError(
-                    f"the source does not take {asked} on {table}: {error.args[-1]}",
-                    hint="write what may stand behind WHERE in a select of this one table, and keys as the server prints them",
-                ) from error
-
-    def _not_replaceable(self, definition: LiveTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
+    def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
         """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""
-        schema = definition.plan.schema
+        schema = there.schema
         if identity:
             return "its key is one by the mapping only; give it a primary key at the source"
-        if definition.indexes[key.index].prefix:
+        if there.has_prefix_key(key):
             return "its key is a prefix of a column"
         plan = key_plan(
-            schema.table, schema.arrow_schema, key.names, self.routes.route(schema.table), self.info.flavour
+            schema.table, schema.arrow_schema, key.names, self.routes.route(schema.table), self.source.identity.dialect
         )
         for config in self.runtime.pipeline.targets:
             if self.asked.targets and config.name not in self.asked.targets:

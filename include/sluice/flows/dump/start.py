@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import pymysql
 import structlog
 
 from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
@@ -22,50 +20,16 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import Dump, TableRequest, Tuning
 from sluice.model.nearest import meant
 from sluice.model.tables import TableId
-from sluice.sources.mysql.server.connection import ServerInfo, open_connection, rows_of, server_info
-from sluice.sources.mysql.snapshot.watermarks import choose_marking
+from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
-_TABLES = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
-    "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
-)
-TABLES_A_SELECT = 500
-_KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
-    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
-    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
-    "HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
-    "AND SUM(NULLABLE = 'YES' OR SUB_PART IS NOT NULL OR COLUMN_NAME IS NULL) = 0)"
-    ") s ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME "
-    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.INDEX_NAME IS NULL"
-)
 
-
-def captured_tables(runtime: Runtime, connection: Any) -> dict[TableId, int]:
+def captured_tables(runtime: Runtime, source: SourceSession) -> dict[TableId, int]:
     """The tables there are that the pipeline captures, with the server's guess of their rows."""
     selection = Selection.compile(runtime.pipeline.capture)
-    found = {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLES)}
-    return {table: rows for table, rows in found.items() if selection.wants(table)}
-
-
-def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
-    """The server's guess of their rows now. In :func:`captured_tables` it may be a day old: MySQL remembers what information_schema said."""
-    with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
-        rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
-    found: dict[TableId, int] = {}
-    for at in range(0, len(tables), TABLES_A_SELECT):
-        names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
-        pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
-        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"  # noqa: S608
-        found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
-    return found
-
-
-def keyless_tables(connection: Any) -> set[TableId]:
-    """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
-    return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}
+    return {table: rows for table, rows in source.table_rows().items() if selection.wants(table)}
 
 
 def tuning_of(pipeline: PipelineConfig) -> Tuning:
@@ -115,8 +79,7 @@ def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
 def new_dump(
     runtime: Runtime,
     state: PipelineState,
-    connection: Any,
-    info: ServerInfo,
+    source: SourceSession,
     tables: Sequence[TableId] | dict[TableId, int] | Sequence[TableRequest],
     *,
     id_: str = "",
@@ -136,9 +99,9 @@ def new_dump(
     """
     routes = Routes.compile(runtime.pipeline.mapping)
     wanted = [t for t in tables if not isinstance(t, TableRequest)]
-    keyless = keyless_tables(connection) if wanted else set()
-    rows = estimates(connection, wanted)
-    reasons = why_not(runtime, wanted, captured_tables(runtime, connection), keyless) if replace_rows and wanted else {}
+    keyless = source.keyless() if wanted else set()
+    rows = source.estimates(wanted)
+    reasons = why_not(runtime, wanted, captured_tables(runtime, source), keyless) if replace_rows and wanted else {}
     requests = tuple(
         t
         if isinstance(t, TableRequest)
@@ -162,7 +125,7 @@ def new_dump(
     if stay:
         notes.append(f"rows that the source no longer has may stay in {', '.join(stay)}")
         _log.warning("dump_replaces_not", pipeline=runtime.name, tables=stay)
-    marking = choose_marking(connection, runtime.pipeline, runtime.source, mariadb=info.is_mariadb)
+    marking = source.choose_marking()
     dump = Dump(
         id=id_ or new_id(),
         tables=requests,
@@ -208,15 +171,14 @@ def start(
     asked = DumpSpec(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
-    with runtime.state() as state, open_connection(runtime.source) as connection:
-        info = server_info(connection)
-        captured = captured_tables(runtime, connection)
+    with runtime.state() as state, runtime.source.open() as source:
+        captured = captured_tables(runtime, source)
         tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
         require_together(asked, len(tables))
-        keyless = keyless_tables(connection)
+        keyless = source.keyless()
         reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
-        rows = estimates(connection, tables)
-        plan = DumpPlanner(runtime, state, connection, info, asked, keyless, id_ or new_id(), dry_run)
+        rows = source.estimates(tables)
+        plan = DumpPlanner(runtime, state, source, asked, keyless, id_ or new_id(), dry_run)
         requests, left, stay = [], [], []
         for ordinal, table in enumerate(tables):
             why = reasons.get(table, "")
@@ -252,8 +214,7 @@ def start(
         dump = new_dump(
             runtime,
             state,
-            connection,
-            info,
+            source,
             requests,
             id_=plan.id,
             reason=reason,

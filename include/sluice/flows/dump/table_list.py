@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from pyarrow import fs
 
 from sluice.errors import SluiceError
 from sluice.flows.dump.start import captured_tables
 from sluice.flows.runtime import Runtime
+from sluice.sources.base import SourceSession
 
 PATH = "captured-tables.json"
 FRESH_S = 60.0
 
 
-def remember_captured(runtime: Runtime, connection: Any) -> None:
+def remember_captured(runtime: Runtime, source: SourceSession) -> None:
     """Write the list, if the one there is older than a minute."""
     store = runtime.store
     info = store.filesystem.get_file_info(store.full_path(PATH))
     if info.type != fs.FileType.NotFound and info.mtime is not None and time.time() - info.mtime.timestamp() < FRESH_S:
         return
-    tables = captured_tables(runtime, connection)
+    tables = captured_tables(runtime, source)
     store.write_bytes(PATH, json.dumps({str(t): rows for t, rows in tables.items()}, ensure_ascii=False).encode())
 
 

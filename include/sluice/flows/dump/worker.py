@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pymysql
 import structlog
 
 from sluice.coordination.dumps import DumpStates
@@ -24,23 +23,7 @@ from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
-from sluice.model.tables import TableId, quoted
-from sluice.mysql.key_sql import after, among, key_literals, upto
 from sluice.segments.chunk_file import chunk_path, write_chunk
-from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
-from sluice.sources.mysql.server.connection import collations, open_connection, rows_of
-from sluice.sources.mysql.snapshot.chunk_queries import (
-    NULLS,
-    border_sql,
-    has_nulls,
-    key_of,
-    nulls,
-    place_of,
-    range_of,
-    selection_sql,
-)
-from sluice.sources.mysql.snapshot.result_set import open_reader, select
-from sluice.sources.mysql.snapshot.watermarks import Marker, end_of_log, make_marker, mark_table_of
 
 _log = structlog.get_logger()
 
@@ -57,12 +40,6 @@ PAUSED_LOOK_EVERY_S = 0.5
 NICENESS = 10
 KEYLESS_TRIES = 50
 """Attempts of one process to read a table without a key in one piece."""
-
-MAY_PASS = {
-    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
-    1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
-}  # fmt: skip
-"""Errors of a server that say nothing of the condition: it stops, is full or busy, or somebody ended the statement."""
 
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
@@ -290,14 +267,9 @@ class _Worker:
         self.number = number
         self.shared = shared
         self.store = runtime.store
-        self.plain = stack.enter_context(open_connection(runtime.source))
-        self.reader = stack.enter_context(open_reader(runtime.source))
-        self._collations: dict[int, tuple[str, str]] | None = None
         dump = self.dumps.require(dump_id)
         owner = f"{owner_label()}:{number}"
-        self.marker: Marker = make_marker(
-            dump.marking, self.plain, mark_table_of(runtime.pipeline, runtime.source), owner
-        )
+        self.reader = stack.enter_context(runtime.source.open_chunks(dump.marking, owner))
         self.throttle = stack.enter_context(Throttle.open(runtime))
         self.read = 0
         self.held = ""
@@ -323,7 +295,7 @@ class _Worker:
             if waiting >= _most_waiting(dump) or len(working) >= dump.tuning.parallelism:
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
-            self._hold(self.throttle.hold(dump.tuning, self.plain))
+            self._hold(self.throttle.hold(dump.tuning, self.reader))
             if self.held:
                 self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
                 continue
@@ -372,40 +344,15 @@ class _Worker:
         if request.key_file:
             border, last = self._next_keys(dump, request, plan)
         else:
-            border, last = self._next_border(dump, request, plan)
+            border, last = self.reader.next_border(request, plan, dump.tuning.chunk_rows)
         chunk = Chunk(ChunkId(dump.id, ordinal, plan.chunks + 1), after=plan.upto, upto=border)
         moved = replace(plan, upto=border, chunks=plan.chunks + 1, exhausted=last)
         return self.dumps.claim(plan, moved, chunk)
-
-    def _next_border(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
-        """The last key of the next chunk (empty: open), and whether it is the last chunk."""
-        definition = self._definition(request.table)
-        key = key_of(definition, request)
-        if not key.columns:
-            return (), True
-        if not plan.chunks and has_nulls(request, key):
-            return NULLS, False
-        low, high = range_of(request, key)
-        behind = after(key.names, place_of(key, plan.upto))
-        sql = border_sql(request.table, key, dump.tuning.chunk_rows, low, high, behind, nulls(key, False))
-        pieces = list(select(self.reader, sql, key.columns, f"keys of {request.table}"))
-        found = pieces[0] if pieces else None
-        if found is None or not found.num_rows:
-            return (), True
-        return key_literals(key.columns, found)[0], False
 
     def _next_keys(self, dump: Dump, request: TableRequest, plan: TablePlanned) -> tuple[tuple[str, ...], bool]:
         done = int(plan.upto[0]) if plan.upto else 0
         upto_ = min(done + dump.tuning.chunk_rows, request.estimate)
         return (str(upto_),), upto_ >= request.estimate
-
-    def _definition(self, table: TableId) -> LiveTable:
-        return read_definition(self.plain, table, self._all_collations)
-
-    def _all_collations(self) -> dict[int, tuple[str, str]]:
-        if self._collations is None:
-            self._collations = collations(self.plain)
-        return self._collations
 
     # -- one chunk ----------------------------------------------------------------------------------------------------------
     def _read(self, dump: Dump, chunk: Chunk) -> Chunk | None:
@@ -419,15 +366,14 @@ class _Worker:
                 hint=f"let the writers pause for as long as a read takes and go on (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
                 f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the table a primary key",
             )
-        position = end_of_log(self.plain)
-        low = self.marker.low(chunk)
+        marks = self.reader.watermarks
+        position = self.reader.end_of_log()
+        low = marks.low(chunk)
         self._tell("low", chunk)
-        with self.marker.reading(chunk, self.reader) as exact:
-            definition = self._definition(request.table)
-            schema = definition.plan.schema
+        with marks.reading(chunk) as exact:
+            schema = self.reader.schema(request.table)
             path = chunk_path(chunk)
-            with self._asked(dump, request):
-                written = write_chunk(self.store, path, schema, self._rows(request, definition, chunk))
+            written = write_chunk(self.store, path, schema, self._rows(request, chunk))
         self._tell("selected", chunk)
         stored = self.dumps.move(
             chunk,
@@ -443,52 +389,19 @@ class _Worker:
         if stored is None:
             return None
         self._tell("stored", stored)
-        self.marker.high(stored)
+        marks.high(stored)
         self._tell("high", stored)
-        marked = self.dumps.move(stored, ChunkState.MARKED, end=end_of_log(self.plain))
+        marked = self.dumps.move(stored, ChunkState.MARKED, end=self.reader.end_of_log())
         self._tell("marked", marked or stored)
         _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=written.rows, size_bytes=written.size_bytes)
         return marked or stored
 
-    @contextmanager
-    def _asked(self, dump: Dump, request: TableRequest) -> Iterator[None]:
-        """A condition that the server took may still fail on some row. That does not pass by itself."""
-        try:
-            yield
-        except pymysql.err.MySQLError as error:
-            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-            if not request.where or code in MAY_PASS or not (1000 <= code < 2000 or 3000 <= code < 5000):
-                raise
-            raise DumpRefused(
-                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {error.args[-1]} ({code})",
-                where=f"dump {dump.id}",
-                hint=f"`sluice dump cancel {self.runtime.name} {dump.id}`, then ask for it with a condition that holds for every row",
-            ) from error
-
-    def _rows(self, request: TableRequest, definition: LiveTable, chunk: Chunk) -> Iterator[pa.Table]:
-        key = key_of(definition, request)
-        columns = definition.plan.schema.columns
-        where = f"({request.where})" if request.where else ""
-        place = f"rows of {request.table}"
-        rows_of(
-            self.reader, f"USE {quoted(request.table.schema)}"
-        )  # the user's condition may name tables without a schema
+    def _rows(self, request: TableRequest, chunk: Chunk) -> Iterator[pa.Table]:
+        keys: Iterable[list[tuple[str, ...]]] = ()
         if request.key_file:
             start, stop = int(chunk.after[0]) if chunk.after else 0, int(chunk.upto[0])
-            for keys in stored_keys(self.store, request.key_file, start, stop):
-                names = request.identity or key.names
-                sql = selection_sql(request.table, columns, key, among(names, keys), where)
-                yield from select(self.reader, sql, columns, place)
-            return
-        if chunk.upto == NULLS:
-            yield from select(
-                self.reader, selection_sql(request.table, columns, key, nulls(key, True), where), columns, place
-            )
-            return
-        low, high = range_of(request, key)
-        behind, end = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
-        conditions = (low, high, behind, end, nulls(key, False), where)
-        yield from select(self.reader, selection_sql(request.table, columns, key, *conditions), columns, place)
+            keys = stored_keys(self.store, request.key_file, start, stop)
+        return self.reader.rows(request, chunk, keys)
 
     def _tell(self, step: str, chunk: Chunk) -> None:
         if self.shared.hook:

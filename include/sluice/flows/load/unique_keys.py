@@ -11,8 +11,8 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch
+from sluice.model.definitions import Definitions
 from sluice.model.planned import PlannedTable
-from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.schemas import SchemaStore
 
 Key = tuple[tuple[str, int], ...]
@@ -50,7 +50,7 @@ class SourceKeys:
         return replace(plan, unique=unique_at_target(keys, route)), made
 
     @cached_property
-    def _definitions(self) -> SchemaState | None:
+    def _definitions(self) -> Definitions | None:
         """The history at the begin of the batch: statements end a batch, so that they count for the next one's rows."""
         schemas = SchemaStore(self._runtime.store)
         cursor = self._state.cursor()

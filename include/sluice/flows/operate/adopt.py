@@ -15,10 +15,8 @@ from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.control import ActionPlan
-from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
-from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.sources.mysql.server.preflight import require_ready
 from sluice.targets import open_target
 from sluice.targets.base import Checkpoint
 
@@ -95,8 +93,8 @@ def _as_the_target_says(
             hint=f"`sluice adopt {name} {target} --reset` goes on as ZooKeeper says",
         )
     position = checkpoint.position
-    with open_connection(runtime.source) as connection:
-        require_ready(connection, server_info(connection), runtime.pipeline, position, server_id_of(runtime.pipeline))
+    with runtime.source.open() as source:
+        source.require_ready(position)
     if cursor is None:
         last = max([checkpoint.batch, *runtime.store.batches(), *state.numbers()])
         return _Wanted(

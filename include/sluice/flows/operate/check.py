@@ -10,18 +10,14 @@ from sluice.config.engine import RuleKind
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
-from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
 from sluice.model.nearest import meant
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.sources.mysql.reader.event_reread import reread
-from sluice.sources.mysql.server.connection import open_connection, rows_of, server_info
-from sluice.sources.mysql.server.preflight import preflight
-from sluice.sources.mysql.server.server_ids import check_id
-from sluice.sources.mysql.server.table_list import SourceTable
+from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets import open_target
 
@@ -230,11 +226,9 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
     lost = [p for p in runtime.pipeline.capture.include if not any(re.fullmatch(p, str(table)) for table in tables)]
     if not lost:
         return []
-    with open_connection(runtime.source) as connection:
-        grants = [str(row[0]).upper() for row in rows_of(connection, "SHOW GRANTS")]
-        user, _, host = str(rows_of(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
-    everywhere = ",".join(grant.partition(" ON *.*")[0] for grant in grants if " ON *.*" in grant)
-    if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
+    with runtime.source.open() as source:
+        blind = source.blindness()
+    if blind is None:
         return []
     return [
         CheckFinding(
@@ -242,8 +236,8 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
             "source",
             "capture.include",
             pattern,
-            f"it fits no table that the login {user!r} sees, and it does not see tables on which it has no privilege",
-            f"GRANT SELECT ON *.* TO '{user}'@'{host}', or ON the schema of these tables",
+            f"it fits no table that the login {blind.login!r} sees, and it does not see tables on which it has no privilege",
+            f"{blind.grant}, or ON the schema of these tables",
         )
         for pattern in lost
     ]
@@ -252,12 +246,9 @@ def _unseen(runtime: Runtime, tables: list[TableId]) -> list[CheckFinding]:
 def _shadows(runtime: Runtime) -> list[CheckFinding]:
     """A warning for the tables that are not captured because of their name alone."""
     selection = Selection.compile(runtime.pipeline.capture)
-    with open_connection(runtime.source) as connection:
-        rows = rows_of(
-            connection,
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' ORDER BY 1, 2",
-        )
-    names = [str(table) for table in (TableId(str(s), str(t)) for s, t in rows) if selection.looks_like_shadow(table)]
+    with runtime.source.open() as source:
+        tables = source.table_rows()
+    names = [str(table) for table in sorted(tables) if selection.looks_like_shadow(table)]
     if not names:
         return []
     listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
@@ -293,29 +284,22 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
             cursor = state.cursor()
     except SluiceError:
         cursor = None
-    with open_connection(runtime.source) as connection:
-        info = server_info(connection)
-        found = preflight(
-            connection, info, runtime.pipeline, cursor.position if cursor else None, server_id_of(runtime.pipeline)
-        )
-    lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
-    if cursor and not any(line.severity == "error" for line in lines):
-        lines += _same_log(runtime, cursor.position, mariadb=info.is_mariadb)
-    return lines or [
-        CheckFinding(
-            "ok", "source", "pre-flight", str(info.head), f"{info.flavour} {info.version}: nothing to complain of"
-        )
-    ]
+    with runtime.source.open() as source:
+        found = source.preflight(cursor.position if cursor else None)
+        lines = [CheckFinding(f.severity, "source", f.setting, f.value, f.why, f.fix) for f in found]
+        if cursor and not any(line.severity == "error" for line in lines):
+            lines += _same_log(source, cursor.position)
+        who = source.identity
+        words = f"{who.dialect} {who.version}: nothing to complain of"
+        return lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
 
 
-def _same_log(runtime: Runtime, position: Position, *, mariadb: bool) -> list[CheckFinding]:
+def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:
     """Is the log still the one that was drained?"""
     try:
-        stream = reread(runtime.source, position, server_id=check_id(server_id_of(runtime.pipeline)), mariadb=mariadb)
+        source.confirm(position)
     except LostPosition as lost:
         return [CheckFinding("error", "source", "position", str(position), lost.message, lost.hint or "")]
-    if stream is not None:
-        stream.close()
     return []
 
 

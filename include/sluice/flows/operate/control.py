@@ -16,14 +16,11 @@ from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.batches import manifest_of
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
 from sluice.flows.deadletters.store import copy_of
-from sluice.flows.runtime import Runtime, server_id_of
+from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch, Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.sources.mysql.reader.start_position import resolve_start
-from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.sources.mysql.server.preflight import require_ready
 from sluice.targets import open_target
 from sluice.targets.base import Checkpoint
 
@@ -333,18 +330,15 @@ def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = Fals
             )
         if cursor is None:
             require_no_checkpoints(runtime, state)
-        with open_connection(runtime.source) as connection:
-            info = server_info(connection)
+        with runtime.source.open() as source:
             if to:
-                position: Position = resolve_start(
-                    runtime.source, connection, info, parse_position(to), server_id_of(runtime.pipeline)
-                )
+                position: Position = source.resolve_start(parse_position(to))
             else:
                 position = waiting[0].first
-                require_ready(connection, info, runtime.pipeline, position, server_id_of(runtime.pipeline))
+                source.require_ready(position)
         now = str(cursor.position) if cursor else "none"
         direction = ""
-        if cursor and cursor.position.server_uuid == position.server_uuid:
+        if cursor and cursor.position.log_epoch == position.log_epoch:
             back = cursor.position.order > position.order
             direction = "changes between are read again" if back else "changes between are NOT delivered"
         steps = [f"captured position: {now} -> {position}", direction or "the next drain begins there"]

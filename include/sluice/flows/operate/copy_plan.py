@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,16 +12,11 @@ from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping, TableRoute
 from sluice.mapping.convert import declared, refuse, remark
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import TableId, quoted_table
-from sluice.sources.mysql.server.connection import open_connection, server_info
-from sluice.sources.mysql.server.table_list import SourceTable, create_statement, source_tables
+from sluice.model.tables import TableId
+from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
 from sluice.targets import open_target
 from sluice.targets.base import Finding, Target
-
-_CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
-_CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
-_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +67,16 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
     """
     selection = Selection.compile(runtime.pipeline.capture)
     routes = Mapping.compile(runtime.pipeline.mapping)
-    with open_connection(runtime.source) as connection:
-        flavour = server_info(connection).flavour
-        tables = source_tables(connection, selection.wants)
+    with runtime.source.open() as source:
+        dialect = source.identity.dialect
+        tables = source.tables(selection.wants)
         copies = []
         for config in runtime.pipeline.targets:
             target = open_target(config, runtime.resolver, runtime.name)
-            plans = [(table, plan_of(table, routes.route(table.id), flavour)) for table in tables]
+            plans = [(table, plan_of(table, routes.route(table.id), dialect)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):
-                plans = [(table, _with_statement(connection, table, plan, routes)) for table, plan in plans]
+                plans = [(table, _with_statement(source, table, plan, routes)) for table, plan in plans]
                 said = _said(target, [plan for _, plan in plans])
             copies += [_copy(config.name, table, plan, routes, said.get(plan.target, ())) for table, plan in plans]
     return copies, tables
@@ -136,16 +130,12 @@ def _conversion(sql_type: str, conversion: ColumnConversion | None) -> tuple[str
     return ("", "") if conversion is None else (declared(sql_type, conversion), remark(sql_type, conversion))
 
 
-def _with_statement(connection: Any, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
+def _with_statement(source: SourceSession, table: SourceTable, plan: PlannedTable, routes: Mapping) -> PlannedTable:
     """With the source's own CREATE TABLE where the whole table goes: defaults, secondary keys and options come along."""
     route = routes.route(table.id)
     if not route.keeps_columns:
         return plan
-    sql = _COUNTER.sub("", create_statement(connection, table.id))
-    if plan.target != plan.source:
-        sql = _CONSTRAINT.sub("", sql)
-    sql = _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(plan.target)}", sql, count=1)
-    return replace(plan, create_sql=sql)
+    return replace(plan, create_sql=source.create_statement(table.id, plan.target))
 
 
 def _copy(

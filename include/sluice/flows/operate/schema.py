@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.errors import ConfigError, DecodeError, UnsupportedType
-from sluice.flows.capture.schema_history import rereader, schema_at
+from sluice.errors import ConfigError
+from sluice.flows.capture.schema_history import history_of, schema_at
 from sluice.flows.operate.control import ActionPlan
-from sluice.flows.runtime import Runtime, server_id_of
-from sluice.model.definitions import TableDefinition
+from sluice.flows.runtime import Runtime
+from sluice.model.definitions import Definitions
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.apply import create_table
-from sluice.mysql.ddl.ast import CreateTable
-from sluice.mysql.ddl.catalog import SchemaState
-from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.ddl.parser import parse_statement
 from sluice.segments.schemas import SchemaStore
-from sluice.sources.mysql.server.connection import open_connection, server_info
 
 
 def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
@@ -62,7 +56,8 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
             raise ConfigError(f"{runtime.name} has no schema history yet", hint="it begins with the first drain")
         schemas = SchemaStore(runtime.store)
         known = schemas.load(cursor.schema)
-        definition = _parsed(known, table_id(table), sql)
+        with runtime.source.open() as source:
+            definition = history_of(runtime, source).parse(known, table_id(table), sql)
         plan = ActionPlan(
             "schema set",
             (
@@ -90,18 +85,16 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
         if cursor is None:
             raise ConfigError(f"{runtime.name} has not begun", hint="its history begins with the first drain")
         schemas = SchemaStore(runtime.store)
-        server_id = server_id_of(runtime.pipeline)
-        if tables:
-            known = schemas.load(cursor.schema)
-            read = rereader(runtime, server_id)
+        with runtime.source.open() as source:
+            history = history_of(runtime, source)
+            known: Definitions = (
+                schemas.load(cursor.schema) if tables else schema_at(runtime, history, cursor.position, stored=False)
+            )
             for table in tables:
-                known.put(read(table_id(table), cursor.position))
+                known.put(history.definition(table_id(table), cursor.position))
+        if tables:
             steps = tuple(f"{table}: read from the server as of {cursor.position}" for table in tables)
         else:
-            with open_connection(runtime.source) as connection:
-                known = schema_at(
-                    runtime, connection, server_info(connection), cursor.position, server_id=server_id, stored=False
-                )
             steps = (f"{len(known.tables)} tables read as of {cursor.position}, {len(known.unknown)} not known there",)
         if not dry_run:
             parent = cursor.schema if tables else None
@@ -117,19 +110,3 @@ def table_id(dotted: str) -> TableId:
     if not dot or not schema or not table:
         raise ConfigError(f"{dotted!r} is not schema.table")
     return TableId(schema, table)
-
-
-def _parsed(known: SchemaState, table: TableId, sql: str) -> TableDefinition:
-    hint = "give the CREATE TABLE as SHOW CREATE TABLE printed it then"
-    try:
-        statement = parse_statement(sql, table.schema, Dialect(known.flavour.mariadb, known.flavour.version))
-        if not isinstance(statement, CreateTable) or not statement.columns:
-            raise ConfigError("the statement is not a CREATE TABLE with columns", where=str(table), hint=hint)
-        from dataclasses import replace
-
-        made = create_table(replace(statement, table=table), known.database(table.schema), known.flavour)
-    except (DecodeError, UnsupportedType) as error:
-        raise ConfigError(
-            f"the CREATE TABLE is not understood: {error.message}", where=str(table), hint=hint
-        ) from error
-    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +22,6 @@ from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
-from sluice.sources.mysql.server.connection import ServerInfo, open_connection, server_info
 from sluice.targets import open_target
 
 _log = structlog.get_logger()
@@ -109,13 +109,13 @@ class Status:
 def status(runtime: Runtime, *, recent: int = 10) -> Status:
     """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
     errors: list[str] = []
-    info: ServerInfo | None = None
+    head: Position | None = None
+    lag_bytes: Callable[[Position], int | None] | None = None
     try:
-        with open_connection(runtime.source) as connection:
-            info = server_info(connection)
+        with runtime.source.open() as source:
+            head, lag_bytes = source.head, source.lag_bytes
     except SluiceError as error:
         errors.append(str(error))
-    head = info.head if info else None
     now_ms = int(time.time() * 1000)
     try:
         with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
@@ -144,7 +144,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                         _lag_ms(
                             kept, process.batch if process else 0, cursor.position if cursor else None, head, now_ms
                         ),
-                        info.bytes_behind(position) if info and position else None,
+                        lag_bytes(position) if lag_bytes and position else None,
                         state.owner(config.name),
                         cursor.next_batch - 1 if cursor else None,
                         _end_of(kept, cursor.next_batch - 1, process) if cursor else None,

@@ -10,20 +10,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
-import pymysql
 from pyarrow import fs
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.engine import LookupConfig
-from sluice.errors import ConfigError, RuleError, SourceUnavailable
+from sluice.errors import ConfigError, RuleError
 from sluice.rules.lookups import Lookup
-from sluice.sources.mysql.server.connection import open_connection
+from sluice.sources import query_rows
 
 _kept: dict[str, tuple[float, Lookup]] = {}
 _lock = threading.Lock()
@@ -87,21 +85,8 @@ class LookupReader:
         assert config.connection is not None
         assert config.query is not None
         endpoint = self.resolver(config.connection)
-        try:
-            with open_connection(endpoint) as connection, connection.cursor() as cursor:
-                cursor.execute("SET SESSION TRANSACTION READ ONLY")
-                cursor.execute(config.query)
-                names = [column[0] for column in cursor.description or ()]
-                rows: list[tuple[Any, ...]] = list(cursor.fetchmany(config.max_rows + 1))
-        except pymysql.err.OperationalError as error:
-            raise SourceUnavailable(
-                f"lookup {name!r} of rule {self.rule!r}: its query failed: {error.args[-1]}",
-                where=f"{self.engine}, {endpoint.address}",
-            ) from error
-        except pymysql.err.Error as error:
-            raise RuleError(
-                f"lookup {name!r} of rule {self.rule!r}: its query failed: {error.args[-1]}", where=self.engine
-            ) from error
+        doing = f"lookup {name!r} of rule {self.rule!r}"
+        names, rows = query_rows(endpoint, config.query, config.max_rows + 1, doing=doing, where=self.engine)
         if len(rows) > config.max_rows:
             raise self._too_large(name, f"more than {config.max_rows:,} rows", "max_rows")
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)

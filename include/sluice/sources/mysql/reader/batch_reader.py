@@ -11,11 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
-import numpy as np
-import pyarrow as pa
 import pymysql
 import structlog
 from typing_extensions import TypeVar
@@ -24,10 +21,10 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
-from sluice.model.sessions import StatementSession
-from sluice.model.tables import TableId, TableSchema
+from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
+from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
 from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
@@ -41,7 +38,7 @@ from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
-from sluice.sources.mysql.reader.feed import MAX_EVENT_BYTES, ScannerFeed
+from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
 from sluice.sources.mysql.reader.parallel import PIECE_BYTES, SEQ_STEP, BinlogRange, closed_pieces, read_pieces
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
@@ -51,102 +48,11 @@ from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
-M_co = TypeVar("M_co", covariant=True, default=Any)
 M = TypeVar("M", default=Any)
 
 _PROGRESS_EVERY_S = 0.25
 _WORKERS = 2
 _QUEUED_ARENAS = 2
-
-
-class ChangeSink(Protocol[M_co]):
-    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
-
-    def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
-        """Key bucket of each row."""
-
-    def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
-        """Take rows of one definition."""
-
-    def note_ddl(
-        self,
-        *,
-        position: Position,
-        schema: str,
-        table: TableId | None,
-        sql: str,
-        seq: int,
-        gtid: str | None,
-        commit_time_us: int,
-        sql_mode: int = 0,
-        session: StatementSession | None = None,
-        changes: Sequence[TableChange] = (),
-    ) -> None:
-        """Note a statement; ``changes``: what it did to definitions."""
-
-    def finish(
-        self,
-        first: Position,
-        last: Position,
-        *,
-        changes: int | None = None,
-        transactions: int = 0,
-        log_bytes: int = 0,
-        first_commit_time_us: int = 0,
-        last_commit_time_us: int = 0,
-        skipped: dict[str, int] | None = None,
-    ) -> M_co:
-        """Write the manifest."""
-
-    def abort(self) -> None:
-        """Forget the batch."""
-
-    def branch(self, number: int, of: int) -> Any:
-        """A writer of the same batch for one of several readers, numbered from 1."""
-
-    def absorb(self, branch: Any) -> None:
-        """Take what a branch has written."""
-
-
-@dataclass(frozen=True)
-class CaptureLimits:
-    """When a batch closes: at the end of the transaction in which one of these is reached.
-
-    Attributes:
-        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
-        idle_wait_s: seconds to wait for a first change before giving up.
-        max_event_bytes: a larger event (a row, mostly) is refused.
-        stop_at: read no further than this position (the head, for a run that ends).
-    """
-
-    max_changes: int = 2_000_000
-    max_bytes: int = 512 * 2**20
-    max_wait_s: float = 0.5
-    idle_wait_s: float = 1.0
-    max_event_bytes: int = MAX_EVENT_BYTES
-    stop_at: Position | None = None
-
-
-@dataclass(frozen=True)
-class CaptureResult(Generic[M]):
-    """What one call of :func:`capture` did.
-
-    Attributes:
-        last: end of the last whole transaction read; may have moved even without a batch.
-        manifest: what ``finish`` of the writer returned, None if nothing was captured.
-        changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
-        closed_by: bytes, changes, time, ddl, head or idle.
-        schema: the schema history as of ``last`` if statements changed it, else None.
-    """
-
-    last: Position
-    manifest: M | None
-    changes: int
-    transactions: int
-    log_bytes: int
-    reached_head: bool
-    closed_by: str
-    schema: SchemaState | None = None
 
 
 def capture(
@@ -155,7 +61,7 @@ def capture(
     server_id: int,
     start: Position,
     selection: Selection,
-    limits: CaptureLimits,
+    limits: StreamLimits,
     writer_factory: Callable[[], ChangeSink[M]],
     marks: TableId | None = None,
     progress: Callable[..., None] | None = None,
@@ -169,7 +75,7 @@ def capture(
     connection: Any = None,
     login: PrefetchedLogin | None = None,
     stream: BinlogDump | None = None,
-) -> CaptureResult[M]:
+) -> StreamResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
     Args:
@@ -192,7 +98,7 @@ def capture(
     if limits.stop_at is not None and not limits.stop_at.follows(start):
         if stream is not None:
             stream.close()
-        return CaptureResult(start, None, 0, 0, 0, True, "head")
+        return StreamResult(start, None, 0, 0, 0, True, "head")
     mariadb = start.server_uuid.startswith("mariadb:")
     history = once(history) if history is not None else None
     with _Batch(writer_factory) as batch:
@@ -339,7 +245,7 @@ class BinlogReader(Generic[M]):
         self,
         catalog: TableResolver,
         selection: Selection,
-        limits: CaptureLimits,
+        limits: StreamLimits,
         batch: _Batch[M],
         ahead: ReadTotals,
         mariadb: bool,
@@ -419,7 +325,7 @@ class BinlogReader(Generic[M]):
                 return True
         return False
 
-    def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None], log: Any) -> CaptureResult[M]:
+    def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None], log: Any) -> StreamResult[M]:
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
@@ -454,7 +360,7 @@ class BinlogReader(Generic[M]):
         last = scanner.position()
         self._last_seal = True
         if not (scanner.changes or self.statements):
-            return CaptureResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, self._schema())
+            return StreamResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, self._schema())
         scanner.finish()
         self.batch.wait()
         manifest = self.batch.finish(
@@ -468,7 +374,7 @@ class BinlogReader(Generic[M]):
             skipped=self._skipped(),
         )
         at_head = reason == "head"
-        return CaptureResult(
+        return StreamResult(
             last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
         )
 
@@ -513,4 +419,4 @@ def warm_up() -> None:
     compile_kernels()
 
 
-__all__ = ["CaptureLimits", "CaptureResult", "ChangeSink", "Selection", "SourceUnavailable", "capture", "warm_up"]
+__all__ = ["ChangeSink", "Selection", "SourceUnavailable", "StreamLimits", "StreamResult", "capture", "warm_up"]

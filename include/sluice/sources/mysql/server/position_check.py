@@ -7,10 +7,10 @@ from typing import Any
 
 from sluice.errors import LostPosition, WrongServer
 from sluice.model.positions import Position, split_file
+from sluice.sources.base import Finding
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
-from sluice.sources.mysql.server.findings import Finding
 
 _CHOICES = "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables"
 _SETTLE_S = 3.0

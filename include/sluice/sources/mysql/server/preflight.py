@@ -15,8 +15,8 @@ import structlog
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
+from sluice.sources.base import Finding
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
-from sluice.sources.mysql.server.findings import Finding
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.table_filter import Selection

@@ -6,7 +6,10 @@ A server throws out the older of two replicas with one id. So each dump of a dra
 
 from __future__ import annotations
 
+import os
 import zlib
+
+from sluice.config.pipeline import PipelineConfig
 
 AUTO_READERS = 4
 """Readers that ``capture.readers: auto`` takes at most; each is a dump thread on the source."""
@@ -15,6 +18,18 @@ MOST_READERS = 64
 _LOOKAHEAD, _PREPARED, _READERS = 0, 1, 2
 _CHECK = _READERS + MOST_READERS
 _FIRST, _COUNT = 2**31, 2**31 - 1
+
+
+def replica_id(pipeline: PipelineConfig) -> int:
+    """The pipeline's own: as configured, else derived from its name, in 2^31..2^32-1 where people seldom are."""
+    configured = pipeline.source.server_id
+    return configured if configured != "auto" else 2**31 + zlib.crc32(pipeline.pipeline.encode()) % 2**31
+
+
+def readers_of(pipeline: PipelineConfig) -> int:
+    """How many connections read closed log files side by side: as configured, else one a core, at most ``AUTO_READERS``."""
+    configured = pipeline.capture.readers
+    return configured if configured != "auto" else min(len(os.sched_getaffinity(0)), AUTO_READERS)
 
 
 def lookahead_id(server_id: int) -> int:

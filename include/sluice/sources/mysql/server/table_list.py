@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
+
+import pymysql
 
 from sluice.errors import UnsupportedType
 from sluice.model.labels import labels_of
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted_table
+from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.connection import rows_of
 
 _COLUMNS = (
@@ -28,6 +32,9 @@ _UNIQUE = (
     "AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
 )
+_CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
+_CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 _OTHER_KINDS = {
     "integer": ColumnKind.INT,
     **dict.fromkeys(("tinytext", "mediumtext", "longtext"), ColumnKind.TEXT),
@@ -37,31 +44,6 @@ _OTHER_KINDS = {
         ColumnKind.GEOMETRY,
     ),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table as the source has it now.
-
-    Attributes:
-        schema: its definition; columns of a type that is not understood are not in it but in ``unknown`` (name, type).
-        rows: the server's estimate; size_bytes: of its data.
-        unique_not_null: column names of its first unique key without a nullable column, if it has no primary key.
-        create_sql: what SHOW CREATE TABLE says, "" unless asked for.
-        unique: every unique key, primary first: (column, prefix in characters or 0), column "" for an expression.
-    """
-
-    schema: TableSchema
-    rows: int
-    size_bytes: int
-    unique_not_null: tuple[str, ...] = ()
-    unknown: tuple[tuple[str, str], ...] = ()
-    create_sql: str = ""
-    unique: tuple[tuple[tuple[str, int], ...], ...] = ()
-
-    @property
-    def id(self) -> TableId:
-        return self.schema.table
 
 
 def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[SourceTable]:
@@ -104,9 +86,12 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
     return found
 
 
-def create_statement(connection: Any, table: TableId) -> str:
-    """SHOW CREATE TABLE of ``table``."""
-    return str(rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1])
+def create_statement(connection: Any, table: TableId, named: TableId) -> str:
+    """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the name is another."""
+    sql = _COUNTER.sub("", str(rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]))
+    if named != table:
+        sql = _CONSTRAINT.sub("", sql)
+    return _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(named)}", sql, count=1)
 
 
 def _column(row: tuple[Any, ...]) -> Column:
@@ -134,3 +119,43 @@ def _column(row: tuple[Any, ...]) -> Column:
         labels=labels,
         generated=bool(generated),
     )
+
+
+# -- sizes and keys, for dumps --------------------------------------------------------------------------------------------------
+
+_TABLE_ROWS = (
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES "
+    "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME"
+)
+TABLES_A_SELECT = 500
+_KEYLESS = (  # a user who may only select sees no TABLE_CONSTRAINTS at a MariaDB
+    "SELECT t.TABLE_SCHEMA, t.TABLE_NAME FROM information_schema.TABLES t LEFT JOIN ("
+    "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME FROM information_schema.STATISTICS GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
+    "HAVING INDEX_NAME = 'PRIMARY' OR (MAX(NON_UNIQUE) = 0 AND MAX(INDEX_TYPE) = 'BTREE' "
+    "AND SUM(NULLABLE = 'YES' OR SUB_PART IS NOT NULL OR COLUMN_NAME IS NULL) = 0)"
+    ") s ON s.TABLE_SCHEMA = t.TABLE_SCHEMA AND s.TABLE_NAME = t.TABLE_NAME "
+    "WHERE t.TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND s.INDEX_NAME IS NULL"
+)
+
+
+def table_rows(connection: Any) -> dict[TableId, int]:
+    """Every table there is, with the server's guess of its rows."""
+    return {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, _TABLE_ROWS)}
+
+
+def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
+    """The server's guess of their rows now. In :func:`table_rows` it may be a day old: MySQL remembers what information_schema said."""
+    with suppress(pymysql.err.MySQLError):  # MariaDB has no such setting, and remembers nothing
+        rows_of(connection, "SET SESSION information_schema_stats_expiry = 0")
+    found: dict[TableId, int] = {}
+    for at in range(0, len(tables), TABLES_A_SELECT):
+        names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
+        pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
+        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"  # noqa: S608
+        found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
+    return found
+
+
+def keyless_tables(connection: Any) -> set[TableId]:
+    """The tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
+    return {TableId(str(s), str(t)) for s, t in rows_of(connection, _KEYLESS)}

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sluice.errors import DumpRefused
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import Column, TableId, quoted
 from sluice.mysql.key_sql import after, both, upto
+from sluice.sources.base import ChunkKey
 from sluice.sources.mysql.catalog.live_table import Index, LiveTable
 from sluice.sources.mysql.snapshot.result_set import expression
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkKey:
-    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
-
-    columns: tuple[Column, ...]
-    index: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(c.name for c in self.columns)
-
 
 NULLS = ("NULL",)
 """Upper bound of the chunk of rows that have no place in an index's order."""

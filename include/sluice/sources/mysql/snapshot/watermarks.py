@@ -17,16 +17,22 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pymysql
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import PreflightError
 from sluice.model.dumps import Chunk, Mark, Marking
+from sluice.model.positions import order_of, split_file
 from sluice.model.tables import TableId, quoted
+from sluice.sources.base import Watermarker
 from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
+from sluice.sources.mysql.events.gtids import GtidSet
 from sluice.sources.mysql.server.connection import log_end, rows_of
 from sluice.sources.mysql.snapshot.result_set import text_rows
 
@@ -104,19 +110,6 @@ def write_mark(connection: Any, table: TableId, slot: int, text: str) -> None:
     )
 
 
-class Marker(Protocol):
-    """Marks the window of a chunk."""
-
-    def low(self, chunk: Chunk) -> str:
-        """Before the select; returns what the chunk has to remember."""
-
-    def reading(self, chunk: Chunk, reader: Any) -> Any:
-        """A context manager around the select on ``reader``; yields what replaces :meth:`low`'s answer, or None."""
-
-    def high(self, chunk: Chunk) -> None:
-        """After the rows are durable."""
-
-
 class TableMarker:
     """Rows of the watermark table."""
 
@@ -130,7 +123,7 @@ class TableMarker:
         return ""
 
     @contextmanager
-    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
         yield None
 
     def high(self, chunk: Chunk) -> None:
@@ -147,7 +140,7 @@ class GtidMarker:
         return str(rows_of(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]).replace("\n", "")
 
     @contextmanager
-    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
         yield None
 
     def high(self, chunk: Chunk) -> None:
@@ -155,31 +148,52 @@ class GtidMarker:
 
 
 class SnapshotMarker:
-    """MariaDB's consistent snapshot, which knows its place in the log; nothing is written."""
+    """MariaDB's consistent snapshot on the connection that reads the rows, which knows its place in the log; nothing is written."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
 
     def low(self, chunk: Chunk) -> str:
         return ""
 
     @contextmanager
-    def reading(self, chunk: Chunk, reader: Any) -> Iterator[str | None]:
-        rows_of(reader, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        rows_of(reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        rows_of(self._reader, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        rows_of(self._reader, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
-            status = dict(text_rows(reader, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            status = dict(text_rows(self._reader, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
             found = {str(name).lower(): str(value) for name, value in status.items()}
             yield f"{found['binlog_snapshot_file']}:{found['binlog_snapshot_position']}"
         finally:
-            reader.rollback()
+            self._reader.rollback()
 
     def high(self, chunk: Chunk) -> None:
         return
 
 
-def make_marker(marking: Marking, connection: Any, table: TableId, owner: str) -> Marker:
-    """The marker of a dump."""
+def make_marker(marking: Marking, connection: Any, reader: Any, table: TableId, owner: str) -> Watermarker:
+    """The marker of a dump; ``reader``: the connection that reads the rows."""
     if marking is Marking.TABLE:
         return TableMarker(connection, table, owner)
-    return GtidMarker(connection) if marking is Marking.GTID else SnapshotMarker()
+    return GtidMarker(connection) if marking is Marking.GTID else SnapshotMarker(reader)
+
+
+def after_low(marking: Marking, low: str, rows: pa.Table) -> np.ndarray[Any, Any]:
+    """Mask: which changes came after the low watermark that a chunk of a marking without a table remembers."""
+    if marking is Marking.GTID:
+        executed = GtidSet(low)
+        gtids = rows["_gtid"].combine_chunks().dictionary_encode()
+        known = np.array(
+            [not executed.contains(GtidSet(g or "")) if g else True for g in gtids.dictionary.to_pylist()] or [True]
+        )
+        indexes = pc.fill_null(gtids.indices, 0).to_numpy(zero_copy_only=False)
+        return np.asarray(known[indexes] if rows.num_rows else np.zeros(0, bool))
+    file, place = order_of(low)
+    files = rows["_file"].combine_chunks().dictionary_encode()
+    numbers = np.array([split_file(f)[1] for f in files.dictionary.to_pylist()] or [0])
+    number = numbers[files.indices.to_numpy(zero_copy_only=False)] if rows.num_rows else np.zeros(0, np.int64)
+    offset = rows["_offset"].to_numpy().astype(np.int64)
+    return np.asarray((number > file) | ((number == file) & (offset >= place)))
 
 
 def end_of_log(connection: Any) -> str:
@@ -189,6 +203,6 @@ def end_of_log(connection: Any) -> str:
 
 
 __all__ = [
-    "GtidMarker", "Marker", "SnapshotMarker", "TableMarker", "choose_marking", "end_of_log", "make_marker", "mark_table_of",
+    "GtidMarker", "SnapshotMarker", "TableMarker", "after_low", "choose_marking", "end_of_log", "make_marker", "mark_table_of",
     "write_mark",
 ]  # fmt: skip

@@ -1,0 +1,465 @@
+"""What every source is: a port with a few verbs. Flows know this module, never a kind.
+
+A source is one folder here and one line in the registry (``sources/__init__.py``). It passes ``tests/contract/test_sources.py``.
+
+A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows beside the log is a
+:class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare it and give it back, and never look into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import TypeVar
+
+from sluice.config.pipeline import StartPosition
+from sluice.errors import PreflightError, TerminalError
+from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
+from sluice.model.positions import Position
+from sluice.model.schema_changes import TableChange
+from sluice.model.sessions import StatementSession
+from sluice.model.tables import Column, TableId, TableSchema
+from sluice.sources.table_filter import Selection
+
+Offset = Position
+"""A place at the end of a transaction.
+
+Its fields mean something to the kind of source that made it only. Everybody else uses ``log_epoch`` (offsets of two log epochs do not compare),
+``order`` and ``follows`` (the order within an epoch), ``commit_time_us``, ``place`` and ``str()``, and the JSON.
+"""
+
+TableFilter = Selection
+"""Which tables and which kinds of change are wanted."""
+
+M_co = TypeVar("M_co", covariant=True, default=Any)
+M = TypeVar("M", default=Any)
+Asked = tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]
+"""A number, a key, and keys of which it may be one: values, a member a column."""
+Key = tuple[str, ...]
+"""A key as literals of the source, one a column."""
+
+
+# -- what a source says of itself ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Who answers.
+
+    Attributes:
+        server: its own id; another server has another one.
+        dialect: whose types and whose order of keys its rows have (``MySQL``, ``MariaDB``); ``version``: as it prints it.
+        origin: the number that changes made at this server bear (``_origin``).
+    """
+
+    server: str
+    dialect: str
+    version: str
+    origin: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the pre-flight: ``severity`` is warning or error; ``kind`` the error it becomes.
+
+    ``setting`` and ``value`` as the server has them; ``why`` it matters; ``fix``: the statement that corrects it.
+    """
+
+    severity: str
+    setting: str
+    value: str
+    why: str
+    fix: str = ""
+    kind: type[TerminalError] = PreflightError
+
+
+@dataclass(frozen=True, slots=True)
+class Blindness:
+    """A login that does not see every table: its name, and the statement that grants it."""
+
+    login: str
+    grant: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as the source has it now.
+
+    Attributes:
+        schema: its definition; columns of a type that is not understood are not in it but in ``unknown`` (name, type).
+        rows: the server's estimate; size_bytes: of its data.
+        unique_not_null: column names of its first unique key without a nullable column, if it has no primary key.
+        unique: every unique key, primary first: (column, prefix in characters or 0), column "" for an expression.
+    """
+
+    schema: TableSchema
+    rows: int
+    size_bytes: int
+    unique_not_null: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
+    unique: tuple[tuple[tuple[str, int], ...], ...] = ()
+
+    @property
+    def id(self) -> TableId:
+        return self.schema.table
+
+
+# -- the log ------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StreamLimits:
+    """When a batch closes: at the end of the transaction in which one of these is reached.
+
+    Attributes:
+        max_changes: row changes; max_bytes: bytes of log since the first change; max_wait_s: seconds since the first change.
+        idle_wait_s: seconds to wait for a first change before giving up.
+        max_event_bytes: a larger event (a row, mostly) is refused.
+        stop_at: read no further than this offset (the head, for a run that ends).
+    """
+
+    max_changes: int = 2_000_000
+    max_bytes: int = 512 * 2**20
+    max_wait_s: float = 0.5
+    idle_wait_s: float = 1.0
+    max_event_bytes: int = 128 * 2**20
+    stop_at: Offset | None = None
+
+
+@dataclass(frozen=True)
+class StreamResult(Generic[M]):
+    """What one call of :meth:`SourceSession.stream` did.
+
+    Attributes:
+        last: end of the last whole transaction read; may have moved even without a batch.
+        manifest: what ``finish`` of the sink returned, None if nothing was captured.
+        changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
+        closed_by: bytes, changes, time, ddl, head or idle.
+        schema: the schema history as of ``last`` if statements changed it, else None.
+    """
+
+    last: Offset
+    manifest: M | None
+    changes: int
+    transactions: int
+    log_bytes: int
+    reached_head: bool
+    closed_by: str
+    schema: Definitions | None = None
+
+
+class ChangeSink(Protocol[M_co]):
+    """Where a batch's rows go; ``sluice.segments.writer.SegmentWriter`` is one. ``add`` is called from several threads."""
+
+    def buckets(self, schema: TableSchema, keys: Any, rows: int) -> np.ndarray[Any, Any]:
+        """Key bucket of each row."""
+
+    def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
+        """Take rows of ``schema.arrow_schema``."""
+
+    def note_ddl(
+        self,
+        *,
+        position: Offset,
+        schema: str,
+        table: TableId | None,
+        sql: str,
+        seq: int,
+        gtid: str | None,
+        commit_time_us: int,
+        sql_mode: int = 0,
+        session: StatementSession | None = None,
+        changes: Sequence[TableChange] = (),
+    ) -> None:
+        """Note a statement; ``changes``: what it did to definitions."""
+
+    def finish(
+        self,
+        first: Offset,
+        last: Offset,
+        *,
+        changes: int | None = None,
+        transactions: int = 0,
+        log_bytes: int = 0,
+        first_commit_time_us: int = 0,
+        last_commit_time_us: int = 0,
+        skipped: dict[str, int] | None = None,
+    ) -> M_co:
+        """Write the manifest."""
+
+    def abort(self) -> None:
+        """Forget the batch."""
+
+    def branch(self, number: int, of: int) -> Any:
+        """A sink of the same batch for one of several readers, numbered from 1."""
+
+    def absorb(self, branch: Any) -> None:
+        """Take what a branch has written."""
+
+
+class SchemaHistory(Protocol):
+    """Definitions as of an offset, of a source whose log does not bring them with the rows. Raises SourceUnavailable, LostPosition."""
+
+    def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> Definitions:
+        """All definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
+
+    def has(self, at: Offset) -> bool:
+        """False if the log from there on is no longer kept."""
+
+    def is_same_log(self, at: Offset) -> bool:
+        """True unless another log is there than the one that was read."""
+
+    def fold(
+        self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
+    ) -> None:
+        """Apply the statements between two offsets to ``definitions``."""
+
+    def definition(self, table: TableId, at: Offset) -> TableDefinition:
+        """Today's definition, if it was the same at ``at``; any thread may ask. Raises SchemaUnknown with the statement that changed it."""
+
+    def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
+        """The definition that a CREATE TABLE gives ``table`` among ``definitions``. Raises ConfigError."""
+
+
+class SourceSession(Protocol):
+    """Connections of one piece of work. What it says of the server (identity, head) is as of the first question. Not for several threads.
+
+    Raises (all methods): SourceUnavailable, ConfigError for a refused login, PreflightError for a right that lacks.
+    """
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """Who answers."""
+
+    @property
+    def head(self) -> Offset | None:
+        """Where the log ends; None if the server keeps none."""
+
+    @property
+    def history(self) -> SchemaHistory | None:
+        """None for a source whose log brings definitions with the rows."""
+
+    def lag_bytes(self, at: Offset) -> int | None:
+        """Bytes of log between ``at`` and the head; None if that log is no longer there."""
+
+    def has_news(self, since: Offset) -> bool:
+        """Has the log moved past ``since``? As cheap as it can be asked."""
+
+    def preflight(self, at: Offset | None) -> list[Finding]:
+        """Everything there is to say, errors first; ``at``: the captured offset, None before the first batch."""
+
+    def require_ready(self, at: Offset | None) -> None:
+        """Raises PreflightError, LostPosition or WrongServer for the first error of the pre-flight; logs its warnings."""
+
+    def confirm(self, at: Offset) -> None:
+        """Compare the log with what was read up to ``at``. Raises LostPosition if another log is there.
+
+        In a session that streams, the log may stay open, for :meth:`stream` to go on with it.
+        """
+
+    def resolve_start(self, start: str | StartPosition) -> Offset:
+        """``latest``, ``earliest``, ``dump`` (begins at the head) or a place that a person names, as an offset.
+
+        Raises:
+            LostPosition: the server does not have it. ConfigError: it is none.
+        """
+
+    def stream(
+        self,
+        start: Offset,
+        limits: StreamLimits,
+        wanted: TableFilter,
+        sink: Callable[[], ChangeSink[M]],
+        *,
+        definitions: Callable[[], Definitions] | None = None,
+        one_reader: bool = False,
+        progress: Callable[..., None] | None = None,
+    ) -> StreamResult[M]:
+        """Read the log from ``start`` until a limit closes the batch, or nothing comes.
+
+        Rows of the watermark table go to the sink, too.
+
+        Args:
+            sink: makes the sink; called at the first change. definitions: gives the schema history as of ``start``; called when it is needed.
+            one_reader: rows have to come in the order of the log. progress: called a few times a second; what it raises ends the stream.
+
+        Raises:
+            LostPosition, and CaptureErrors for what cannot be read; the sink was aborted. If whole transactions were captured before it,
+            ``whole_until`` of the CaptureError is the end of the last of them: with it as ``stop_at`` the same call gives a batch.
+            Whatever the sink raises.
+        """
+
+    def release(self, delivered: Offset) -> None:
+        """Every target holds everything up to ``delivered``: the source need not keep that log for this pipeline any more."""
+
+    # -- tables ------------------------------------------------------------------------------------------------------------
+    def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        """Every table that ``wants`` takes, with its definition, by name."""
+
+    def table_rows(self) -> dict[TableId, int]:
+        """Every table, with the server's estimate of its rows; it may be old."""
+
+    def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """The server's estimate of their rows now."""
+
+    def keyless(self) -> set[TableId]:
+        """Tables whose rows nothing tells apart: no primary key, and no unique one of whole columns that are never null."""
+
+    def create_statement(self, table: TableId, named: TableId) -> str:
+        """What makes ``table`` under another name at a target of the same dialect; "" if the source has no such words."""
+
+    def blindness(self) -> Blindness | None:
+        """None if the login sees every table there is."""
+
+    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+        """For each (number, key, others): number, and True if the source holds ``key`` for one of ``others``.
+
+        ``fields``: of the key's columns, as segments have them; only text columns are compared, the others are equal.
+        """
+
+    # -- dumps -------------------------------------------------------------------------------------------------------------
+    def choose_marking(self) -> Marking:
+        """How a new dump is marked; makes what the watermarks need. Raises PreflightError if it cannot be marked."""
+
+    def chunk_table(self, table: TableId) -> ChunkTable:
+        """A table as it is now, for the plan of a dump. Raises ConfigError, DumpRefused."""
+
+
+# -- rows beside the log ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKey:
+    """What a table is cut by: ``columns`` of the primary key, or of the index the request names."""
+
+    columns: tuple[Column, ...]
+    index: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.columns)
+
+
+class KeyText(Protocol):
+    """Keys as literals of the source's dialect: what chunks, lists of keys and ranges are stored as."""
+
+    def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[Key]:
+        """A literal a column for each row of ``keys``."""
+
+    def typed(self, column: Column, text: str) -> str:
+        """The literal of a value that a person typed. Raises ConfigError."""
+
+
+class ChunkTable(Protocol):
+    """A table as the source has it now, and what it says of a request for some of its rows. Raises ConfigError, DumpRefused."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """Its definition."""
+
+    @property
+    def whole_rows_logged(self) -> bool:
+        """True if the log brings every column of a changed row."""
+
+    def key(self, request: TableRequest) -> ChunkKey:
+        """What it is cut by; no columns: it comes in one piece."""
+
+    def has_prefix_key(self, key: ChunkKey) -> bool:
+        """True if the key holds only the beginning of a column."""
+
+    def condition(self, text: str) -> str:
+        """A person's condition, checked, in the source's words."""
+
+    def is_reversed(self, lower: Key, upper: Key) -> bool:
+        """True if ``lower`` is certainly more than ``upper``."""
+
+    def estimate(self, request: TableRequest, key: ChunkKey) -> int:
+        """Rows, as the server guesses."""
+
+    def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[Key]) -> None:
+        """Raises ConfigError if the server does not take one of the keys for a value."""
+
+
+class SourceLoad(Protocol):
+    """What a server says of how busy it is, and how far it follows its own source."""
+
+    def running(self) -> int:
+        """Statements that run now."""
+
+    def replica_lag_s(self) -> float | None:
+        """Seconds after its own source; None if it has none, infinite if it does not follow."""
+
+
+class Watermarker(Protocol):
+    """Marks the window of a chunk: what the log changed in it is newer than the rows of the chunk, or the same."""
+
+    def low(self, chunk: Chunk) -> str:
+        """Before the select; returns what the chunk has to remember."""
+
+    def reading(self, chunk: Chunk) -> AbstractContextManager[str | None]:
+        """Around the select; yields what replaces :meth:`low`'s answer, or None."""
+
+    def high(self, chunk: Chunk) -> None:
+        """After the rows are durable."""
+
+
+class ChunkReader(SourceLoad, Protocol):
+    """Connections of one thread that copies rows beside the log."""
+
+    @property
+    def watermarks(self) -> Watermarker:
+        """How its chunks are marked."""
+
+    def end_of_log(self) -> str:
+        """The place where the log ends now, as :attr:`Offset.place` says it."""
+
+    def schema(self, table: TableId) -> TableSchema:
+        """The definition as of now."""
+
+    def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[Key, bool]:
+        """The last key of the next chunk of about ``rows`` (empty: open), and True if it is the last chunk."""
+
+    def rows(self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[Key]] = ()) -> Iterator[pa.Table]:
+        """The rows of a chunk, with the columns of :meth:`schema`; ``keys``: of a request with a list, those of the chunk in pieces.
+
+        Raises DumpRefused: the source cannot read rows under the request's condition.
+        """
+
+
+class Source(Protocol):
+    """One source of one pipeline. Constructed without I/O."""
+
+    kind: ClassVar[str]
+    """``source.type`` in the pipeline file."""
+    keeps_for_us: ClassVar[bool]
+    """True if the source keeps its log until :meth:`SourceSession.release`."""
+
+    @property
+    def where(self) -> str:
+        """Its address, for people."""
+
+    @property
+    def keys(self) -> KeyText:
+        """How it writes keys."""
+
+    @property
+    def watermark_table(self) -> TableId | None:
+        """The table whose rows in the log are watermarks; None if this kind has none."""
+
+    def open(self, *, to_stream: bool = False) -> AbstractContextManager[SourceSession]:
+        """A session for questions; ``to_stream``: and for the log, under the pipeline's own replica id."""
+
+    def open_chunks(self, marking: Marking, owner: str) -> AbstractContextManager[ChunkReader]:
+        """For one thread of a dump; ``owner``: tells its marks from those of others."""
+
+    def open_replica(self, connection: str) -> AbstractContextManager[SourceLoad]:
+        """A replica of the source that a dump looks after, by its connection's id."""
+
+    def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        """Mask: which changes (columns ``_gtid``, ``_file``, ``_offset``) came after the low watermark that a chunk remembers. Pure."""

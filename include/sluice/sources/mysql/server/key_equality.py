@@ -1,0 +1,36 @@
+"""Whether the server holds two keys for one: texts are compared by their column's collation, as only the server can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.sources.mysql.server.connection import rows_of
+
+_ASKED_AT_ONCE = 500
+
+
+def same_keys(
+    connection: Any, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
+) -> Iterator[tuple[int, bool]]:
+    """For each (number, key, others): number, and True if ``key`` is one of ``others`` by the texts in it."""
+    texts = [i for i, field in enumerate(fields) if pa.types.is_string(field.type)]
+    for number, one, those in asked:
+        mine = "(" + ", ".join(_literal(fields[i], one[i]) for i in texts) + ")"
+        for start in range(0, len(those), _ASKED_AT_ONCE):
+            some = those[start : start + _ASKED_AT_ONCE]
+            keys = ", ".join("(" + ", ".join(_literal(fields[i], k[i]) for i in texts) + ")" for k in some)
+            answer = rows_of(connection, f"SELECT {mine} IN ({keys})")
+            yield number, bool(answer and answer[0][0])
+
+
+def _literal(field: pa.Field, value: str) -> str:
+    """A text as the source compares it; of a column that no collation is known of (a rule made it), byte by byte."""
+    metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+    collation, text = metadata.get("sluice.collation", ""), value.encode("utf-8").hex()
+    if not collation or metadata.get("sluice.type", "").startswith(("enum", "set")):
+        return f"x'{text}'"
+    charset = metadata.get("sluice.charset") or collation.partition("_")[0]
+    return f"CONVERT(_utf8mb4 x'{text}' USING {charset}) COLLATE {collation}"

@@ -1,0 +1,165 @@
+"""One thread of a dump at the server: a connection for questions and marks, one for the rows of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+
+from sluice.config.connections import Endpoint
+from sluice.errors import DumpRefused
+from sluice.model.dumps import Chunk, TablePlanned, TableRequest
+from sluice.model.tables import TableId, TableSchema, quoted
+from sluice.mysql.key_sql import after, among, key_literals, upto
+from sluice.sources.base import Watermarker
+from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
+from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
+from sluice.sources.mysql.snapshot.chunk_queries import (
+    NULLS,
+    border_sql,
+    has_nulls,
+    key_of,
+    nulls,
+    place_of,
+    range_of,
+    selection_sql,
+)
+from sluice.sources.mysql.snapshot.result_set import select
+from sluice.sources.mysql.snapshot.watermarks import end_of_log
+
+MAY_PASS = {
+    1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
+    1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
+}  # fmt: skip
+"""Errors of a server that say nothing of the condition: it stops, is full or busy, or somebody ended the statement."""
+
+
+class MySQLLoad:
+    """How busy a server is; see :class:`sluice.sources.base.SourceLoad`."""
+
+    def __init__(self, endpoint: Endpoint, connection: Any, doing: str) -> None:
+        self.endpoint = endpoint
+        self.connection = connection
+        self._doing = doing
+
+    def running(self) -> int:
+        with source_errors(self.endpoint, self._doing):
+            return int(rows_of(self.connection, "SHOW GLOBAL STATUS LIKE 'Threads_running'")[0][1])
+
+    def replica_lag_s(self) -> float | None:
+        with source_errors(self.endpoint, self._doing):
+            return replica_lag_s(self.connection)
+
+
+class MySQLChunkReader(MySQLLoad):
+    """See :class:`sluice.sources.base.ChunkReader`."""
+
+    def __init__(
+        self, endpoint: Endpoint, connection: Any, reader: Any, watermarks: Watermarker, *, pipeline: str
+    ) -> None:
+        super().__init__(endpoint, connection, "asking the source")
+        self.watermarks = watermarks
+        self._reader = reader
+        self._pipeline = pipeline
+        self._collations: dict[int, tuple[str, str]] | None = None
+        self._live: LiveTable | None = None
+
+    def end_of_log(self) -> str:
+        return end_of_log(self.connection)
+
+    def schema(self, table: TableId) -> TableSchema:
+        self._live = self._definition(table)
+        return self._live.plan.schema
+
+    def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
+        key = key_of(self._definition(request.table), request)
+        if not key.columns:
+            return (), True
+        if not planned.chunks and has_nulls(request, key):
+            return NULLS, False
+        low, high = range_of(request, key)
+        behind = after(key.names, place_of(key, planned.upto))
+        sql = border_sql(request.table, key, rows, low, high, behind, nulls(key, False))
+        pieces = list(select(self._reader, sql, key.columns, f"keys of {request.table}"))
+        found = pieces[0] if pieces else None
+        if found is None or not found.num_rows:
+            return (), True
+        return key_literals(key.columns, found)[0], False
+
+    def rows(
+        self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
+    ) -> Iterator[pa.Table]:
+        live = self._live
+        if live is None or live.plan.schema.table != request.table:
+            live = self._definition(request.table)
+        with self._asked(request, chunk):
+            yield from self._rows(request, live, chunk, keys)
+
+    def _rows(
+        self, request: TableRequest, live: LiveTable, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]]
+    ) -> Iterator[pa.Table]:
+        key = key_of(live, request)
+        columns = live.plan.schema.columns
+        where = f"({request.where})" if request.where else ""
+        place = f"rows of {request.table}"
+        # The user's condition may name tables without a schema.
+        rows_of(self._reader, f"USE {quoted(request.table.schema)}")
+        if request.key_file:
+            for some in keys:
+                sql = selection_sql(request.table, columns, key, among(request.identity or key.names, some), where)
+                yield from select(self._reader, sql, columns, place)
+            return
+        if chunk.upto == NULLS:
+            sql = selection_sql(request.table, columns, key, nulls(key, True), where)
+            yield from select(self._reader, sql, columns, place)
+            return
+        low, high = range_of(request, key)
+        behind, end = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
+        conditions = (low, high, behind, end, nulls(key, False), where)
+        yield from select(self._reader, selection_sql(request.table, columns, key, *conditions), columns, place)
+
+    @contextmanager
+    def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
+        """A condition that the server took may still fail on some row. That does not pass by itself."""
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+            if not request.where or code in MAY_PASS or not (1000 <= code < 2000 or 3000 <= code < 5000):
+                raise
+            raise DumpRefused(
+                f"the source cannot read rows of {request.table} under the condition {request.where!r}: {error.args[-1]} ({code})",
+                where=f"dump {chunk.id.dump}",
+                hint=f"`sluice dump cancel {self._pipeline} {chunk.id.dump}`, then ask for it with a condition that holds for every row",
+            ) from error
+
+    def _definition(self, table: TableId) -> LiveTable:
+        return read_definition(self.connection, table, self._all_collations)
+
+    def _all_collations(self) -> dict[int, tuple[str, str]]:
+        if self._collations is None:
+            self._collations = collations(self.connection)
+        return self._collations
+
+
+def replica_lag_s(connection: Any) -> float | None:
+    """How far a server is behind its own source, None if it has none. A replica that has stopped counts as endlessly behind.
+
+    Raises what the driver raises: a server that does not answer is not one without lag.
+    """
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute("SHOW REPLICA STATUS")
+        except pymysql.err.ProgrammingError:  # a server that knows only the older words
+            cursor.execute("SHOW SLAVE STATUS")
+        rows = cursor.fetchall()
+        names = [d[0].lower() for d in cursor.description or ()]
+    lags = []
+    for row in rows:
+        found = dict(zip(names, row, strict=True))
+        value = found.get("seconds_behind_source", found.get("seconds_behind_master"))
+        lags.append(float("inf") if value is None else float(value))
+    return max(lags) if lags else None

@@ -1,0 +1,90 @@
+"""A table as the server has it now, for the plan of a dump: what cuts it, and what the server says of keys and conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError
+from sluice.model.dumps import TableRequest
+from sluice.model.tables import TableId, TableSchema, quoted
+from sluice.mysql.condition import rendered
+from sluice.mysql.key_sql import among, numbers_of
+from sluice.sources.base import ChunkKey
+from sluice.sources.mysql.catalog.live_table import LiveTable
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.mysql.snapshot.chunk_queries import key_of, range_of, selection_sql
+from sluice.sources.mysql.snapshot.result_set import open_reader, text_rows
+
+KEYS_A_SELECT = 2_000
+
+
+@dataclass(frozen=True)
+class MySQLChunkTable:
+    """See :class:`sluice.sources.base.ChunkTable`."""
+
+    endpoint: Endpoint
+    info: ServerInfo
+    live: LiveTable
+
+    @property
+    def schema(self) -> TableSchema:
+        return self.live.plan.schema
+
+    @property
+    def whole_rows_logged(self) -> bool:
+        return self.info.variables.get("binlog_row_image", "FULL").upper() == "FULL"
+
+    def key(self, request: TableRequest) -> ChunkKey:
+        return key_of(self.live, request)
+
+    def has_prefix_key(self, key: ChunkKey) -> bool:
+        return self.live.indexes[key.index].prefix
+
+    def condition(self, text: str) -> str:
+        return rendered(text, self.schema.table, [c.name for c in self.schema.columns])
+
+    def is_reversed(self, lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
+        low, high = numbers_of(lower), numbers_of(upper)
+        return bool(low and high and low[: len(high)] > high[: len(low)])
+
+    def estimate(self, request: TableRequest, key: ChunkKey) -> int:
+        """Rows, as the server's optimizer guesses. Raises ConfigError if the server does not take the condition."""
+        conditions = (*range_of(request, key), f"({request.where})" if request.where else "")
+        any_index = ChunkKey(key.columns, "")  # FORCE INDEX would keep the server from looking into it
+        sql = selection_sql(request.table, self.schema.columns[:1], any_index, *conditions)
+        asked = f"the condition {request.where!r}" if request.where else "the key range"
+        told = self._explained(request.table, sql, asked)
+        rows, share = (told[8], 100.0) if self.info.is_mariadb else (told[9], float(told[10] or 100))
+        return round(int(rows or 0) * share / 100)
+
+    def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
+        """Raises ConfigError if the server does not take one of the keys for a value."""
+        for at in range(0, len(keys), KEYS_A_SELECT):
+            sql = selection_sql(
+                request.table,
+                key.columns[:1],
+                ChunkKey(key.columns, ""),
+                among(key.names, keys[at : at + KEYS_A_SELECT]),
+            )
+            self._explained(request.table, sql, "a key of the list")
+
+    def _explained(self, table: TableId, sql: str, asked: str) -> tuple[Any, ...]:
+        """What the optimizer says of a select. Raises ConfigError if the server does not take ``asked``."""
+        with open_reader(self.endpoint) as reader:
+            try:
+                rows_of(reader, f"USE {quoted(table.schema)}")
+                words = "EXPLAIN" if self.info.is_mariadb else "EXPLAIN FORMAT=TRADITIONAL"
+                return text_rows(reader, f"{words} {sql}")[0]
+            except pymysql.err.MySQLError as error:
+                code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+                if code == 0 or 2000 <= code < 3000:
+                    raise  # the connection, not the condition
+                raise ConfigError(
+                    f"the source does not take {asked} on {table}: {error.args[-1]}",
+                    hint="write what may stand behind WHERE in a select of this one table, and keys as the server prints them",
+                ) from error

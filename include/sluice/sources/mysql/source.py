@@ -1,0 +1,381 @@
+"""The MySQL and MariaDB source behind the port :mod:`sluice.sources.base`: sessions, and what they have open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.pipeline import PipelineConfig, StartPosition
+from sluice.errors import ConfigError, DecodeError, UnsupportedType
+from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.dumps import Marking
+from sluice.model.tables import Column, TableId
+from sluice.mysql.client import MySQLConnection
+from sluice.mysql.ddl.apply import create_table
+from sluice.mysql.ddl.ast import CreateTable
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.key_sql import key_literals, typed_literal
+from sluice.sources.base import (
+    Blindness,
+    ChangeSink,
+    Finding,
+    M,
+    Offset,
+    SourceIdentity,
+    SourceTable,
+    StreamLimits,
+    StreamResult,
+    TableFilter,
+)
+from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
+from sluice.sources.mysql.catalog.live_table import read_definition
+from sluice.sources.mysql.decoder.scanner import LoggedStatement
+from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.reader.batch_reader import capture
+from sluice.sources.mysql.reader.event_reread import reread, same_log
+from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
+from sluice.sources.mysql.reader.statement_scan import statements_between
+from sluice.sources.mysql.server import table_list
+from sluice.sources.mysql.server.connection import (
+    ServerInfo,
+    collations,
+    connected,
+    log_end,
+    open_connection,
+    rows_of,
+    server_info,
+    source_errors,
+)
+from sluice.sources.mysql.server.key_equality import same_keys
+from sluice.sources.mysql.server.preflight import preflight, require_ready
+from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
+from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
+from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
+from sluice.sources.mysql.snapshot.result_set import open_reader
+from sluice.sources.mysql.snapshot.watermarks import after_low, choose_marking, make_marker, mark_table_of
+
+
+class MySQLKeyText:
+    """Keys as SQL literals."""
+
+    def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
+        return key_literals(columns, keys)
+
+    def typed(self, column: Column, text: str) -> str:
+        return typed_literal(column, text)
+
+
+@dataclass(frozen=True)
+class MySQLSource:
+    """The source of one pipeline. See :class:`sluice.sources.base.Source`."""
+
+    kind: ClassVar[str] = "mysql"
+    keeps_for_us: ClassVar[bool] = False
+    pipeline: PipelineConfig
+    resolver: ConnectionResolver
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """The server; looked up once."""
+        return self.resolver(self.pipeline.source.connection)
+
+    @property
+    def where(self) -> str:
+        return self.endpoint.address
+
+    @property
+    def keys(self) -> MySQLKeyText:
+        return MySQLKeyText()
+
+    @property
+    def watermark_table(self) -> TableId:
+        return mark_table_of(self.pipeline, self.endpoint)
+
+    @property
+    def server_id(self) -> int:
+        """The pipeline's own replica id."""
+        return replica_id(self.pipeline)
+
+    @contextmanager
+    def open(self, *, to_stream: bool = False) -> Iterator[MySQLSession]:
+        with ExitStack() as opened:
+            login = opened.enter_context(closing(PrefetchedLogin(self.endpoint))) if to_stream else None
+            session = MySQLSession(self, opened.enter_context(connected(self.endpoint)), login)
+            opened.callback(session.close)
+            yield session
+
+    @contextmanager
+    def open_chunks(self, marking: Marking, owner: str) -> Iterator[MySQLChunkReader]:
+        with open_connection(self.endpoint) as connection, open_reader(self.endpoint) as reader:
+            marker = make_marker(marking, connection, reader, self.watermark_table, owner)
+            yield MySQLChunkReader(self.endpoint, connection, reader, marker, pipeline=self.pipeline.pipeline)
+
+    @contextmanager
+    def open_replica(self, connection: str) -> Iterator[MySQLLoad]:
+        endpoint = self.resolver(connection)
+        with open_connection(endpoint) as opened:
+            yield MySQLLoad(endpoint, opened, "asking a replica how far behind it is")
+
+    def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        assert isinstance(rows, pa.Table)
+        return after_low(marking, low, rows)
+
+
+class MySQLSession:
+    """See :class:`sluice.sources.base.SourceSession`. ``login``: of the log's connection; None: it does not stream."""
+
+    def __init__(self, source: MySQLSource, connection: MySQLConnection, login: PrefetchedLogin | None) -> None:
+        self.source = source
+        self.connection = connection
+        self._login = login
+        self._log: BinlogDump | None = None
+        self._log_at: Offset | None = None
+
+    def close(self) -> None:
+        """Hang up the log's connection, if it is open."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with source_errors(self.source.endpoint, "asking the source"):
+            yield
+
+    @cached_property
+    def info(self) -> ServerInfo:
+        """What the server says about itself."""
+        with self._asking():
+            return server_info(self.connection)
+
+    @cached_property
+    def collations(self) -> dict[int, tuple[str, str]]:
+        """Of the server, by number."""
+        with self._asking():
+            return collations(self.connection)
+
+    @property
+    def identity(self) -> SourceIdentity:
+        info = self.info
+        return SourceIdentity(info.server_uuid, info.flavour, info.version, info.server_id)
+
+    @property
+    def head(self) -> Offset | None:
+        return self.info.head if self.info.head.file else None
+
+    @property
+    def history(self) -> MySQLSchemaHistory:
+        return MySQLSchemaHistory(self)
+
+    def lag_bytes(self, at: Offset) -> int | None:
+        return self.info.bytes_behind(at)
+
+    def has_news(self, since: Offset) -> bool:
+        with self._asking():
+            return log_end(self.connection) != (since.file, since.offset)
+
+    # -- before reading ----------------------------------------------------------------------------------------------------
+    def preflight(self, at: Offset | None) -> list[Finding]:
+        info = self.info
+        with self._asking():
+            return preflight(self.connection, info, self.source.pipeline, at, self.source.server_id)
+
+    def require_ready(self, at: Offset | None) -> None:
+        info = self.info
+        with self._asking():
+            require_ready(self.connection, info, self.source.pipeline, at, self.source.server_id)
+
+    def confirm(self, at: Offset) -> None:
+        mariadb, own = self.info.is_mariadb, self.source.server_id
+        number = own if self._login is not None else check_id(own)
+        with self._asking():
+            stream = reread(self.source.endpoint, at, server_id=number, mariadb=mariadb, login=self._login)
+        if self._login is not None:
+            self.close()
+            self._log, self._log_at = stream, at
+        elif stream is not None:
+            stream.close()
+
+    def resolve_start(self, start: str | StartPosition) -> Offset:
+        info = self.info
+        with self._asking():
+            return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id)
+
+    # -- the log -----------------------------------------------------------------------------------------------------------
+    def stream(
+        self,
+        start: Offset,
+        limits: StreamLimits,
+        wanted: TableFilter,
+        sink: Callable[[], ChangeSink[M]],
+        *,
+        definitions: Callable[[], Definitions] | None = None,
+        one_reader: bool = False,
+        progress: Callable[..., None] | None = None,
+    ) -> StreamResult[M]:
+        info, source = self.info, self.source
+        begin = dump_start(info, start)
+        stream, self._log = self._log, None
+        if stream is not None and (begin != start or self._log_at != start):
+            stream.close()
+            stream = None
+        return capture(
+            source.endpoint,
+            server_id=source.server_id,
+            start=begin,
+            selection=wanted,
+            limits=limits,
+            writer_factory=sink,
+            progress=progress,
+            readers=1
+            if one_reader or info.is_mariadb
+            else readers_of(source.pipeline),  # MariaDB 10.11.19 crashed under several
+            logs=info.binary_logs,
+            marks=source.watermark_table,
+            history=(lambda: _own(definitions())) if definitions is not None else None,
+            redefine=self.history.definition,
+            connection=self.connection,
+            login=self._login,
+            stream=stream,
+        )
+
+    def release(self, delivered: Offset) -> None:
+        """The server keeps its log as long as it is configured to, whoever reads it."""
+
+    # -- tables ------------------------------------------------------------------------------------------------------------
+    def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        with self._asking():
+            return table_list.source_tables(self.connection, wants)
+
+    def table_rows(self) -> dict[TableId, int]:
+        with self._asking():
+            return table_list.table_rows(self.connection)
+
+    def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        with self._asking():
+            return table_list.estimates(self.connection, tables)
+
+    def keyless(self) -> set[TableId]:
+        with self._asking():
+            return table_list.keyless_tables(self.connection)
+
+    def create_statement(self, table: TableId, named: TableId) -> str:
+        with self._asking():
+            return table_list.create_statement(self.connection, table, named)
+
+    def blindness(self) -> Blindness | None:
+        with self._asking():
+            grants = [str(row[0]).upper() for row in rows_of(self.connection, "SHOW GRANTS")]
+            user, _, host = str(rows_of(self.connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        everywhere = ",".join(grant.partition(" ON *.*")[0] for grant in grants if " ON *.*" in grant)
+        if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
+            return None
+        return Blindness(user, f"GRANT SELECT ON *.* TO '{user}'@'{host}'")
+
+    def same_keys(
+        self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]
+    ) -> Iterator[tuple[int, bool]]:
+        with self._asking():
+            yield from same_keys(self.connection, fields, asked)
+
+    # -- dumps -------------------------------------------------------------------------------------------------------------
+    def choose_marking(self) -> Marking:
+        mariadb = self.info.is_mariadb
+        with self._asking():
+            return choose_marking(self.connection, self.source.pipeline, self.source.endpoint, mariadb=mariadb)
+
+    def chunk_table(self, table: TableId) -> MySQLChunkTable:
+        info = self.info
+        with self._asking():
+            live = read_definition(self.connection, table, lambda: self.collations)
+        return MySQLChunkTable(self.source.endpoint, info, live)
+
+
+def _own(definitions: Definitions) -> SchemaState:
+    assert isinstance(definitions, SchemaState)
+    return definitions
+
+
+@dataclass(frozen=True)
+class MySQLSchemaHistory:
+    """See :class:`sluice.sources.base.SchemaHistory`."""
+
+    session: MySQLSession
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        return self.session.source.endpoint
+
+    def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> SchemaState:
+        session = self.session
+        info = session.info
+        with session._asking():
+            return snapshot_at(
+                self._endpoint,
+                session.connection,
+                info,
+                dump_start(info, at),
+                server_id=session.source.server_id,
+                selection=wanted,
+                progress=progress,
+            )
+
+    def has(self, at: Offset) -> bool:
+        return at.file in {name for name, _ in self.session.info.binary_logs}
+
+    def is_same_log(self, at: Offset) -> bool:
+        number = lookahead_id(self.session.source.server_id)
+        with self.session._asking():
+            return same_log(self._endpoint, at, server_id=number, mariadb=self.session.info.is_mariadb)
+
+    def fold(
+        self, definitions: Definitions, start: Offset, stop: Offset, progress: Callable[[], None] | None = None
+    ) -> None:
+        info, names = self.session.info, self.session.collations
+        tracker = SchemaTracker(lambda: _own(definitions), lambda: names)
+
+        def fold(statement: LoggedStatement) -> None:
+            tracker.statement(statement)
+
+        with self.session._asking():
+            statements_between(
+                self._endpoint,
+                server_id=self.session.source.server_id,
+                start=dump_start(info, start),
+                stop=dump_start(info, stop),
+                statement=fold,
+                progress=progress,
+            )
+
+    def definition(self, table: TableId, at: Offset) -> TableDefinition:
+        number = self.session.source.server_id
+        with open_connection(self._endpoint) as connection:
+            info = server_info(connection)
+            return reread_table(self._endpoint, connection, info, table, dump_start(info, at), server_id=number)
+
+    def parse(self, definitions: Definitions, table: TableId, sql: str) -> TableDefinition:
+        known = _own(definitions)
+        hint = "give the CREATE TABLE as SHOW CREATE TABLE printed it then"
+        try:
+            statement = parse_statement(sql, table.schema, Dialect(known.flavour.mariadb, known.flavour.version))
+            if not isinstance(statement, CreateTable) or not statement.columns:
+                raise ConfigError("the statement is not a CREATE TABLE with columns", where=str(table), hint=hint)
+            return create_table(replace(statement, table=table), known.database(table.schema), known.flavour)
+        except (DecodeError, UnsupportedType) as error:
+            raise ConfigError(
+                f"the CREATE TABLE is not understood: {error.message}", where=str(table), hint=hint
+            ) from error
+
+
+__all__ = ["MySQLKeyText", "MySQLSchemaHistory", "MySQLSession", "MySQLSource"]
