@@ -67,6 +67,7 @@ if "scheduler" in sys.argv:
         "sluice.flows.operate.status",
         "sluice.flows.operate.alerts",
         "sluice.orchestration.metrics",
+        "sluice.sources.mysql.source",
         "sluice.targets.mysql.target",
         "sluice.segments.store",
         "sluice.segments.writer",

@@ -12,6 +12,7 @@ from sluice.sources.base import Source
 
 KINDS = {
     "mysql": "sluice.sources.mysql.source:MySQLSource",
+    "memory": "sluice.sources.memory.source:MemorySource",
 }
 """``source.type`` in the pipeline file -> module:class; imported at first use."""
 

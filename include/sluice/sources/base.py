@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 import pyarrow as pa
+import structlog
 from typing_extensions import TypeVar
 
 from sluice.config.pipeline import StartPosition
@@ -26,6 +27,8 @@ from sluice.model.schema_changes import TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.sources.table_filter import Selection
+
+_log = structlog.get_logger()
 
 Offset = Position
 """A place at the end of a transaction.
@@ -77,6 +80,18 @@ class Finding:
     why: str
     fix: str = ""
     kind: type[TerminalError] = PreflightError
+
+
+def raise_first(findings: Sequence[Finding], where: str) -> None:
+    """Raises the first error of a pre-flight, which names the others; logs its warnings."""
+    for finding in findings:
+        if finding.severity == "warning":
+            _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        first = errors[0]
+        others = "".join(f"; also {f.setting} is {f.value}" for f in errors[1:])
+        raise first.kind(f"{first.setting} is {first.value}: {first.why}{others}", where=where, hint=first.fix or None)
 
 
 @dataclass(frozen=True, slots=True)

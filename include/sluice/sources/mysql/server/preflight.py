@@ -10,18 +10,15 @@ import socket
 from typing import Any
 
 import pymysql
-import structlog
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.sources.base import Finding
+from sluice.sources.base import Finding, raise_first
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.table_filter import Selection
-
-_log = structlog.get_logger()
 
 SHORT_HORIZON_S = 86_400
 _ON = {"ON", "1", "TRUE", "YES"}
@@ -55,19 +52,7 @@ def require_ready(
 ) -> None:
     """Raises PreflightError, LostPosition or WrongServer for the first error; logs warnings."""
     found = preflight(connection, info, pipeline, cursor, server_id)
-    for finding in found:
-        if finding.severity == "warning":
-            _log.warning("preflight", setting=finding.setting, value=finding.value, why=finding.why, fix=finding.fix)
-    errors = [f for f in found if f.severity == "error"]
-    if not errors:
-        return
-    first = errors[0]
-    others = "".join(f"; also {f.setting} is {f.value}" for f in errors[1:])
-    raise first.kind(
-        f"{first.setting} is {first.value}: {first.why}{others}",
-        where=f"source {pipeline.source.connection} ({info.flavour} {info.version})",
-        hint=first.fix or None,
-    )
+    raise_first(found, f"source {pipeline.source.connection} ({info.flavour} {info.version})")
 
 
 def _log_settings(info: ServerInfo) -> list[Finding]:

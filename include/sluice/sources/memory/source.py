@@ -1,0 +1,519 @@
+"""A source in memory. It passes the contract suite of sources, and lets flows be tested without a server.
+
+The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Keys are integers and texts. Rows bring their
+definitions, so there is no schema history.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.config.connections import ConnectionResolver, Endpoint
+from sluice.config.pipeline import Event, PipelineConfig, StartPosition
+from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, WrongServer
+from sluice.model.batches import Op
+from sluice.model.definitions import Definitions
+from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
+from sluice.sources.base import (
+    Asked,
+    Blindness,
+    ChangeSink,
+    ChunkKey,
+    Finding,
+    M,
+    Offset,
+    SourceIdentity,
+    SourceTable,
+    StreamLimits,
+    StreamResult,
+    TableFilter,
+    raise_first,
+)
+from sluice.sources.memory.log import FILE, MemoryStore, Row, RowChange, Transaction, store_of
+
+_PROGRESS_EVERY_S = 0.25
+_EVENTS = {Op.INSERT: Event.INSERT, Op.UPDATE: Event.UPDATE, Op.DELETE: Event.DELETE}
+_INTEGERS = {ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT}
+
+
+class MemoryKeyText:
+    """Keys as JSON values."""
+
+    def literals(self, columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
+        values = [column.to_pylist() for column in keys.columns]
+        return [tuple(json.dumps(value, ensure_ascii=False) for value in row) for row in zip(*values, strict=True)]
+
+    def typed(self, column: Column, text: str) -> str:
+        if column.kind not in _INTEGERS:
+            return json.dumps(text, ensure_ascii=False)
+        try:
+            return str(int(text))
+        except ValueError:
+            raise ConfigError(f"{text!r} is no value of {column.name}, which is {column.sql_type}") from None
+
+
+@dataclass(frozen=True)
+class MemorySource:
+    """See :class:`sluice.sources.base.Source`."""
+
+    kind: ClassVar[str] = "memory"
+    keeps_for_us: ClassVar[bool] = True
+    pipeline: PipelineConfig
+    resolver: ConnectionResolver
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """Whose host is the store's name."""
+        return self.resolver(self.pipeline.source.connection)
+
+    @property
+    def where(self) -> str:
+        return f"memory {self.endpoint.host}"
+
+    @property
+    def keys(self) -> MemoryKeyText:
+        return MemoryKeyText()
+
+    @property
+    def watermark_table(self) -> TableId:
+        return TableId(self.pipeline.dump.marks_schema or "sluice", f"_sluice_mark_{self.pipeline.pipeline}")
+
+    @contextmanager
+    def open(self, *, to_stream: bool = False) -> Iterator[MemorySession]:
+        yield MemorySession(self, store_of(self.endpoint.host))
+
+    @contextmanager
+    def open_chunks(self, marking: Marking, owner: str) -> Iterator[MemoryChunkReader]:
+        yield MemoryChunkReader(self, store_of(self.endpoint.host))
+
+    @contextmanager
+    def open_replica(self, connection: str) -> Iterator[MemoryLoad]:
+        yield MemoryLoad(store_of(self.resolver(connection).host))
+
+    def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
+        raise ConfigError(f"dumps of this source are marked by rows of a table, not by {marking.value}")
+
+
+class MemorySession:
+    """See :class:`sluice.sources.base.SourceSession`."""
+
+    history: ClassVar[None] = None
+
+    def __init__(self, source: MemorySource, store: MemoryStore) -> None:
+        self.source = source
+        self.store = store
+
+    @property
+    def identity(self) -> SourceIdentity:
+        return SourceIdentity(self.store.server, "Memory", "1")
+
+    @cached_property
+    def head(self) -> Offset:
+        with self.store.changed:
+            return self.store.position(len(self.store.log))
+
+    def lag_bytes(self, at: Offset) -> int | None:
+        with self.store.changed:
+            if at.server_uuid != self.store.server or at.offset < self.store.released:
+                return None
+            return sum(t.size_bytes for t in self.store.log[at.offset : self.head.offset])
+
+    def has_news(self, since: Offset) -> bool:
+        with self.store.changed:
+            return len(self.store.log) != since.offset
+
+    # -- before reading ----------------------------------------------------------------------------------------------------
+    def preflight(self, at: Offset | None) -> list[Finding]:
+        with self.store.changed:
+            if at is None:
+                return []
+            if at.server_uuid != self.store.server:
+                why = "another store answers than the one that was read"
+                return [Finding("error", "server", self.store.server, why, kind=WrongServer)]
+            if not self.store.released <= at.offset <= len(self.store.log):
+                why = f"the log has {self.store.released} to {len(self.store.log)}"
+                return [Finding("error", "position", str(at), why, kind=LostPosition)]
+            return []
+
+    def require_ready(self, at: Offset | None) -> None:
+        raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.source.where})")
+
+    def confirm(self, at: Offset) -> None:
+        with self.store.changed:
+            expected = at.last_event
+            if (
+                expected is not None
+                and at.offset <= len(self.store.log)
+                and self.store.log[at.offset - 1].checksum != expected.checksum
+            ):
+                raise LostPosition(f"the log of this store is not the one that was drained up to {at}")
+
+    def resolve_start(self, start: str | StartPosition) -> Offset:
+        with self.store.changed:
+            if start == "earliest":
+                return self.store.position(self.store.released)
+            if isinstance(start, str):
+                return self.head
+            if start.file is None or not self.store.released <= start.offset <= len(self.store.log):
+                raise LostPosition(f"{start} is not in the log", where=self.source.where)
+            return self.store.position(start.offset)
+
+    # -- the log -----------------------------------------------------------------------------------------------------------
+    def stream(
+        self,
+        start: Offset,
+        limits: StreamLimits,
+        wanted: TableFilter,
+        sink: Callable[[], ChangeSink[M]],
+        *,
+        definitions: Callable[[], Definitions] | None = None,
+        one_reader: bool = False,
+        progress: Callable[..., None] | None = None,
+    ) -> StreamResult[M]:
+        if limits.stop_at is not None and not limits.stop_at.follows(start):
+            return StreamResult(start, None, 0, 0, 0, True, "head")
+        if start.offset < self.store.released:
+            raise LostPosition(f"the log up to {start} was released", where=self.source.where)
+        reading = _Reading(self, start, limits, wanted, sink, progress)
+        try:
+            return reading.run()
+        except BaseException:
+            if reading.sink is not None and not reading.finished:
+                reading.sink.abort()
+            raise
+
+    def release(self, delivered: Offset) -> None:
+        if delivered.server_uuid == self.store.server:
+            self.store.release(delivered.offset)
+
+    # -- tables ------------------------------------------------------------------------------------------------------------
+    def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
+        with self.store.changed:
+            found = sorted(table for table in self.store.tables if wants(table))
+            return [SourceTable(self.store.tables[t], len(self.store.rows(t)), 0) for t in found]
+
+    def table_rows(self) -> dict[TableId, int]:
+        with self.store.changed:
+            return {table: len(self.store.rows(table)) for table in self.store.tables}
+
+    def estimates(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        have = self.table_rows()
+        return {table: have[table] for table in tables if table in have}
+
+    def keyless(self) -> set[TableId]:
+        with self.store.changed:
+            return {table for table, schema in self.store.tables.items() if not schema.primary_key}
+
+    def create_statement(self, table: TableId, named: TableId) -> str:
+        return ""
+
+    def blindness(self) -> Blindness | None:
+        return None
+
+    def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
+        for number, key, others in asked:
+            yield number, key in others
+
+    # -- dumps -------------------------------------------------------------------------------------------------------------
+    def choose_marking(self) -> Marking:
+        table = self.source.watermark_table
+        with self.store.changed:
+            if table not in self.store.tables:
+                columns = (
+                    Column("slot", ColumnKind.INT, "int", nullable=False),
+                    Column("mark", ColumnKind.VARCHAR, "varchar(190)", nullable=False, charset="ascii"),
+                )
+                self.store.define(TableSchema(table, columns, ("slot",)))
+        return Marking.TABLE
+
+    def chunk_table(self, table: TableId) -> MemoryChunkTable:
+        with self.store.changed:
+            if table not in self.store.tables:
+                raise DumpRefused(f"there is no table {table}")
+            return MemoryChunkTable(self.store.tables[table], self.store)
+
+
+class _Reading:
+    """One call of :meth:`MemorySession.stream`."""
+
+    def __init__(
+        self,
+        session: MemorySession,
+        start: Offset,
+        limits: StreamLimits,
+        wanted: TableFilter,
+        sink: Callable[[], ChangeSink[M]],
+        progress: Callable[..., None] | None,
+    ) -> None:
+        self.store, self.start, self.limits, self.wanted = session.store, start, limits, wanted
+        self.marks = session.source.watermark_table
+        self._make, self._progress = sink, progress
+        self.sink: ChangeSink[Any] | None = None
+        self.finished = False
+        self.at = start.offset
+        self.changes = self.transactions = self.log_bytes = self.statements = 0
+        self.first_us = self.last_us = 0
+        self.skipped = 0
+
+    def run(self) -> StreamResult[Any]:
+        began = told = time.monotonic()
+        first_change = 0.0
+        reason = ""
+        while not reason:
+            now = time.monotonic()
+            if self._progress is not None and now - told >= _PROGRESS_EVERY_S:
+                self._progress(changes=self.changes, position=str(self.store.position(self.at)))
+                told = now
+            captured = bool(self.changes or self.statements)
+            first_change = first_change or (now if captured else 0.0)
+            deadline = first_change + self.limits.max_wait_s if captured else began + self.limits.idle_wait_s
+            if self.limits.stop_at is not None and self.at >= self.limits.stop_at.offset:
+                reason = "head"
+            elif now >= deadline:
+                reason = "time" if captured else "idle"
+            else:
+                transaction = self._next(min(deadline - now, _PROGRESS_EVERY_S))
+                if transaction is not None:
+                    reason = self._take(transaction)
+        last = self.store.position(self.at)
+        if self.sink is None:
+            return StreamResult(last, None, 0, 0, self.log_bytes, reason in {"head", "idle"}, reason)
+        manifest = self.sink.finish(
+            self.start,
+            last,
+            changes=self.changes,
+            transactions=self.transactions,
+            log_bytes=self.log_bytes,
+            first_commit_time_us=self.first_us,
+            last_commit_time_us=self.last_us,
+            skipped={"other tables": self.skipped} if self.skipped else {},
+        )
+        self.finished = True
+        return StreamResult(last, manifest, self.changes, self.transactions, self.log_bytes, reason == "head", reason)
+
+    def _next(self, wait_s: float) -> Transaction | None:
+        with self.store.changed:
+            if self.at >= len(self.store.log):
+                self.store.changed.wait(wait_s)
+            return self.store.log[self.at] if self.at < len(self.store.log) else None
+
+    def _take(self, transaction: Transaction) -> str:
+        """Hand a transaction to the sink; why the batch closes after it, "" if it does not."""
+        if transaction.damage:
+            error = DecodeError(f"the log cannot be read: {transaction.damage}", where=f"{FILE}:{self.at}")
+            if self.transactions:
+                error.whole_until = self.store.position(self.at)
+            raise error
+        wanted = [
+            (row, change)
+            for row, change in enumerate(transaction.changes)
+            if change.table == self.marks
+            or (self.wanted.wants(change.table) and _EVENTS[change.op] in self.wanted.events)
+        ]
+        self.skipped += len(transaction.changes) - len(wanted)
+        (table,) = transaction.schemas if transaction.statement else (None,)
+        noted = table is not None and self.wanted.ddl and self.wanted.wants(table)
+        if wanted or noted:
+            self.sink = self.sink or self._make()
+            self.first_us = self.first_us or transaction.commit_time_us
+            self.last_us = transaction.commit_time_us
+            for name, rows in groupby(sorted(wanted, key=lambda w: w[1].table), key=lambda w: w[1].table):
+                self._add(transaction, transaction.schemas[name], list(rows), [row for row, _ in wanted])
+            self.changes += len(wanted)
+            self.transactions += 1
+        if noted and self.sink is not None:
+            self.sink.note_ddl(
+                position=self.store.position(self.at),
+                schema=table.schema if table else "",
+                table=table,
+                sql=transaction.statement,
+                seq=self.changes,
+                gtid=None,
+                commit_time_us=transaction.commit_time_us,
+            )
+            self.statements += 1
+        self.at += 1
+        self.log_bytes += transaction.size_bytes
+        if noted:
+            return "ddl"
+        if self.changes >= self.limits.max_changes:
+            return "changes"
+        return "bytes" if self.changes and self.log_bytes >= self.limits.max_bytes else ""
+
+    def _add(
+        self, transaction: Transaction, schema: TableSchema, rows: list[tuple[int, RowChange]], numbers: list[int]
+    ) -> None:
+        """Rows of one table, as segments have them; an update of a key stands under its old key, too."""
+        assert self.sink is not None
+        written: list[tuple[Op, int, Row | None, Row]] = []
+        for row, change in rows:
+            kept = change.after if change.after is not None else change.before
+            assert kept is not None
+            before = change.before if change.op is Op.UPDATE else None
+            written.append((change.op, row, before, kept))
+            if before is not None and any(before[name] != kept[name] for name in schema.primary_key):
+                written.append((Op.KEY_MOVED, row, before, before))
+        count = len(written)
+        users = [pa.array([kept.get(c.name) for *_, kept in written], schema.field(c).type) for c in schema.columns]
+        names = [c.name for c in schema.columns]
+        buckets = self.sink.buckets(schema, [users[names.index(name)] for name in schema.primary_key], count)
+        meta: dict[str, Any] = {
+            "_op": [op.value for op, *_ in written],
+            "_seq": [self.changes + numbers.index(row) for _, row, *_ in written],
+            "_file": [FILE] * count,
+            "_offset": [self.at] * count,
+            "_row": [row for _, row, *_ in written],
+            "_commit_ts": [transaction.commit_time_us] * count,
+            "_gtid": [None] * count,
+            "_txn": [self.transactions] * count,
+            "_origin": [0] * count,
+            "_bucket": pa.array(np.asarray(buckets, np.uint8)),
+            "_present": [None] * count,
+            "_before": [
+                None if before is None else {stored_name(c.name): before.get(c.name) for c in schema.columns}
+                for _, _, before, _ in written
+            ],
+        }
+        layout = schema.arrow_schema
+        columns = [pa.array(meta[f.name], f.type) for f in list(layout)[len(users) :]]
+        self.sink.add(schema, pa.Table.from_arrays([*users, *columns], schema=layout))
+
+
+class MemoryLoad:
+    """See :class:`sluice.sources.base.SourceLoad`; what the store says of itself is set by a test."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+
+    def running(self) -> int:
+        return self.store.running
+
+    def replica_lag_s(self) -> float | None:
+        return self.store.replica_lag_s
+
+
+@dataclass(frozen=True)
+class MemoryChunkTable:
+    """See :class:`sluice.sources.base.ChunkTable`."""
+
+    schema: TableSchema
+    store: MemoryStore
+    whole_rows_logged: ClassVar[bool] = True
+
+    def key(self, request: TableRequest) -> ChunkKey:
+        return key_of(self.schema, request)
+
+    def has_prefix_key(self, key: ChunkKey) -> bool:
+        return False
+
+    def condition(self, text: str) -> str:
+        raise ConfigError("rows of a store in memory cannot be asked for under a condition")
+
+    def is_reversed(self, lower: tuple[str, ...], upper: tuple[str, ...]) -> bool:
+        low, high = _values(lower), _values(upper)
+        return bool(low and high and low[: len(high)] > high[: len(low)])
+
+    def estimate(self, request: TableRequest, key: ChunkKey) -> int:
+        return len(_within(self.store.rows(request.table), key.names, request, (), ()))
+
+    def require_taken(self, request: TableRequest, key: ChunkKey, keys: Sequence[tuple[str, ...]]) -> None:
+        return
+
+
+class MemoryWatermarks:
+    """Rows of the watermark table."""
+
+    def __init__(self, store: MemoryStore, table: TableId) -> None:
+        self._store, self._table = store, table
+
+    def low(self, chunk: Chunk) -> str:
+        self._store.upsert(self._table, {"slot": 1, "mark": Mark(chunk.id, chunk.attempt, high=False).text})
+        return ""
+
+    @contextmanager
+    def reading(self, chunk: Chunk) -> Iterator[str | None]:
+        yield None
+
+    def high(self, chunk: Chunk) -> None:
+        self._store.upsert(self._table, {"slot": 1, "mark": Mark(chunk.id, chunk.attempt, high=True).text})
+
+
+class MemoryChunkReader(MemoryLoad):
+    """See :class:`sluice.sources.base.ChunkReader`."""
+
+    def __init__(self, source: MemorySource, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.watermarks = MemoryWatermarks(store, source.watermark_table)
+
+    def end_of_log(self) -> str:
+        with self.store.changed:
+            return self.store.position(len(self.store.log)).place
+
+    def schema(self, table: TableId) -> TableSchema:
+        with self.store.changed:
+            return self.store.tables[table]
+
+    def next_border(self, request: TableRequest, planned: TablePlanned, rows: int) -> tuple[tuple[str, ...], bool]:
+        schema = self.schema(request.table)
+        key = key_of(schema, request)
+        if not key.columns:
+            return (), True
+        left = _within(self.store.rows(request.table), key.names, request, planned.upto, ())
+        if len(left) < rows:
+            return (), True
+        return tuple(json.dumps(left[rows - 1][name], ensure_ascii=False) for name in key.names), False
+
+    def rows(
+        self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
+    ) -> Iterator[pa.Table]:
+        with self.store.changed:
+            schema, found = self.store.tables[request.table], self.store.rows(request.table)
+        names = request.identity or key_of(schema, request).names
+        if request.key_file:
+            listed = {_values(key) for some in keys for key in some}
+            found = [row for row in found if tuple(row[name] for name in names) in listed]
+        elif names:
+            found = _within(found, names, request, chunk.after, chunk.upto)
+        columns = [pa.array([row.get(c.name) for row in found], schema.field(c).type) for c in schema.columns]
+        yield pa.Table.from_arrays(columns, schema=pa.schema([schema.field(c) for c in schema.columns]))
+
+
+def key_of(schema: TableSchema, request: TableRequest) -> ChunkKey:
+    """What a table is cut by: its primary key. Raises DumpRefused."""
+    if request.index:
+        raise DumpRefused(f"{schema.table} has no index {request.index!r}", hint="it is cut by its primary key")
+    if request.keyless:
+        return ChunkKey((), "")
+    if not schema.primary_key and not request.identity:
+        raise DumpRefused(f"{schema.table} has no primary key: its rows cannot be told apart")
+    by_name = {column.name: column for column in schema.columns}
+    return ChunkKey(tuple(by_name[name] for name in schema.primary_key), "PRIMARY" if schema.primary_key else "")
+
+
+def _values(key: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(json.loads(literal) for literal in key)
+
+
+def _within(
+    rows: Sequence[Row], names: Sequence[str], request: TableRequest, after: Sequence[str], upto: Sequence[str]
+) -> list[Row]:
+    """Rows of ``lower <= key <= upper`` and ``after < key <= upto``; a bound may have the first columns only."""
+    lower, upper, low, high = _values(request.lower), _values(request.upper), _values(after), _values(upto)
+    found = []
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        asked = key[: len(lower)] >= lower and (not upper or key[: len(upper)] <= upper)
+        if asked and (not low or key[: len(low)] > low) and (not high or key[: len(high)] <= high):
+            found.append(row)
+    return sorted(found, key=lambda row: tuple(row[name] for name in names))

@@ -1,0 +1,220 @@
+"""One way to write to a source of any kind, for the tests that every kind passes."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.pipeline import PipelineConfig
+from sluice.model.changes import Change
+from sluice.model.positions import Position
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.segments.reader import iter_changes
+from sluice.segments.store import SegmentStore
+from sluice.segments.writer import SegmentWriter
+from sluice.sources import open_source
+from sluice.sources.base import Source, SourceSession, StreamLimits, StreamResult
+from sluice.sources.memory.log import MemoryStore, RowChange, forget_store, store_of
+from sluice.sources.table_filter import Selection
+
+Write = tuple[str, str, tuple[Any, ...]]
+"""insert, update or delete; the table; (id, v) of the row, of a delete only (id,)."""
+
+_numbers = itertools.count(1)
+
+
+def pipeline(name: str, kind: str, schema: str, **more: Any) -> PipelineConfig:
+    """From ``test`` to nowhere that anybody asks."""
+    return PipelineConfig.model_validate({
+        "version": 1,
+        "pipeline": name,
+        "source": {"connection": "test", "type": kind},
+        "targets": [{"name": "t", "type": "mysql", "connection": "nowhere"}],
+        "capture": {"include": [rf"{schema}\..*"]},
+        "coordination": {"connection": "nowhere"},
+        **more,
+    })
+
+
+@dataclass
+class SourceCase(ABC):
+    """A source with a schema of its own. Tables are (id INT, v text), the id their primary key."""
+
+    schema: str
+    config: PipelineConfig
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> Endpoint:
+        """Of the connection ``test``."""
+
+    @abstractmethod
+    def create(self, name: str, *, key: bool = True) -> None:
+        """Make a table."""
+
+    @abstractmethod
+    def commit(self, *writes: Write) -> None:
+        """One transaction."""
+
+    @property
+    def source(self) -> Source:
+        return open_source(self.config, lambda _: self.endpoint)
+
+    def table(self, name: str) -> TableId:
+        return TableId(self.schema, name)
+
+    @property
+    def wanted(self) -> Selection:
+        return Selection.compile(self.config.capture)
+
+    def of_another_server(self, at: Position) -> Position:
+        """An offset that another server gave."""
+        return replace(at, server_uuid="another", last_event=None)
+
+    @abstractmethod
+    def lost(self, at: Position) -> Position:
+        """An offset whose log is no longer kept."""
+
+
+class MemoryCase(SourceCase):
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint("test", "memory", self.schema)
+
+    @property
+    def store(self) -> MemoryStore:
+        return store_of(self.schema)
+
+    def create(self, name: str, *, key: bool = True) -> None:
+        columns = (
+            Column("id", ColumnKind.INT, "int", nullable=False),
+            Column("v", ColumnKind.VARCHAR, "varchar(40)", charset="utf8mb4"),
+        )
+        self.store.define(TableSchema(self.table(name), columns, ("id",) if key else ()))
+
+    def commit(self, *writes: Write) -> None:
+        changes = []
+        known = {name: {row["id"]: row for row in self.store.rows(self.table(name))} for _, name, _ in writes}
+        for verb, name, values in writes:
+            before = known[name].get(values[0]) if verb != "insert" else None
+            after = dict(zip(("id", "v"), values, strict=True)) if verb != "delete" else None
+            if after is not None:
+                known[name][values[0]] = after
+            changes.append(RowChange(self.table(name), before, after))
+        self.store.commit(*changes)
+
+    def lost(self, at: Position) -> Position:
+        self.store.release(len(self.store.log))
+        return at
+
+
+@dataclass
+class ServerCase(SourceCase):
+    """MySQL or MariaDB."""
+
+    server: Any = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return parse_connection("test", self.server.connection_json())
+
+    def create(self, name: str, *, key: bool = True) -> None:
+        self.server.execute(
+            f"CREATE TABLE `{self.schema}`.`{name}` (id INT NOT NULL{' PRIMARY KEY' if key else ''}, v VARCHAR(40))"
+        )
+
+    def commit(self, *writes: Write) -> None:
+        words = {
+            "insert": "INSERT INTO {} VALUES (%(id)s, %(v)s)",
+            "update": "UPDATE {} SET v = %(v)s WHERE id = %(id)s",
+            "delete": "DELETE FROM {} WHERE id = %(id)s",
+        }
+        connection = self.server.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("BEGIN")
+                for verb, name, values in writes:
+                    sql = words[verb].format(f"`{self.schema}`.`{name}`")
+                    cursor.execute(sql, dict(zip(("id", "v"), values, strict=False)))
+            connection.commit()
+        finally:
+            connection.close()
+
+    def lost(self, at: Position) -> Position:
+        base, _, _ = at.file.rpartition(".")
+        return replace(at, file=f"{base}.000000", last_event=None, gtid_set="")
+
+
+@contextmanager
+def memory_case() -> Iterator[MemoryCase]:
+    """A source in memory with an empty store."""
+    name = f"m{next(_numbers)}"
+    try:
+        yield MemoryCase(name, pipeline(f"contract_{name}", "memory", name))
+    finally:
+        forget_store(name)
+
+
+def server_case(server: Any, schema: str) -> ServerCase:
+    """A source at a real server."""
+    return ServerCase(schema, pipeline(f"contract_{schema}", "mysql", schema, dump={"marks_schema": schema}), server)
+
+
+@dataclass
+class Reader:
+    """Streams a source batch by batch into a store, as a drain does."""
+
+    case: SourceCase
+    folder: Path
+    at: Position
+    batch: int = 0
+
+    def __post_init__(self) -> None:
+        self.store = SegmentStore(f"file://{self.folder}/store", "contract")
+        self.aborted: list[int] = []
+
+    def once(self, session: SourceSession | None = None, **limits: Any) -> StreamResult[Any]:
+        """One batch; by default all up to the head of now."""
+        if session is not None:
+            return self._once(session, **limits)
+        with self.case.source.open(to_stream=True) as opened:
+            return self._once(opened, **limits)
+
+    def _once(
+        self, session: SourceSession, *, sink: Any = None, progress: Any = None, **limits: Any
+    ) -> StreamResult[Any]:
+        if "stop_at" not in limits:
+            limits["stop_at"] = session.head
+        number, history = self.batch + 1, session.history
+        at = self.at
+        known = history.snapshot(at, self.case.wanted) if history is not None else None
+        result = session.stream(
+            at,
+            StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
+            self.case.wanted,
+            sink or (lambda: SegmentWriter(self.store, number, 1)),
+            definitions=(lambda: known) if known is not None else None,
+            progress=progress,
+        )
+        self.at = result.last
+        self.batch += result.manifest is not None
+        return result
+
+    def all(self, **limits: Any) -> list[StreamResult[Any]]:
+        """Batch after batch, up to the head of now."""
+        with self.case.source.open() as session:
+            stop = session.head
+        found = []
+        while stop is not None and stop.follows(self.at):
+            found.append(self.once(stop_at=stop, **limits))
+        return [result for result in found if result.manifest is not None]
+
+    def changes(self, results: Sequence[StreamResult[Any]]) -> list[Change]:
+        """Of these batches, in the order of the log."""
+        return [change for result in results for change in iter_changes(self.store, result.manifest)]
