@@ -1,7 +1,8 @@
-"""ZooKeeper as a value, for model tests: one shared tree, several sessions that can expire."""
+"""ZooKeeper as a value, for tests: one shared tree, several sessions that can expire, in any thread."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
@@ -15,6 +16,7 @@ class MemoryTree:
         self.nodes: dict[str, tuple[Znode, int | None]] = {}
         self.sessions = 0
         self.now_ms = 0
+        self.lock = threading.RLock()
 
     def session(self) -> MemoryZnodes:
         """A new session on this tree."""
@@ -36,9 +38,10 @@ class MemoryZnodes:
 
     def expire(self) -> None:
         """End the session."""
-        self._alive = False
-        for path in [p for p, (_, owner) in self._tree.nodes.items() if owner == self._number]:
-            del self._tree.nodes[path]
+        with self._tree.lock:
+            self._alive = False
+            for path in [p for p, (_, owner) in self._tree.nodes.items() if owner == self._number]:
+                del self._tree.nodes[path]
 
     def get(self, path: str) -> Znode | None:
         self._require()
@@ -48,22 +51,25 @@ class MemoryZnodes:
     def children(self, path: str) -> list[str]:
         self._require()
         prefix = path.rstrip("/") + "/"
-        return sorted({p[len(prefix) :].split("/", 1)[0] for p in self._tree.nodes if p.startswith(prefix)})
+        with self._tree.lock:
+            return sorted({p[len(prefix) :].split("/", 1)[0] for p in self._tree.nodes if p.startswith(prefix)})
 
     def ensure(self, path: str) -> None:
         self._require()
         parts = path.strip("/").split("/")
-        for i in range(len(parts)):
-            self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
+        with self._tree.lock:
+            for i in range(len(parts)):
+                self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
 
     def transact(self, steps: Sequence[Step]) -> None:
         self._require()
-        draft = dict(self._tree.nodes)
-        for i, step in enumerate(steps):
-            reason = self._apply(draft, step)
-            if reason:
-                raise Conflict(i, step, reason)
-        self._tree.nodes = draft
+        with self._tree.lock:
+            draft = dict(self._tree.nodes)
+            for i, step in enumerate(steps):
+                reason = self._apply(draft, step)
+                if reason:
+                    raise Conflict(i, step, reason)
+            self._tree.nodes = draft
 
     def _apply(self, draft: dict[str, tuple[Znode, int | None]], step: Step) -> str | None:
         entry = draft.get(step.path)

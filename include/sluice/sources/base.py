@@ -441,7 +441,9 @@ class ChunkReader(SourceLoad, Protocol):
         """The last key of the next chunk of about ``rows`` (empty: open), and True if it is the last chunk."""
 
     def rows(self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[Key]] = ()) -> Iterator[pa.Table]:
-        """The rows of a chunk, with the columns of :meth:`schema`; ``keys``: of a request with a list, those of the chunk in pieces.
+        """The rows of a chunk: the columns of :meth:`schema` in their order, whatever their names.
+
+        ``keys``: of a request with a list of keys, those of the chunk in pieces.
 
         Raises DumpRefused: the source cannot read rows under the request's condition.
         """

@@ -1,0 +1,112 @@
+"""The drain, on a source in memory: no server, no ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.errors import DecodeError, LostPosition, WrongServer
+from sluice.flows.capture.drain import has_news, head_of
+from sluice.model.dumps import POSITION_LOST
+from sluice.sources.memory.log import RowChange
+from tests.support.serverless import Serverless, serverless
+
+
+@pytest.fixture
+def made(tmp_path: Path):
+    with serverless(tmp_path) as found:
+        found.begin()
+        yield found
+
+
+def test_a_batch_holds_what_was_written(made: Serverless) -> None:
+    assert not has_news(made.runtime())
+    made.case.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
+    made.case.commit(("update", "a", (1, "z")), ("delete", "a", (2,)))
+    assert has_news(made.runtime())
+    outcome = made.drain()
+    assert (outcome.batch, outcome.changes) == (1, 4)
+    assert not has_news(made.runtime())
+    assert made.replayed() == made.rows() == {1: "z"}
+    with made.runtime().state() as state:
+        cursor = state.cursor()
+        assert cursor is not None
+        assert (cursor.position, cursor.next_batch) == (head_of(made.runtime()), 2)
+
+
+def test_an_idle_source_is_no_batch(made: Serverless) -> None:
+    outcome = made.drain(until=None)
+    assert (outcome.batch, outcome.closed_by) == (None, "idle")
+
+
+def test_the_same_claim_gets_its_batch_again(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    first = made.drain(claim="test:one:1", deliver=False)
+    made.case.commit(("insert", "a", (2, "y")))
+    again = made.drain(claim="test:one:1", deliver=False)
+    assert (again.batch, again.position, again.adopted) == (first.batch, first.position, True)
+    assert made.drain(deliver=False).batch == 2
+
+
+def test_a_full_window_takes_up_the_oldest_batch(made: Serverless) -> None:
+    for number in range(made.case.config.window):
+        made.case.commit(("insert", "a", (number, "x")))
+        assert made.drain(deliver=False).batch == number + 1
+    made.case.commit(("insert", "a", (99, "x")))
+    outcome = made.drain(deliver=False)
+    assert (outcome.batch, outcome.closed_by) == (1, "the window is full")
+
+
+def test_rows_moved_to_another_key_leave_the_old_one(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    made.case.store.update(made.table, (1,), id=2)
+    made.drain()
+    assert made.replayed() == made.rows() == {2: "x"}
+
+
+def test_a_batch_ends_before_what_cannot_be_read_and_the_next_drain_raises_it(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    made.case.store.commit(RowChange(made.table, None, {"id": 2, "v": "y"}), damage="an event of kind 99")
+    made.case.commit(("insert", "a", (3, "z")))
+    outcome = made.drain()
+    assert (outcome.batch, outcome.changes) == (1, 1)
+    with pytest.raises(DecodeError, match="kind 99"):
+        made.drain()
+    assert made.replayed() == {1: "x"}
+
+
+def test_a_lost_position_stops(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    made.case.store.release(len(made.case.store.log))
+    with pytest.raises(LostPosition):
+        made.drain()
+
+
+def test_another_server_stops(made: Serverless) -> None:
+    made.case.store.server = "memory:another"
+    with pytest.raises(WrongServer):
+        made.drain()
+
+
+def test_another_log_at_the_same_place_stops(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    made.drain()
+    made.case.store.begin_anew()
+    with pytest.raises(LostPosition, match="not the one that was drained"):
+        made.drain()
+
+
+def test_a_lost_position_may_be_made_good_by_a_dump(tmp_path: Path) -> None:
+    with serverless(tmp_path, capture={"on_lost_position": "dump"}) as made:
+        made.begin()
+        made.case.commit(("insert", "a", (1, "x")))
+        made.case.store.release(len(made.case.store.log))
+        outcome = made.drain()
+        with made.runtime().state() as state:
+            (dump,) = state.dumps.active()
+            assert (dump.reason, [r.table for r in dump.tables]) == (POSITION_LOST, [made.table])
+            assert outcome.due == (dump.id,)
+            cursor = state.cursor()
+            assert cursor is not None
+            assert not cursor.position.follows(head_of(made.runtime()))
