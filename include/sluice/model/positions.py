@@ -11,6 +11,9 @@ from sluice.errors import ConfigError
 Epoch = NewType("Epoch", int)
 BatchNumber = NewType("BatchNumber", int)
 
+FORMAT_VERSION = 1
+"""Of a position as JSON. One that says no version has this one."""
+
 _FILE = re.compile(r"^(?P<base>.*)\.(?P<number>\d+)$")
 
 
@@ -98,12 +101,20 @@ class Position:
         return replace(self, file=file or self.file, offset=self.offset if offset is None else offset, last_event=None)
 
     def to_json(self) -> dict[str, Any]:
+        """Format 1, which says no version: versions that know no other one read it, too."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Position:
+        """Raises ConfigError for a format that this version does not know."""
+        fields = {name: value for name, value in data.items() if name != "version"}
+        if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
+            raise ConfigError(
+                f"a stored position has format {data['version']}; this version reads {FORMAT_VERSION}",
+                hint="it was written by a newer version of Sluice: upgrade this installation, too",
+            )
         last = data.get("last_event")
-        return cls(**{**data, "last_event": LastEvent(**last) if last else None})
+        return cls(**{**fields, "last_event": LastEvent(**last) if last else None})
 
     def __str__(self) -> str:
         return self.place
