@@ -29,7 +29,8 @@ BEFORE = '{"server_uuid": "%s", "file": "binlog.000041", "offset": 4, "gtid_set"
 PROCESS = '{"batch": 7, "position": %s, "began": 0}'.replace("%s", OLDEST)
 BATCH = (
     (
-        '{"number": 7, "epoch": 3, "claim": "airflow:one:run_7", "manifest": "batch=0000000007/manifest-e000003.json", "first": BEFORE, "last": OLDEST, '
+        '{"number": 7, "epoch": 3, "claim": "airflow:one:run_7",  "manifest": "batch=0000000007/manifest-e000003.json", '
+        '"first": BEFORE, "last": OLDEST, '
         '"changes": 5, "size_bytes": 999, "state": "drained", "changeset": null}'
     )
     .replace("BEFORE", BEFORE)
