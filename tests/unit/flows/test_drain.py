@@ -8,6 +8,8 @@ import pytest
 
 from sluice.errors import DecodeError, LostPosition, WrongServer
 from sluice.flows.capture.drain import has_news, head_of
+from sluice.flows.dump.automatic import due_dumps, record_due
+from sluice.flows.load.ack import release_delivered
 from sluice.model.dumps import POSITION_LOST
 from sluice.sources.memory.log import RowChange
 from tests.support.serverless import Serverless, serverless
@@ -110,3 +112,43 @@ def test_a_lost_position_may_be_made_good_by_a_dump(tmp_path: Path) -> None:
             cursor = state.cursor()
             assert cursor is not None
             assert not cursor.position.follows(head_of(made.runtime()))
+
+
+def test_which_dumps_are_due_is_a_question(tmp_path: Path) -> None:
+    """Asked twice it answers the same, and nothing is written; recorded, they are due no more."""
+    with serverless(tmp_path, source={"start": "dump"}) as made:
+        made.case.commit(("insert", "a", (1, "x")))
+        runtime = made.runtime()
+        with runtime.state() as state, runtime.source.open() as source:
+            nodes = dict(made.tree.nodes)
+            due = due_dumps(runtime, state, source, None)
+            assert due_dumps(runtime, state, source, None) == due
+            assert made.tree.nodes == nodes
+            assert [(d.id, d.reason, dict(d.tables)) for d in due.dumps] == [("initial", "initial", {made.table: 1})]
+            record_due(runtime, state, source, due)
+            made.begin()
+            assert due_dumps(runtime, state, source, state.cursor()).dumps == ()
+            assert [d.id for d in state.dumps.active()] == ["initial"]
+        made.case.create("b")
+        made.case.config = made.case.config.model_copy(
+            update={"capture": made.case.config.capture.model_copy(update={"include": (".*",)})}
+        )
+        runtime = made.runtime()
+        with runtime.state() as state, runtime.source.open() as source:
+            due = due_dumps(runtime, state, source, state.cursor())
+            assert [d.reason for d in due.dumps] == []  # the old pattern took the new table, too
+            assert due.selection is not None
+
+
+def test_a_source_keeps_its_log_until_every_target_has_it(made: Serverless) -> None:
+    made.case.commit(("insert", "a", (1, "x")))
+    made.drain()
+    made.case.commit(("insert", "a", (2, "y")))
+    made.drain(deliver=False)
+    with made.runtime().state() as state:
+        release_delivered(made.runtime(), state)
+        process = state.process("t")
+    assert process is not None
+    assert made.case.store.released == process.position.offset == len(made.case.store.log) - 1
+    made.case.commit(("insert", "a", (3, "z")))
+    assert made.drain(deliver=False).batch == 3

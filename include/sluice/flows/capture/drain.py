@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -12,10 +14,12 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import CaptureError
 from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of
 from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
-from sluice.flows.dump.automatic import ready_or_moved, schedule_automatic_dumps
+from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
 from sluice.flows.dump.interleaver import ChunkInterleaver, InterleavingSegmentWriter, held_tables, late_chunks
+from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
@@ -26,9 +30,6 @@ from sluice.sources.base import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
-
-ORPHAN_AGE_S = 60.0
-"""An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
 
 _CATCH_UP_BYTES_A_SECOND, _LONGEST_S = 40e6, 10.0
 """A drain reads a backlog faster than this, so it gets as far as the head, or works for so long, before the batch is closed by time."""
@@ -51,42 +52,148 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
         CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
         SluiceError: the position has not moved.
     """
-    with runtime.state() as state:
-        state.require_permit()
-        if runtime.owner:
-            state.turns.take(runtime.owner)
-        known = state.claimed(claim)
-        if known:
-            return _deliver_again(known, "already drained by this run")
-        with state.replicator(wait_s=LEASE_WAIT_S) as lease:
-            undelivered = state.in_window()
-            if len(undelivered) >= runtime.pipeline.window:
-                taken = state.reclaim(undelivered[0], claim)
-                if taken:
-                    return _deliver_again(taken, "the window is full")
-            with runtime.source.open(to_stream=True) as source:
-                cursor = state.cursor()
-                if cursor is None:
-                    require_no_checkpoints(runtime, state)
-                cursor = ready_or_moved(runtime, state, lease, source, cursor)
-                due = schedule_automatic_dumps(runtime, state, source, cursor)
-                if cursor is None:
-                    cursor = begin(runtime, state, lease, source.resolve_start(runtime.pipeline.source.start))
-                cursor = ensure_schema_history(runtime, state, lease, cursor, source)
-                try:
-                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, until, source)
-                except CaptureError as error:
-                    if error.whole_until is None:
-                        raise
-                    # What cannot be read has to stand first, so that whoever goes round it (`sluice seek`) leaves nothing else out.
-                    _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
-                    outcome = _capture(runtime, state, lease, cursor, claim, idle_wait_s, error.whole_until, source)
-            outcome = replace(outcome, due=due)
-            if outcome.batch is None:
-                orphan = _orphan(state, claim)
-                if orphan:
-                    return _deliver_again(orphan, "its run is gone")
-            return outcome
+    with runtime.state() as state, ExitStack() as opened:
+        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until)
+        for step in STEPS:
+            outcome = step(context)
+            if outcome is not None:
+                return outcome
+    raise AssertionError("the last step ends a drain")
+
+
+@dataclass
+class DrainContext:
+    """What the steps of a drain share. Those that open something leave it to ``opened``, and its fields to those after them."""
+
+    runtime: Runtime
+    state: PipelineState
+    opened: ExitStack
+    claim: str
+    idle_wait_s: float
+    until: Position | None
+    due: tuple[str, ...] = ()
+    cursor: Cursor | None = None
+    _idle: DrainOutcome | None = None
+    _lease: Lease | None = None
+    _source: SourceSession | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """From ``take_lease`` on."""
+        assert self._lease is not None
+        return self._lease
+
+    @property
+    def idle(self) -> DrainOutcome:
+        """What ``read_log`` found, if that is no batch."""
+        assert self._idle is not None
+        return self._idle
+
+    @property
+    def source(self) -> SourceSession:
+        """From ``open_source`` on."""
+        assert self._source is not None
+        return self._source
+
+
+def take_turn(context: DrainContext) -> None:
+    """May this installation work on the pipeline now? Raises Paused, LeaseHeld."""
+    context.state.require_permit()
+    if context.runtime.owner:
+        context.state.turns.take(context.runtime.owner)
+
+
+def find_claimed(context: DrainContext) -> DrainOutcome | None:
+    """A retry gets the batch of its first attempt."""
+    known = context.state.claimed(context.claim)
+    return delivered_again(known, "already drained by this run") if known else None
+
+
+def take_lease(context: DrainContext) -> None:
+    """Be the one that drains. Raises LeaseHeld."""
+    context._lease = context.opened.enter_context(context.state.replicator(wait_s=LEASE_WAIT_S))
+
+
+def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
+    """With the window full, the oldest undelivered batch is delivered before another one is made."""
+    undelivered = context.state.in_window()
+    if len(undelivered) < context.runtime.pipeline.window:
+        return None
+    taken = context.state.reclaim(undelivered[0], context.claim)
+    return delivered_again(taken, "the window is full") if taken else None
+
+
+def open_source(context: DrainContext) -> None:
+    """Connections for questions and for the log. Raises SourceUnavailable, ConfigError."""
+    context._source = context.opened.enter_context(context.runtime.source.open(to_stream=True))
+
+
+def check_source(context: DrainContext) -> None:
+    """The pre-flight; is the log the one that was drained? Raises PreflightError, LostPosition, WrongServer, CheckpointError."""
+    context.cursor = context.state.cursor()
+    if context.cursor is None:
+        require_no_checkpoints(context.runtime, context.state)
+    context.cursor = ready_or_moved(context.runtime, context.state, context.lease, context.source, context.cursor)
+
+
+def record_dumps(context: DrainContext) -> None:
+    """Dumps that are due by themselves are recorded before the state that makes them due changes."""
+    due = due_dumps(context.runtime, context.state, context.source, context.cursor)
+    record_due(context.runtime, context.state, context.source, due)
+    remember_captured(context.runtime, context.source)
+    context.due = unread_dumps(context.state)
+
+
+def begin_pipeline(context: DrainContext) -> None:
+    """At the first drain: write the cursor. Raises LostPosition, ConfigError for a start that the source does not have."""
+    if context.cursor is None:
+        start = context.source.resolve_start(context.runtime.pipeline.source.start)
+        context.cursor = begin(context.runtime, context.state, context.lease, start)
+
+
+def carry_history(context: DrainContext) -> None:
+    """The schema history belongs to the cursor's position."""
+    assert context.cursor is not None
+    context.cursor = ensure_schema_history(
+        context.runtime, context.state, context.lease, context.cursor, context.source
+    )
+
+
+def read_log(context: DrainContext) -> DrainOutcome | None:
+    """Make a batch of what is new. What cannot be read has to stand first in its batch; what stands before it is a batch now."""
+    assert context.cursor is not None
+    try:
+        outcome = _capture(context, context.cursor, context.until)
+    except CaptureError as error:
+        if error.whole_until is None:
+            raise
+        # Whoever goes round it (`sluice seek`) leaves nothing else out.
+        _log.warning("batch_ends_before_an_error", position=str(error.whole_until), error=str(error))
+        outcome = _capture(context, context.cursor, error.whole_until)
+    context._idle = replace(outcome, due=context.due)
+    return None if outcome.batch is None else context._idle
+
+
+def take_up_orphan(context: DrainContext) -> DrainOutcome:
+    """Nothing is new: a batch whose run is gone is delivered instead."""
+    orphan = orphan_of(context.state, context.claim)
+    return delivered_again(orphan, "its run is gone") if orphan else context.idle
+
+
+STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
+    take_turn,
+    find_claimed,
+    take_lease,
+    take_up_when_full,
+    open_source,
+    check_source,
+    record_dumps,
+    begin_pipeline,
+    carry_history,
+    read_log,
+    take_up_orphan,
+)
+"""A drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:
@@ -96,16 +203,8 @@ def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Positi
     return state.begin(lease, position, last + 1, targets=[target.name for target in runtime.pipeline.targets])
 
 
-def _capture(
-    runtime: Runtime,
-    state: PipelineState,
-    lease: Lease,
-    cursor: Cursor,
-    claim: str,
-    idle_wait_s: float,
-    until: Position | None,
-    source: SourceSession,
-) -> DrainOutcome:
+def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> DrainOutcome:
+    runtime, state, lease, claim, source = context.runtime, context.state, context.lease, context.claim, context.source
     pipeline, who = runtime.pipeline, source.identity
     limits = pipeline.capture.batch
     max_wait_s = patience_s(limits.max_wait.total_seconds(), source.lag_bytes(cursor.position) or 0)
@@ -139,7 +238,7 @@ def _capture(
             max_changes=limits.max_changes,
             max_bytes=limits.max_bytes,
             max_wait_s=max_wait_s,
-            idle_wait_s=idle_wait_s,
+            idle_wait_s=context.idle_wait_s,
             max_event_bytes=pipeline.capture.max_event,
             stop_at=until,
         ),
@@ -235,23 +334,6 @@ def _place_alone(
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
 
 
-def _deliver_again(batch: Batch, why: str) -> DrainOutcome:
-    _log.info("batch_again", batch=batch.number, why=why)
-    return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
-
-
-def _orphan(state: PipelineState, claim: str) -> Batch | None:
-    """The oldest undelivered batch whose run is gone: of another installation, or old and loaded by nobody."""
-    for number in state.in_window():
-        batch = state.batch(number)
-        if batch is None:
-            continue
-        foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (foreign or _is_old(batch)) and not any(state.owner(target) for target in state.holds.going()):
-            return state.reclaim(number, claim)
-    return None
-
-
 def may_drain(runtime: Runtime) -> bool:
     """Would a drain get its turn and the lease now? For the trigger of an installation that stands by."""
     with runtime.state() as state:
@@ -278,8 +360,4 @@ def has_news(runtime: Runtime) -> bool:
                 return True
         if late_chunks(state, cursor.position):
             return True
-        return any(batch is not None and _is_old(batch) for batch in map(state.batch, state.in_window()))
-
-
-def _is_old(batch: Batch) -> bool:
-    return time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
+        return any(batch is not None and is_old(batch) for batch in map(state.batch, state.in_window()))

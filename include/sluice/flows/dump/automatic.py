@@ -6,6 +6,8 @@ for; so a drain that dies in between finds it again, and none is made twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -15,33 +17,40 @@ from sluice.coordination.leases import Lease
 from sluice.coordination.state import Cursor, PipelineState
 from sluice.errors import LostPosition
 from sluice.flows.dump.start import captured_tables, new_dump
-from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
+from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession
 from sluice.sources.table_filter import Selection
 
 _log = structlog.get_logger()
 
 
-def schedule_automatic_dumps(
-    runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None
-) -> tuple[str, ...]:
-    """Record the dumps that are due now. Only pipelines that began with a copy (``start: dump``) get them by themselves.
-
-    Returns the ids of those that nobody works on.
-    """
-    _record_due(runtime, state, source, cursor)
-    remember_captured(runtime, source)
-    mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
-    return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
-
-
 REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
 """Why there are dumps that nobody asked for."""
 
 
-def _record_due(runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None) -> None:
+@dataclass(frozen=True, slots=True)
+class DueDump:
+    """A dump that nobody asked for: of which tables (with the source's guess of their rows), why, and for which targets (empty: all)."""
+
+    id: str
+    reason: str
+    tables: Mapping[TableId, int]
+    targets: tuple[str, ...] = ()
+    from_nothing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """``dumps`` to record, and then ``selection`` to remember, by which the next drain knows what is new (None: it is as remembered)."""
+
+    dumps: tuple[DueDump, ...] = ()
+    selection: Mapping[str, Any] | None = None
+
+
+def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cursor: Cursor | None) -> Due:
+    """What is due now; nothing is written. Only pipelines that began with a copy (``start: dump``) get dumps by themselves."""
     pipeline = runtime.pipeline
     now: dict[str, Any] = {"include": list(pipeline.capture.include), "exclude": list(pipeline.capture.exclude)}
     if pipeline.capture.shadow_tables != "leave_out":
@@ -49,34 +58,45 @@ def _record_due(runtime: Runtime, state: PipelineState, source: SourceSession, c
     known = state.dumps.selection()
     initial = pipeline.source.start == "dump"
     if cursor is None:
-        if initial:
-            tables = captured_tables(runtime, source)
-            new_dump(runtime, state, source, tables, id_="initial", reason="initial", from_nothing=True)
-        state.dumps.set_selection(now)
-        return
+        first = (DueDump("initial", "initial", captured_tables(runtime, source), from_nothing=True),) if initial else ()
+        return Due(first, now)
+    changed = now if known != now else None
     if known is None or not initial:
-        if known != now:
-            state.dumps.set_selection(now)
-        return
-    if known != now:
+        return Due((), changed)
+    found = []
+    if changed:
         before = Selection.compile(CaptureConfig.model_validate(known))
-        added = [t for t in captured_tables(runtime, source) if not before.wants(t)]
+        added = {t: rows for t, rows in captured_tables(runtime, source).items() if not before.wants(t)}
         if added:
-            stamp = f"added-{cursor.next_batch:010d}"
-            new_dump(runtime, state, source, added, id_=stamp, reason="newly captured", from_nothing=True)
-        state.dumps.set_selection(now)
+            found.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))
     joined = [t.name for t in pipeline.targets if state.process(t.name) is None]
     for name in joined:
-        tables = captured_tables(runtime, source)
+        id_ = f"target-{name}-{cursor.next_batch:010d}"
+        found.append(DueDump(id_, "new target", captured_tables(runtime, source), (name,)))
+    return Due(tuple(found), changed)
+
+
+def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, due: Due) -> None:
+    """Record the dumps, then what makes them due no more."""
+    for dump in due.dumps:
         new_dump(
             runtime,
             state,
             source,
-            tables,
-            id_=f"target-{name}-{cursor.next_batch:010d}",
-            reason="new target",
-            targets=(name,),
+            dict(dump.tables),
+            id_=dump.id,
+            reason=dump.reason,
+            targets=dump.targets,
+            from_nothing=dump.from_nothing,
         )
+    if due.selection is not None:
+        state.dumps.set_selection(dict(due.selection))
+
+
+def unread_dumps(state: PipelineState) -> tuple[str, ...]:
+    """Ids of dumps that nobody asked for and that nobody works on."""
+    mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
+    return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 
 
 def ready_or_moved(

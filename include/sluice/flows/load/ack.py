@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
@@ -54,7 +55,21 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         while process is None or process.batch < batch:
             process = state.acknowledge(target, state.require(process.batch + 1 if process else batch), seen=process)
         state.forget()
+        release_delivered(runtime, state)
     _log.info(
         "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)
     )
     return AckOutcome(target, process.batch, process.position)
+
+
+def release_delivered(runtime: Runtime, state: PipelineState) -> None:
+    """Tell a source that keeps its log for this pipeline how far every target has it. Others are not asked."""
+    source = runtime.source
+    if not source.keeps_for_us:
+        return
+    acknowledged = [state.process(target.name) for target in runtime.pipeline.targets]
+    positions = [process.position for process in acknowledged if process is not None]
+    if len(positions) < len(acknowledged) or len({position.log_epoch for position in positions}) != 1:
+        return  # a target that joins begins at the captured position; after a seek to another log the old one is gone anyway
+    with source.open() as session:
+        session.release(min(positions, key=lambda position: position.order))

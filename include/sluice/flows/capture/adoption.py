@@ -1,0 +1,38 @@
+"""Batches that a drain delivers again: those of an earlier attempt, and those whose run is gone."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from sluice.coordination.state import PipelineState
+from sluice.model.batches import Batch, DrainOutcome
+
+_log = structlog.get_logger()
+
+ORPHAN_AGE_S = 60.0
+"""An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
+
+
+def delivered_again(batch: Batch, why: str) -> DrainOutcome:
+    """The outcome of a drain that found ``batch`` made already."""
+    _log.info("batch_again", batch=batch.number, why=why)
+    return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
+
+
+def orphan_of(state: PipelineState, claim: str) -> Batch | None:
+    """The oldest undelivered batch whose run is gone, now under ``claim``: of another installation, or old and loaded by nobody."""
+    for number in state.in_window():
+        batch = state.batch(number)
+        if batch is None:
+            continue
+        foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
+        if (foreign or is_old(batch)) and not any(state.owner(target) for target in state.holds.going()):
+            return state.reclaim(number, claim)
+    return None
+
+
+def is_old(batch: Batch) -> bool:
+    """Was it made so long ago that whoever made it would have delivered it?"""
+    return time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
