@@ -45,22 +45,28 @@ def unfold(merged: pa.Table) -> pa.Table:
     return pa.concat_tables([part for part in parts if part.num_rows] or parts[:1]).combine_chunks()
 
 
-def fold(rows: pa.Table, key: list[str]) -> pa.Table:
-    """The inverse, after rules: one row a key with ``_op`` and ``_before`` made anew."""
+def fold(rows: pa.Table, key: list[str], *, each: bool = False) -> pa.Table:
+    """The inverse, after rules: one row a key with ``_op`` and ``_before`` made anew.
+
+    ``each``: every merged row is a change of its own, numbered by ``_seq``, and stays one: what rules make of its two images belongs together.
+    """
     image = rows["_image"].to_numpy()
     rows = rows.drop_columns(["_image", "_before", "_source_row"]).combine_chunks()
     users = user_columns(rows.schema)
     after = rows.filter(pa.array(image == AFTER))
     was = rows.filter(pa.array(image != AFTER))
     struct = pa.struct([rows.schema.field(name) for name in users])
-    if not key:
+    if not key and not each:
         parts = [
             _finish(after, "i", pa.nulls(after.num_rows, struct)),
             _finish(rows.filter(pa.array(image == DELETED)), "d", None, users, struct),
         ]
         return pa.concat_tables(parts)
-    codes = row_codes(pa.concat_tables([after, was]), key)
-    now, then = codes[: after.num_rows], codes[after.num_rows :]
+    if each:
+        now, then = _change_codes(after), _change_codes(was)
+    else:
+        codes = row_codes(pa.concat_tables([after, was]), key)
+        now, then = codes[: after.num_rows], codes[after.num_rows :]
     last = _last_of_each(now)
     after, now = after.take(pa.array(last)), now[last]
     last = _last_of_each(then)
@@ -76,6 +82,18 @@ def fold(rows: pa.Table, key: list[str]) -> pa.Table:
     stays = pc.if_else(pa.array(found), after["_op"].combine_chunks(), pa.array(["i"] * len(now), pa.string()))
     gone = was.filter(pa.array(~np.isin(then, now)))
     return pa.concat_tables([_finish(after, stays, before), _finish(gone, "d", None, users, struct)])
+
+
+def _change_codes(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number for each row: of its change, and which of the rows it is that came of that change."""
+    seq = rows["_seq"].to_numpy().astype(np.int64)
+    order = np.argsort(seq, kind="stable")
+    starts = np.flatnonzero(np.r_[True, seq[order][1:] != seq[order][:-1]]) if len(seq) else np.zeros(0, np.int64)
+    sizes = np.diff(np.r_[starts, len(seq)])
+    nth = np.empty(len(seq), np.int64)
+    nth[order] = np.arange(len(seq)) - np.repeat(starts, sizes)
+    codes: np.ndarray[tuple[int], np.dtype[np.int64]] = (seq << 20) | nth
+    return codes
 
 
 def visible(rows: pa.Table) -> int:

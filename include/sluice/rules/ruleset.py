@@ -132,12 +132,14 @@ class RuleSet:
         *,
         lookups: Mapping[str, LookupSource] | None = None,
         masking: Masking | None = None,
+        each: bool = False,
     ) -> Ruled:
         """Run all rules over the merged rows of ``table`` (what :func:`sluice.merge.compact.compact` returns).
 
         Args:
             lookups: by rule name, who finds its dimension tables.
             masking: columns whose values stay out of errors.
+            each: ``merged`` are changes, not merged: every row is one of its own, numbered by ``_seq``.
 
         Returns rows of the same shape (columns may be added or gone) and a count a rule.
 
@@ -174,10 +176,10 @@ class RuleSet:
                 pc.equal(rows["_image"], images.AFTER), pc.equal(merged["_op"].take(rows["_source_row"]), "d")
             )
             if not pc.any(kept).as_py():
-                folded[place] = images.fold(rows, images.key_columns(rows.schema))
+                folded[place] = images.fold(rows, images.key_columns(rows.schema), each=each)
                 continue
             marked = rows.append_column("_revived", kept)
-            whole = images.fold(marked, images.key_columns(rows.schema))
+            whole = images.fold(marked, images.key_columns(rows.schema), each=each)
             revived[place] = whole["_revived"].combine_chunks()
             folded[place] = whole.drop_columns(["_revived"])
         return Ruled(folded, counts, rejected, revived)

@@ -6,7 +6,7 @@ import heapq
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.changes import Change
-from sluice.model.tables import KEY_BUCKETS, META_COLUMNS
+from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
 from sluice.model.temporal import to_python
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore, ways_on
@@ -152,10 +152,20 @@ def _file_changes(store: SegmentStore, file: SegmentFile) -> Iterator[Change]:
     table = read_file(store, file)
     table = table.filter(pc.not_equal(table.column("_op"), Op.KEY_MOVED.value)).sort_by("_seq")
     for batch in table.to_batches(max_chunksize=4096):
-        yield from _batch_changes(file, batch)
+        yield from batch_changes(file, batch)
 
 
-def _batch_changes(file: SegmentFile, batch: pa.RecordBatch) -> Iterator[Change]:
+class OfTable(Protocol):
+    """Whose rows they are."""
+
+    @property
+    def table_id(self) -> TableId: ...
+    @property
+    def primary_key(self) -> tuple[str, ...]: ...
+
+
+def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
+    """Rows of a segment, in their order, as changes."""
     fields = tuple(field for field in batch.schema if field.name not in META_COLUMNS)
     names = [_name(field) for field in fields]
     rows = list(zip(*(_values(batch.column(field.name)) for field in fields), strict=True))

@@ -63,8 +63,8 @@ class StoredRows:
         return [RowGroup(_together(alike, keys, in_order=in_order)) for alike in tables.values()]
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
-        """See :mod:`sluice.flows.load.batch_changes`."""
-        raise NotImplementedError
+        """See :mod:`sluice.flows.load.batch_changes`; merged rows have none."""
+        return iter(())
 
     def is_large(self, size_bytes: int) -> bool:
         """See :func:`sluice.flows.load.changeset_rows.is_large`."""

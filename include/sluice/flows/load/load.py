@@ -14,10 +14,11 @@ import structlog
 from sluice.config.pipeline import TargetConfig
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, OutOfOrder, SluiceError
+from sluice.errors import OutOfOrder, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import plan_replaces
+from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
@@ -115,11 +116,6 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         CheckpointError: what the target says it holds does not fit ZooKeeper's state.
         Fenced: another process took over. Paused, Restarted: a person said so.
     """
-    if runtime.pipeline.target(target).changes == "all":
-        raise ConfigError(
-            f"target {target}: changes: all is not delivered by this version",
-            hint="write changes: latest, or leave the line out",
-        )
     started = time.monotonic()
     with runtime.state() as state:
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
@@ -223,6 +219,8 @@ class _Delivery:
     def _input(self, record: Batch, changeset: Changeset) -> BatchInput:
         counts = changeset.manifest.counts
         changes: Sequence[SchemaChange] = ()
+        if self._config.changes == "all":
+            return self._every_change(record)
         if counts.get("ddl"):
             manifest = self.runtime.store.read_manifest(record.manifest)
             changes = plan_ddl(manifest, self.runtime.pipeline, self._config, self.target.capabilities)
@@ -233,6 +231,18 @@ class _Delivery:
             reconcile=self._ranges(record) if counts.get("replaces") else (),
             facts=_Facts(self.runtime, self.state, record, self._config.name),
             routes=Routes.compile(self.runtime.pipeline.mapping),
+        )
+
+    def _every_change(self, record: Batch) -> BatchInput:
+        """The batch unmerged. What dumps found to be all there is concerns tables, and not a stream of changes."""
+        manifest = self.runtime.store.read_manifest(record.manifest)
+        return BatchInput(
+            record.number,
+            record.last,
+            record.number - 1,
+            stored_changes(self.runtime, self._config.name, manifest, record.manifest),
+            schema_changes=plan_ddl(manifest, self.runtime.pipeline, self._config, self.target.capabilities),
+            changes=sum(file.rows for file in manifest.files),
         )
 
     def _ranges(self, record: Batch) -> list[StoredRange]:

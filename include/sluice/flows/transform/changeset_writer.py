@@ -162,7 +162,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
     """Rows of a part through rules and mapping into files. Raises RuleError, MappingError, StorageUnavailable."""
     store, ruling, source = stage.store, stage.ruling, part.source
     if is_partial(part.rows) and ruling.concerning(source):
-        raise _needs_whole_rows(source)
+        raise needs_whole_rows(source)
     hides = ruling.hides(part.rows, source)
     ruled = ruling.apply(ruling.tagged(part.rows, source), source)
     letters = ruling.keep_rejected(store, stage.batch, stage.attempt, part.name, source, ruled, part.segments)
@@ -192,7 +192,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
     return MergeResult(tuple(done), tuple(ruled.counts), 0.0, tuple(letters))
 
 
-def _needs_whole_rows(source: TableId) -> RuleError:
+def needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
         f"rules work on whole rows, and the log of {source} brings only the columns that changed",
         where=str(source),

@@ -60,10 +60,10 @@ class StageRules:
         """Who finds the lookups of ``rule``."""
         return LookupReader(rule.name, rule.engine, self.folder, self.endpoints)
 
-    def apply(self, merged: pa.Table, source: TableId) -> Ruled:
-        """Run the rules over merged rows of ``source``. Raises RuleError."""
+    def apply(self, merged: pa.Table, source: TableId, *, each: bool = False) -> Ruled:
+        """Run the rules over merged rows of ``source``; ``each``: over changes, each its own. Raises RuleError."""
         readers = {rule.name: self.reader(rule) for rule in self.rules if rule.config.lookups}
-        return self.rules.apply(merged, source, lookups=readers, masking=self.masking)
+        return self.rules.apply(merged, source, lookups=readers, masking=self.masking, each=each)
 
     def hides(self, rows: pa.Table, source: TableId) -> bool:
         """True if values of some column must not be shown."""

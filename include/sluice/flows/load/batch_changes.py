@@ -1,0 +1,212 @@
+"""Every change of a batch in log order, for a target with ``changes: all``: from the segments, through rules and mapping.
+
+Decision: rules see each change on its way to the target, inside the unit that writes it. The changes are not stored once more; a target that is
+loaded again runs the rules again. A merged target of the same pipeline is not affected.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.engine import RuleKind
+from sluice.config.pipeline import TableMapping
+from sluice.errors import RuleError
+from sluice.flows.load.batch_rows import StoredRows
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.changeset_writer import needs_whole_rows
+from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.merge.column_presence import is_partial, renewed
+from sluice.merge.compact import user_columns
+from sluice.model.batches import Op
+from sluice.model.changes import Change
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.rules import Ruled, RuleSet
+from sluice.rules.values import true_name
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import batch_changes, read_file
+from sluice.segments.store import SegmentStore
+from sluice.targets.base import Share
+
+_FOR_RULES = ("_op", "_seq", "_commit_ts", "_before")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where changes go, and how their rows are told apart there."""
+
+    table_id: TableId
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChanges(StoredRows):
+    """Reads the changes of one batch. See :class:`sluice.targets.base.RowReader`. ``manifest``: path of the segments' manifest."""
+
+    target: str = ""
+    batch: int = 0
+    manifest: str = ""
+    ruling: StageRules = field(default_factory=StageRules)
+    mapping: tuple[TableMapping, ...] = ()
+
+    def changes(self, share: Share | None = None) -> Iterator[Change]:
+        """In log order. Raises SegmentError, RuleError, MappingError."""
+        store = SegmentStore(self.store_uri, self.pipeline)
+        files = store.read_manifest(self.manifest).files
+        begins = _begins(store, files)
+        streams = [self._of_file(store, number, file, share, begins) for number, file in enumerate(files)]
+        yield from heapq.merge(*streams, key=lambda change: (change.seq, change.op != Op.READ))
+
+    def _of_file(
+        self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
+    ) -> Iterator[Change]:
+        rows = read_file(store, file)
+        rows = rows.filter(pc.not_equal(rows["_op"], Op.KEY_MOVED.value)).sort_by("_seq").combine_chunks()
+        if share is not None and share.of > 1:
+            mine = rows["_bucket"].to_numpy() % share.of == share.number
+            rows = rows.filter(pa.array(mine))
+        if not rows.num_rows:
+            return
+        found = [
+            self._placed(place, mapped, rows, None if file.place else begins)
+            for place, mapped in self._ruled(store, number, file, rows).items()
+        ]
+        yield from heapq.merge(*found, key=lambda change: (change.seq, change.row))
+
+    def _ruled(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table) -> dict[_Place, pa.Table]:
+        """What came of the rows by target table; ``_seq`` is the number of the row in ``rows``."""
+        source, ruling = file.table_id, self.ruling
+        numbered = rows.select([
+            n for n in rows.schema.names if n not in META_COLUMNS or n in (*_FOR_RULES, "_present")
+        ])
+        numbered = _with(numbered, "_seq", pa.array(np.arange(rows.num_rows, dtype=np.uint64)))
+        numbered = _with(numbered, "_op", pc.if_else(pc.equal(rows["_op"], Op.READ.value), "i", rows["_op"]))
+        if not is_partial(numbered) and "_present" in numbered.schema.names:
+            numbered = numbered.drop_columns(["_present"])
+        if is_partial(numbered) and ruling.concerning(source):
+            raise needs_whole_rows(source)
+        hides = ruling.hides(numbered, source)
+        ruled = ruling.apply(ruling.tagged(numbered, source), source, each=True)
+        self._keep_rejected(store, number, file, rows, ruled)
+        routes = Routes.compile(self.mapping)
+        found: dict[_Place, pa.Table] = {}
+        for table, out in ruled.tables.items():
+            if out.num_rows:
+                route = replace(routes.route(table), changed_only=False)  # whole images, as the log has them
+                out = tagged_as_made(out) if hides else out
+                mapped = _known_columns(out, route.apply(out), route)
+                found[_Place(route.target, _key(mapped.schema))] = mapped
+        return found
+
+    def _keep_rejected(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table, ruled: Ruled) -> None:
+        """Rows that a rule with ``on_error: dead_letter`` rejected: kept before anything that lacks them is written, under names that are the same in
+        every attempt."""
+        true = [
+            replace(one, rows=_with(one.rows, "_seq", rows["_seq"].take(one.rows["_seq"]).combine_chunks()))
+            for one in ruled.rejected
+        ]
+        kept = replace(ruled, rejected=true)
+        self.ruling.keep_rejected(
+            store, self.batch, f"changes-{self.target}", f"{number:05d}", file.table_id, kept, (file,)
+        )
+
+    def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> Iterator[Change]:
+        """Rows that rules and mapping made, with the envelope of the changes they came of. ``begins`` None: a dump read them, in no transaction."""
+        out = out.sort_by("_seq")
+        origin = out["_seq"].combine_chunks()
+        was_read = pc.equal(rows["_op"].take(origin), Op.READ.value)
+        ops = pc.if_else(pc.and_(was_read, pc.equal(out["_op"], "i")), Op.READ.value, out["_op"])
+        columns = {name: out[name] for name in out.schema.names if name not in META_COLUMNS}
+        fields = [out.schema.field(name) for name in columns]
+        for name in rows.schema.names:
+            if name in META_COLUMNS and name not in {"_op", "_before", "_present"}:
+                fields.append(rows.schema.field(name))
+                columns[name] = rows[name].take(origin)
+        for name, values in (("_op", ops), ("_before", out["_before"])):
+            fields.append(pa.field(name, values.type))
+            columns[name] = values
+        if "_present" in out.schema.names:
+            fields.append(out.schema.field("_present"))
+            columns["_present"] = out["_present"]
+        whole = pa.table(list(columns.values()), schema=pa.schema(fields)).combine_chunks()
+        last: tuple[int, int] | None = None
+        part = 0
+        for batch in whole.to_batches(max_chunksize=4096):
+            for change in batch_changes(place, batch):
+                part = part + 1 if last == (change.seq, change.row) else 0
+                last = (change.seq, change.row)
+                txn_row = change.row if begins is None else change.seq - begins.of(change.txn)
+                yield replace(change, part=part, txn_row=txn_row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    """The first change of each transaction, so that a change's place in it does not depend on what rules left out."""
+
+    txns: np.ndarray[tuple[int], np.dtype[np.int64]]
+    firsts: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+    def of(self, txn: int) -> int:
+        """``_seq`` of the first change."""
+        return int(self.firsts[np.searchsorted(self.txns, txn)])
+
+
+def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:
+    txns, seqs = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for file in files:
+        if file.place is not None:  # rows that a dump read are of no transaction
+            continue
+        rows = read_file(store, file, columns=["_txn", "_seq"])
+        txns.append(rows["_txn"].to_numpy().astype(np.int64))
+        seqs.append(rows["_seq"].to_numpy().astype(np.int64))
+    txn, seq = np.concatenate(txns), np.concatenate(seqs)
+    order = np.lexsort((seq, txn))
+    known, first = np.unique(txn[order], return_index=True)
+    return _Begins(known, seq[order][first])
+
+
+def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
+    """``_present`` for the columns of the mapped rows, of the row and of the row as it was."""
+    if mapped is rows or not is_partial(rows):
+        return mapped
+    before = user_columns(rows.schema)
+    back = {route.target_name(true_name(rows.schema.field(name))): name for name in before}
+    after = [back.get(true_name(mapped.schema.field(name)), "") for name in user_columns(mapped.schema)]
+    return _with(mapped, "_present", renewed(rows, before, after))
+
+
+def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    index = rows.schema.get_field_index(name)
+    return rows.set_column(index, rows.schema.field(index), values)
+
+
+def _key(schema: pa.Schema) -> tuple[str, ...]:
+    """Names of the key's columns, in key order."""
+    key = [
+        (int(f.metadata[b"sluice.key"]), f.metadata.get(b"sluice.name", f.name.encode()).decode())
+        for f in schema
+        if f.metadata and b"sluice.key" in f.metadata
+    ]
+    return tuple(name for _, name in sorted(key))
+
+
+def stored_changes(runtime: Runtime, target: str, manifest: SegmentManifest, path: str) -> StoredChanges:
+    """The reader of a batch's changes. Raises RuleError for a rule that cannot see single changes."""
+    rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+    rules.validate()
+    frames = [rule.name for rule in rules if rule.kind is RuleKind.SPARK]
+    if frames:
+        raise RuleError(
+            f"rule {frames[0]!r} is of type spark: it does not see single changes, which target {target} gets (changes: all)",
+            hint="write it as a rule of type row, arrow, pandas or sql; or give the target changes: latest",
+        )
+    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+    store = runtime.store
+    return StoredChanges(store.uri, store.pipeline, target, manifest.batch, path, ruling, runtime.pipeline.mapping)
