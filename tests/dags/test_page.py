@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import threading
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.dags.conftest import WritePipeline
+from tests.support.mutations import COUNT, SEED, mutated
 
 STATIC = Path(__file__).resolve().parents[2] / "plugins" / "static"
 ROUTES = ["/", "/api/status", "/api/status/shop", "/static/sluice.js", "/static/sluice.css", "/static/icon.svg"]
@@ -149,6 +152,54 @@ def test_only_json_from_this_site_changes_something(
         assert answer.status_code == code, answer.text
         answer.json()
     assert len(acted) == (4 if code == 200 else 0)
+
+
+BODIES = (
+    "{}",
+    '{"reason": "for the night", "grace_s": 90.5, "dry_run": false}',
+    '{"dry_run": true, "grace_s": null, "reason": ""}',
+    '{"grace_s": 604800}',
+)
+VALUES = (
+    "true", "false", "null", "0", "-0", "1", "-1", "604800.0001", "1e5", "1e308", "1e309", "NaN", "-Infinity", '"5"', '"true"', "[]", "{}", "[1]",
+    '{"a": 1}', '"\\ud800"', '"\\u0000"', '"' + "x" * 3000 + '"', "9" * 400, "1" * 5000, '"reason"', '"grace_s"',
+)  # fmt: skip
+
+
+@pytest.mark.timeout(0 if COUNT > 1000 else 120)
+def test_mutated_bodies_are_refused_or_mean_what_they_say(acting: Any) -> None:
+    """Never a traceback, and what reaches the flows is within its bounds and was in the body."""
+    client, acted = acting
+    choose = random.Random(f"{SEED}bodies")
+    taken = 0
+    for _ in range(COUNT):
+        text = choose.choice(BODIES)
+        if choose.random() < 0.4:
+            name = choose.choice(["reason", "grace_s", "dry_run", "Reason", "by", "action"])
+            text = (
+                f'{{"{name}": {choose.choice(VALUES)}}}'
+                if text == "{}"
+                else f'{text[:-1]}, "{name}": {choose.choice(VALUES)}}}'
+            )
+        body = mutated(choose, text) if choose.random() < 0.7 else text.encode()
+        acted.clear()
+        answer = client.post(
+            f"/api/pipelines/shop/{choose.choice(['rollback', 'pause', 'resume', 'restart'])}",
+            content=body,
+            headers={"Content-Type": "application/json"},
+        )
+        answer.json()
+        assert answer.status_code in {200, 400, 422}, (body, answer.text)
+        assert len(acted) == (answer.status_code == 200), body
+        for order in acted:
+            taken += 1
+            said = json.loads(body)
+            assert set(said) <= {"reason", "grace_s", "dry_run"}, body
+            assert {name: order[name] for name in said} == said, body
+            assert isinstance(order["dry_run"], bool), body
+            assert order["grace_s"] is None or 0 <= order["grace_s"] <= 7 * 86400, body
+            assert len(order["reason"].encode()) <= 4 * 2000, body
+    assert COUNT // 20 < taken < COUNT
 
 
 def test_no_route_changes_something_without_that_check(app: Any) -> None:

@@ -1,12 +1,11 @@
 """Mutated pipeline files, rule files, rules and conditions: each ends soon, with its values or with an error of ours.
 
-A few hundred by default; ``SLUICE_TEST_FUZZ=10000`` for the full count, ``SLUICE_TEST_FUZZ_SEED`` for another walk.
+How many: see :mod:`tests.support.mutations`. Bodies of the API are mutated in ``tests/dags/test_page.py``.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import random
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +21,7 @@ from sluice.mapping import Mapping
 from sluice.model.tables import TableId
 from sluice.mysql.condition import rendered
 from sluice.rules import RuleSet
-
-COUNT = int(os.environ.get("SLUICE_TEST_FUZZ", "300"))
-SEED = os.environ.get("SLUICE_TEST_FUZZ_SEED", "1")
+from tests.support.mutations import COUNT, PIECES, SEED, SLOW, mutated
 
 PIPELINE = """\
 version: 1
@@ -67,122 +64,6 @@ RULE = (
 )
 QUERY = "-- param a: int = 1\nSELECT *, $a AS x FROM rows WHERE id > 3"
 WHERE = "id = 1 AND (v LIKE '%x' OR d > NOW() - INTERVAL 1 DAY) AND COALESCE(v, \"q\") IN ('a', 0x61) -- "
-
-PIECES = [
-    "",
-    " ",
-    "\n",
-    "\t",
-    "\r\n",
-    "0",
-    "-1",
-    "1e999",
-    ".nan",
-    ".inf",
-    "9" * 30,
-    "9" * 5000,
-    "1.5",
-    "true",
-    "null",
-    "~",
-    "[]",
-    "{}",
-    "[",
-    "]",
-    "{",
-    "}",
-    ":",
-    ": ",
-    "- ",
-    "*a",
-    "&a ",
-    "&a [*a]",
-    "<<: *a",
-    "!!int ",
-    "!!binary ",
-    "!!python/name:os.system ",
-    "!x ",
-    "|",
-    ">",
-    "? ",
-    "#",
-    "%YAML 9.9\n",
-    "---\n",
-    "...",
-    "'",
-    '"',
-    "\\",
-    "\\x1b",
-    '"\\ud800"',
-    "\x00",
-    "\x1b[2J",
-    "\x85",
-    "\ufeff",
-    "é",
-    "日本",
-    "\u202e",
-    "(",
-    ")",
-    "(?P<",
-    "(?=",
-    "a{99999999999}",
-    "[a-",
-    "\\9",
-    "\\g<x>",
-    "..",
-    "/",
-    "../../x",
-    "latest",
-    "snapshot",
-    "dump",
-    "500ms",
-    "99999999999d",
-    "512MiB",
-    "-5s",
-    "1 fortnight",
-    "s3://k:secret@b/p",
-    "a" * 3000,
-    "/*!50000 x */",
-    ";",
-    "--",
-    "@@a",
-    "SLEEP(1)",
-    "(SELECT 1)",
-    "import sys; sys.exit(1)\n",
-    "raise BaseException\n",
-    "print('x')\n",
-    "    ",
-    "def transform",
-    "return",
-    "{{ x }}",
-    "$b",
-]
-
-
-def mutated(choose: random.Random, text: str) -> bytes:
-    data = text
-    for _ in range(choose.randint(1, 4)):
-        at = choose.randrange(len(data) + 1)
-        kind = choose.random()
-        if kind < 0.45:
-            end = at + choose.choice([0, 0, 1, 2, 5])
-            data = data[:at] + choose.choice(PIECES) + data[end:]
-        elif kind < 0.65:
-            start = choose.randrange(len(data) + 1)
-            data = data[:at] + data[start : start + choose.randint(1, 60)] + data[at:]
-        elif kind < 0.8:
-            data = data[:at] + data[at + choose.randint(1, 40) :]
-        else:
-            lines = data.split("\n")
-            line = choose.randrange(len(lines))
-            head, colon, value = lines[line].partition(": ")
-            lines[line] = f"{head}{colon}{choose.choice(PIECES)}" if value else lines[line] * 2
-            data = "\n".join(lines)
-    made = data.encode("utf-8", "surrogatepass")
-    if choose.random() < 0.1 and made:
-        at = choose.randrange(len(made))
-        made = made[:at] + bytes([choose.randrange(256)]) + made[at + 1 :]
-    return made
 
 
 def sane(value: Any) -> None:
@@ -238,7 +119,7 @@ def test_rules(tmp_path: Path, kind: str) -> None:
     choose = random.Random(f"{SEED}{kind}")
     file = tmp_path / ("r.py" if kind == "row" else "r.sql")
     (tmp_path / "engine.yaml").write_text(f"rules: [{{name: r, path: {file.name}, type: {kind}, timeout: 5s}}]")
-    for _ in range(COUNT // 3):
+    for _ in range(SLOW):
         file.write_bytes(mutated(choose, RULE if kind == "row" else QUERY))
         said = None
         try:
@@ -295,7 +176,7 @@ def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
     monkeypatch.setenv("SLUICE_STORE", (tmp_path / "store").as_uri())
     (tmp_path / "rules").mkdir()
-    for _ in range(COUNT // 3):
+    for _ in range(SLOW):
         arguments = list(choose.choice(COMMANDS))
         for _ in range(choose.randint(1, 3)):
             at = choose.randrange(1, len(arguments) + 1)
