@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from typing import Any, Protocol
 
 from sluice.model.tables import TableId
+
+_FLOAT_DIGITS = 6
+"""Digits of a FLOAT's default that information_schema prints at most."""
+
+
+def may_be_cut(number: str) -> bool:
+    """True for a number of exactly as many digits as a server prints of a FLOAT's default: there may be more.
+
+    One that is known to be whole is written with a point and more digits (:func:`whole_float`).
+    """
+    digits = Decimal(number).as_tuple().digits
+    if "." in number and len(digits) > _FLOAT_DIGITS:
+        return False
+    return len(Decimal(number).normalize().as_tuple().digits) == _FLOAT_DIGITS
+
+
+def whole_float(number: float) -> str:
+    """A FLOAT with the nine digits that tell any two of them apart."""
+    return f"{number:.8e}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import structlog
@@ -20,10 +21,17 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 3.0
 """How often a process asks."""
 
-SILENCE_S = 60.0
+SILENCE_S = 90.0
 """An API server that answered once and then for so long does not: nothing can be started there, either. Every task asks it."""
 
-_TIMEOUT_S = 5.0
+STUCK_S = 20.0
+"""How long the heartbeat of a scheduler that Airflow calls unhealthy must stand still while it is looked at. On a busy machine a scheduler that
+lives may beat more rarely than Airflow's threshold (30 s) allows; one that is gone does not beat again."""
+
+STUCK_LOOKS = 3
+"""Looks that must find the same heartbeat: a process that was stopped itself sees much time pass between two of them."""
+
+_TIMEOUT_S = 10.0
 
 
 class Answer(Enum):
@@ -32,6 +40,14 @@ class Answer(Enum):
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An answer, and the scheduler's latest heartbeat as Airflow writes it (only ever compared with another)."""
+
+    answer: Answer
+    heartbeat: str = ""
 
 
 def _beside(work: Callable[[], None]) -> None:
@@ -49,7 +65,7 @@ class SchedulerWatch:
 
     def __init__(
         self,
-        ask: Callable[[], Answer],
+        ask: Callable[[], Said],
         clock: Callable[[], float] = time.monotonic,
         beside: Callable[[Callable[[], None]], None] = _beside,
     ) -> None:
@@ -60,6 +76,9 @@ class SchedulerWatch:
         self._asked_at = -1e9
         self._known: Answer = Answer.UNKNOWN
         self._known_at = 0.0
+        self._beat: str | None = None
+        self._beat_at = 0.0
+        self._same = 0
 
     def alive(self) -> bool:
         """False once the scheduler is known to be dead, or the server stopped answering. True while it never answered: that proves nothing."""
@@ -74,17 +93,29 @@ class SchedulerWatch:
 
     def _look(self) -> None:
         try:
-            found = self._ask()
+            said = self._ask()
             self._asked_at = self._clock()
-            if found is not Answer.UNKNOWN:
+            if said.answer is not Answer.UNKNOWN:
+                found = self._judged(said)
                 if found is not self._known:
                     log.info("scheduler", state=found.value)
                 self._known, self._known_at = found, self._asked_at
         finally:
             self._asking.release()
 
+    def _judged(self, said: Said) -> Answer:
+        """Dead only if its heartbeat is too old and stands still; one that was dead is alive again when Airflow says so."""
+        if said.answer is Answer.ALIVE:
+            self._beat = None
+            return Answer.ALIVE
+        if said.heartbeat != self._beat:
+            self._beat, self._beat_at, self._same = said.heartbeat, self._asked_at, 0
+        self._same += 1
+        stuck = self._same >= STUCK_LOOKS and self._asked_at - self._beat_at >= STUCK_S
+        return Answer.DEAD if stuck else self._known
 
-def ask(addresses: Sequence[str]) -> Answer:
+
+def ask(addresses: Sequence[str]) -> Said:
     """What the first of these API servers that answers says; Airflow itself decides which heartbeat is too old (``[scheduler]
     scheduler_health_check_threshold``)."""
     for address in addresses:
@@ -94,10 +125,12 @@ def ask(addresses: Sequence[str]) -> Answer:
             ) as answer:
                 health = json.load(answer)
             if health["metadatabase"]["status"] == "healthy":
-                return Answer.ALIVE if health["scheduler"]["status"] == "healthy" else Answer.DEAD
-        except (OSError, ValueError, KeyError, TypeError):
+                scheduler = health["scheduler"]
+                alive = Answer.ALIVE if scheduler["status"] == "healthy" else Answer.DEAD
+                return Said(alive, str(scheduler.get("latest_scheduler_heartbeat")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-    return Answer.UNKNOWN
+    return Said(Answer.UNKNOWN)
 
 
 def addresses() -> list[str]:

@@ -6,11 +6,12 @@ was; names behind AFTER are those of the table as it becomes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.errors import DecodeError
-from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition
+from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition, may_be_cut
 from sluice.model.schema_changes import BLOBS, TEXTS
 from sluice.model.tables import TableId
 from sluice.mysql.ddl import ast as s
@@ -19,6 +20,7 @@ from sluice.mysql.ddl.keys import kept_indexes, with_keys
 from sluice.mysql.ddl.types import CHARACTER, GEOMETRIES, Flavour, converted_text, stored_type, varying
 
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
+_NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
 
 
 def create_table(
@@ -188,7 +190,8 @@ def _altered(
     for action in actions:
         if isinstance(action, s.AlterColumn) and action.name.lower() == old_name:
             if action.touches_default and column.generated is None:
-                column = replace(column, default=_kept_default(action.default, column.family, flavour))
+                default = _kept_default(action.default, column.family, flavour)
+                column = replace(column, default=_marked_whole(default) if column.family == "float" else default)
             if action.invisible is not None:
                 column = replace(column, invisible=action.invisible)
     return column
@@ -278,6 +281,14 @@ def _column_keys(column: s.ColumnSpec, flavour: Flavour) -> list[s.IndexSpec]:
     return [s.IndexSpec(kind, "PRIMARY" if kind == "primary" else "", ((column.name, 0),)) for kind in kinds]
 
 
+def _marked_whole(default: str | None) -> str | None:
+    """A statement's own number has all its digits, though it may have as many as a server prints (:func:`may_be_cut`)."""
+    found = _NUMBER.fullmatch(default or "")
+    if found is None or not may_be_cut(found[2]):
+        return default
+    return found[1] + found[2] + ("0" if "." in found[2] else ".0") + (found[3] or "") + found[1]
+
+
 def _column(
     spec: s.ColumnSpec, default: tuple[str, str], flavour: Flavour, timestamps_explicit: bool
 ) -> ColumnDefinition:
@@ -288,6 +299,8 @@ def _column(
     if nullable is None:
         implied = stored.type.startswith("timestamp") and not timestamps_explicit and spec.generated is None
         nullable = not (implied or spec.auto_increment or "primary" in spec.keys)
+    if family == "float":
+        default_text = _marked_whole(default_text)
     if flavour.mariadb and on_update and not nullable and not spec.has_default:
         default_text = "'0000-00-00 00:00:00'"
     return ColumnDefinition(

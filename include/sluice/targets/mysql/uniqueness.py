@@ -32,10 +32,19 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
             raise MappingError(
                 f"different rows of {plan.source} may be one row of {plan.target} at the target: key column {column.name!r}: {why}",
                 where=f"{plan.target}.{column.name}",
-                hint=_alike(plan, column)
-                + f"; or, if no two rows are equal in that way, mapping: [{{from: {plan.source}, to: {plan.target}, unique: [{_list(plan.key)}]}}]",
+                hint=_alike(plan, info, column)
+                + f"; or, if no two rows are equal in that way, {_promise(plan, plan.key)}",
             )
     foreign = [key for key in info.keys if not _is_harmless(key, plan, info)] if plan.unique is not None else []
+    for key in foreign:
+        if coarser := _coarser(key, plan, info):
+            raise MappingError(
+                f"rows of {plan.source} that differ in a unique key may be equal in {key.name} ({_shown(key)}) of {plan.target} at the target: "
+                + "; ".join(f"column {column.name!r}: {why}" for column, why in coarser),
+                where=f"{plan.target}.{coarser[0][0].name}",
+                hint=f"{_alike(plan, info, *(column for column, _ in coarser))}; or drop the key at the target ({_drop(plan, key)}); "
+                f"or, if no two rows are equal in it, {_promise(plan, (name for name, _ in key.parts))}",
+            )
     if foreign:
         key = foreign[0]
         drop = "; ".join(_drop(plan, one) for one in foreign)
@@ -45,7 +54,7 @@ def refuse_merging(plan: PlannedTable, info: TableInfo) -> None:
             "overwrite each other",
             where=str(plan.target),
             hint=f"drop it at the target ({drop}); or add it at the source; or, if no two rows are equal in it, "
-            f"mapping: [{{from: {plan.source}, to: {plan.target}, unique: [{_list(name for name, _ in key.parts)}]}}]",
+            + _promise(plan, (name for name, _ in key.parts)),
         )
 
 
@@ -67,20 +76,30 @@ def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
 def _is_harmless(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> bool:
     """True if rows that are different at the source differ in ``key``, too."""
     columns = {column.name.casefold(): column for column in info.columns}
-    sent = {column.name.casefold(): column for column in plan.columns}
-    parts = {name.casefold(): prefix for name, prefix in key.parts}
-    own = [columns[name] for name in parts if name not in sent and name in columns]
+    sent = {column.name.casefold() for column in plan.columns}
+    own = [columns[n] for name, _ in key.parts if (n := name.casefold()) not in sent and n in columns]
     if any(column.distinct for column in own) or _promised(plan, [name for name, prefix in key.parts if not prefix]):
         return True
+    return any(not merged for merged in _covering(key, plan, info))
 
-    def covered(name: str, prefix: int) -> bool:
-        name = name.casefold()
-        if name not in parts or (parts[name] and not 0 < prefix <= parts[name]):
-            return False
-        return name not in sent or name not in columns or not _merges(sent[name], columns[name])
 
-    known = [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]
-    return any(all(covered(name, prefix) for name, prefix in own_key) for own_key in known)
+def _coarser(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[tuple[PlannedColumn, str]]:
+    """Columns, and why, that ``key`` compares less exactly than a key of the source that has the same ones; none: there is no such key."""
+    return min(_covering(key, plan, info), key=len, default=[])
+
+
+def _covering(key: UniqueKey, plan: PlannedTable, info: TableInfo) -> list[list[tuple[PlannedColumn, str]]]:
+    """The source's keys whose columns are all in ``key``: of each, the columns that the target compares less exactly, and why."""
+    there = {column.name.casefold(): column for column in info.columns}
+    sent = {column.name.casefold(): column for column in plan.columns}
+    parts = {name.casefold(): prefix for name, prefix in key.parts}
+    found = []
+    for own_key in [*(plan.unique or ()), *([tuple((name, 0) for name in plan.key)] if plan.key else [])]:
+        names = [(name.casefold(), prefix) for name, prefix in own_key]
+        if all(name in parts and (not parts[name] or 0 < prefix <= parts[name]) for name, prefix in names):
+            both = [name for name, _ in names if name in sent and name in there]
+            found.append([(sent[name], why) for name in both if (why := _merges(sent[name], there[name]))])
+    return found
 
 
 def _promised(plan: PlannedTable, names: Sequence[str]) -> bool:
@@ -153,9 +172,18 @@ def _plain(collation: str) -> str:
     return rest if charset in _SAME_CHARACTERS else collation
 
 
-def _alike(plan: PlannedTable, column: PlannedColumn) -> str:
-    modify = f"MODIFY COLUMN {quoted(column.name)} {column_type(column)} NOT NULL"
-    return f"make the column as the source has it: ALTER TABLE {quoted_table(plan.target)} {modify}"
+def _alike(plan: PlannedTable, info: TableInfo, *columns: PlannedColumn) -> str:
+    """The ALTER TABLE that gives columns the source's type and collation; NULL or NOT NULL stays."""
+    nullable = {column.name.casefold() for column in info.columns if column.nullable}
+    modify = [
+        f"MODIFY COLUMN {quoted(c.name)} {column_type(c)}{'' if c.name.casefold() in nullable else ' NOT NULL'}"
+        for c in columns
+    ]
+    return f"make the column as the source has it: ALTER TABLE {quoted_table(plan.target)} {', '.join(modify)}"
+
+
+def _promise(plan: PlannedTable, names: Iterable[str]) -> str:
+    return f"mapping: [{{from: {plan.source}, to: {plan.target}, unique: [{_list(names)}]}}]"
 
 
 def _drop(plan: PlannedTable, key: UniqueKey) -> str:

@@ -11,8 +11,16 @@ from typing import Any
 import pymysql
 
 from sluice.errors import DecodeError, UnsupportedType
-from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, IndexDefinition, TableDefinition, Unknown
-from sluice.model.tables import TableId, quoted_table
+from sluice.model.definitions import (
+    ColumnDefinition,
+    DatabaseDefinition,
+    IndexDefinition,
+    TableDefinition,
+    Unknown,
+    may_be_cut,
+    whole_float,
+)
+from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
@@ -146,7 +154,9 @@ def read_tables(
             continue
         charset = flavour.collations.charset_of.get(collation, "")
         keys = tuple(indexes.get(table, ()))
-        definition = TableDefinition(table, ordered, keys, charset, collation, engine, comment)
+        definition = TableDefinition(
+            table, _with_whole_floats(connection, table, ordered), keys, charset, collation, engine, comment
+        )
         found.append(_in_key_order(connection, definition))
     return found
 
@@ -198,6 +208,37 @@ def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
         comment=comment or "",
         compressed=compressed,
     )
+
+
+def _with_whole_floats(
+    connection: Any, table: TableId, columns: tuple[ColumnDefinition, ...]
+) -> tuple[ColumnDefinition, ...]:
+    """Defaults of FLOAT columns that may have more digits than the six that are printed, as the server itself knows them.
+
+    Without the right to select from the table they stay as they are, as do those of NOT NULL columns while the table is empty (a row that
+    is not there has no default then); what needs them says so.
+    """
+    cut = [c for c in columns if c.family == "float" and c.default is not None and _is_cut(c.default)]
+    if not cut:
+        return columns
+    asked = ", ".join(f"CAST(DEFAULT(t.{quoted(c.name)}) AS DOUBLE)" for c in cut)
+    name = quoted_table(table)
+    try:
+        answers = rows_of(
+            connection,
+            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN {name} t ON FALSE)",  # noqa: S608
+        )
+    except pymysql.err.MySQLError:
+        return columns
+    whole = {c.name: whole_float(float(n)) for row in answers for c, n in zip(cut, row, strict=True) if n is not None}
+    return tuple(replace(c, default=whole.get(c.name, c.default)) for c in columns)
+
+
+def _is_cut(default: str) -> bool:
+    try:
+        return may_be_cut(default.strip("'"))
+    except ArithmeticError:  # an expression
+        return False
 
 
 def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour) -> str | None:

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 import pyarrow as pa
 
 from sluice.errors import DecodeError, UnsupportedType
-from sluice.model.definitions import ColumnDefinition
+from sluice.model.definitions import ColumnDefinition, may_be_cut
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.mysql.charsets import decode_bytes
@@ -25,8 +25,6 @@ _PLAIN_CLOCK = re.compile(r"^\s*(-?)(\d*?)(\d{0,2}?)(\d{1,2})(?:\.(\d*))?$")
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _WIDE = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 """Charsets with characters that information_schema prints as ?, since it is in utf8mb3."""
-_FLOAT_DIGITS = 6
-"""Digits of a FLOAT's default that information_schema prints at most."""
 _ROUNDED = Context(prec=200, rounding=ROUND_HALF_UP)
 """DECIMAL has up to 65 digits; Python's own context would stop at 28."""
 
@@ -122,8 +120,11 @@ def _typed(value: str | bytes, definition: ColumnDefinition, column: Column) -> 
 
 def _float(value: str, column: Column) -> float:
     number = float(value)
-    if column.kind is K.FLOAT and len(Decimal(value).normalize().as_tuple().digits) == _FLOAT_DIGITS:
-        raise UnsupportedType(f"its default {value} may have more digits than the six that the server prints")
+    if column.kind is K.FLOAT and may_be_cut(value):
+        raise UnsupportedType(
+            f"its default {value} may have more digits than the six that the server prints (`sluice schema reload` asks it for all of them, "
+            "with SELECT on the table)"
+        )
     exact = isinstance(value, _Number) and "e" not in value.lower()
     return number + 0.0 if exact else number  # a number without an exponent is a decimal: it has no zero below zero
 
