@@ -102,3 +102,13 @@ def test_the_exported_json_schema_is_current() -> None:
 def test_every_pipeline_of_the_repository_loads() -> None:
     for path in (REPOSITORY / "include/pipelines").glob("*.yaml"):
         load_pipeline(path)
+
+
+def test_an_unknown_target_names_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "version: 1\npipeline: p\nsource: {connection: s}\ntargets: [{name: reporting, type: mysql, connection: t}]\n"
+    )
+    with pytest.raises(ConfigError, match=r"p has no target 'reportin'; did you mean 'reporting'\?") as caught:
+        load_pipeline(path).target("reportin")
+    assert caught.value.hint == "its targets are: reporting"

@@ -226,7 +226,7 @@ def _with_whole_floats(
     try:
         answers = rows_of(
             connection,
-            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN {name} t ON FALSE)",  # noqa: S608
+            f"(SELECT {asked} FROM {name} t LIMIT 1) UNION ALL (SELECT {asked} FROM (SELECT 1 AS one) o LEFT JOIN {name} t ON FALSE)",
         )
     except pymysql.err.MySQLError:
         return columns
