@@ -19,7 +19,7 @@ from ruamel.yaml.reader import ReaderError
 
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
-from sluice.model.nearest import meant as meant
+from sluice.model.nearest import meant
 
 _M = TypeVar("_M", bound=BaseModel)
 

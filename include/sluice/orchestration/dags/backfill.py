@@ -14,9 +14,10 @@ import structlog
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.config.loading import load_pipeline, meant, shown
+from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
+from sluice.model.nearest import meant
 from sluice.orchestration.dag_runs import backfill_id_of
 from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.operators import SluiceOperator
