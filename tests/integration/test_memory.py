@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.flows.transform.spread import run_spread_unit
+from sluice.targets.sql.tables import TableChanges
 from tests.support.pipelines import case
 from tests.support.small_units import small_memory
 
@@ -98,3 +101,40 @@ def test_batches_larger_than_the_memory(
     assert spread
     left = [path for path in made.runtime().store.list_files("") if "/spread-" in path]
     assert not left
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_a_session_stays_while_rows_are_read_and_none_is_written(
+    tmp_path: Path,
+    mysql_source: Any,
+    mysql_target: Any,
+    zookeeper: Any,
+    fresh_schema: Any,
+    monkeypatch: Any,
+    image: str,
+) -> None:
+    """Rows without deletes are read once for deletes, partial rows several times, before the first one is written."""
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        for server in (mysql_source, mysql_target):
+            server.execute(f"CREATE TABLE {schema}.t (id VARCHAR(40) PRIMARY KEY, n INT, v VARCHAR(200))")
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES " + ", ".join(f"('k{n}', {n}, '')" for n in range(40)))
+        made.run_until_head()
+        small_memory(monkeypatch)
+        monkeypatch.setattr("sluice.targets.mysql.connection.IDLE_S", 1)
+        pieces, read = TableChanges.pieces, []
+
+        def slowly(changes: TableChanges) -> Iterator[Any]:
+            for rows in pieces(changes):
+                time.sleep(0.3)
+                read.append(rows.num_rows)
+                yield rows
+
+        monkeypatch.setattr(TableChanges, "pieces", slowly)
+        with mysql_source.connect(schema) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION binlog_row_image = '{image}'")
+            cursor.execute("UPDATE t SET v = REPEAT('x', 100 + n)")
+        made.run_until_head()
+        made.assert_equal("t")
+        assert len(read) > 4

@@ -16,7 +16,7 @@ from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut,
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
-from sluice.model.packing import pack, unit_size
+from sluice.model.packing import memory_of, pack, unit_size
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
 from sluice.segments.footers import measured
@@ -28,6 +28,11 @@ class MergeUnit(TransformUnit[MergePart]):
     """Parts of tables to be merged."""
 
     __slots__ = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes of a process: its parts are worked on one after the other."""
+        return max((memory_of(part.size_bytes, keyless=part.is_keyless) for part in self.parts), default=0)
 
 
 def plan_merge(

@@ -45,6 +45,11 @@ class MergePart:
         return any(file.moved_partially or not file.primary_key for file in self.files)
 
     @property
+    def is_keyless(self) -> bool:
+        """True if nothing but all of its values tells a row apart."""
+        return not self.key and not all(file.primary_key for file in self.files)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of its rows in memory."""
         return sum(file.share(packing.bytes_of(file), bucket) for file in self.files for bucket in range(*self.buckets))

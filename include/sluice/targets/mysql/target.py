@@ -448,7 +448,7 @@ class MySQLTarget:
         halves = [replace(item, upserts=False)] * item.deletes + [replace(item, deletes=False)] * item.upserts
         total = WriteResult()
         for half in halves:
-            for rows in half.pieces():
+            for rows in session.connection.during(half.pieces()):
                 total += self._remove(session, half, rows) if half.deletes else self._put(session, half, rows)
         return total
 
@@ -487,7 +487,9 @@ class MySQLTarget:
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return WriteResult()
         total = WriteResult()
-        for rows in item.pieces():  # of equal rows any will do, so that the order of the pieces does not matter
+        for rows in session.connection.during(
+            item.pieces()
+        ):  # of equal rows any will do, so that the order of the pieces does not matter
             total += self._write_counted(session, item.table, rows)
         self.acks.table_holds(session.cursor, scope, fence)
         return total
@@ -512,11 +514,11 @@ class MySQLTarget:
         if self.acks.table_done(session.cursor, scope, fence.batch):
             return WriteResult()
         with tempfile.TemporaryFile(prefix="sluice-rows-") as spool:
-            for rows in item.pieces():
+            for rows in session.connection.during(item.pieces()):
                 for value in self._lacking(item.table, rows).whole(session.cursor):
                     pickle.dump(value, spool)
             total = WriteResult()
-            for rows in item.pieces():
+            for rows in session.connection.during(item.pieces()):
                 leaving = self._lacking(item.table, rows).origins
                 total += WriteResult(statements=session.run(statements.deletes(item.table, leaving, session.dialect)))
             total += self._write_keyed(session, replace(_known(item), replaces=()))
@@ -527,7 +529,7 @@ class MySQLTarget:
                         partial_updates.insert(item.table, item.rows.schema, _spooled(spool), session.dialect)
                     )
                 )
-                for rows in item.pieces():
+                for rows in session.connection.during(item.pieces()):
                     some = self._lacking(item.table, rows)
                     total += WriteResult(some.rows.num_rows, 0, statements=session.run(some.update()))
         self.acks.table_holds(session.cursor, scope, fence)
