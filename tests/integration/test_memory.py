@@ -114,20 +114,25 @@ def test_a_session_stays_while_rows_are_read_and_none_is_written(
     image: str,
 ) -> None:
     """Rows without deletes are read once for deletes, partial rows several times, before the first one is written."""
+    monkeypatch.setattr("sluice.targets.mysql.connection.IDLE_S", 1)
     schema = fresh_schema(mysql_source, mysql_target)
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
         for server in (mysql_source, mysql_target):
             server.execute(f"CREATE TABLE {schema}.t (id VARCHAR(40) PRIMARY KEY, n INT, v VARCHAR(200))")
         made.run_until_head()
-        mysql_source.execute(f"INSERT INTO {schema}.t VALUES " + ", ".join(f"('k{n}', {n}, '')" for n in range(40)))
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES " + ", ".join(f"('k{n}', {n}, '')" for n in range(24)))
         made.run_until_head()
-        small_memory(monkeypatch)
-        monkeypatch.setattr("sluice.targets.mysql.connection.IDLE_S", 1)
+        for name, value in (
+            ("targets.sql.unit.SMALL_BYTES", 600),
+            ("flows.load.changeset_rows.PIECE_BYTES", 300),
+            ("segments.changeset.ROW_GROUP_BYTES", 200),
+        ):
+            monkeypatch.setattr(f"sluice.{name}", value)
         pieces, read = TableChanges.pieces, []
 
         def slowly(changes: TableChanges) -> Iterator[Any]:
             for rows in pieces(changes):
-                time.sleep(0.3)
+                time.sleep(0.2)
                 read.append(rows.num_rows)
                 yield rows
 
