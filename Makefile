@@ -37,11 +37,12 @@ test: venv kernels servers check ## everything that CI runs: checks, then all te
 test-fast: venv ## unit tests only: no server, no Spark, no Airflow
 	@$(BIN)/python -m pytest tests/unit -q
 
-check: venv ## format, lint, types, import contracts; what test runs first
+check: venv ## format, lint, types, import contracts, words; what test runs first
 	@$(BIN)/ruff format --check --quiet . || { echo "format: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/words
 
 lint: venv ## ruff and mypy only
 	@$(BIN)/ruff check .

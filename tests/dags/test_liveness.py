@@ -91,7 +91,7 @@ class Asked:
     @property
     def watch(self) -> SchedulerWatch:
         if not hasattr(self, "_watch"):
-            self._watch = SchedulerWatch(self.ask, lambda: self.now, beside=lambda work: work())
+            self._watch = SchedulerWatch(self.ask, lambda: self.now, background=lambda work: work())
         return self._watch
 
 

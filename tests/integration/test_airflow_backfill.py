@@ -126,7 +126,7 @@ WRONG = [
     ({**ORDERS, "where": "1=1) OR (1=1"}, "it has to be one condition"),
     ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins behind its end"),
     ({**ORDERS, "keys": "1\nx"}, "'x' is no value of the key column id"),
-    ({**ORDERS, "since": "yesterday"}, "'yesterday' is not a moment"),
+    ({**ORDERS, "since": "yesterday"}, "'yesterday' is not a valid timestamp"),
     ({**ORDERS, "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "is not before"),
     ({**ORDERS, "index": "by_note"}, "it is ignored, and the server does not use it"),
     ({"dump": "no/such/dump"}, "there is no dump 'no/such/dump'"),

@@ -121,7 +121,7 @@ def test_a_batch_that_is_lost_is_passed(made: Case, loses: Callable[[Case, int],
     plan = " ".join(sluice(made, *command, "--dry-run").split())
     assert f"{record.first.file}:{record.first.offset}" in plan
     assert f"{record.last.file}:{record.last.offset}" in plan
-    assert "no replay brings them" in plan
+    assert "no replay restores them" in plan
     assert "dead-letters" not in plan
     sluice(made, *command, "--reason", "disk", "--yes")
     deliver(made, 3)

@@ -29,10 +29,10 @@ def deaf(monkeypatch):
     """A history that does not understand ALTER TABLE, as if a newer server had a new syntax."""
     understood = SchemaState.fold
 
-    def fold(self, sql, schema, session, where=""):
+    def fold(self, sql, *rest, **more):
         if sql.startswith("ALTER TABLE"):
             raise DecodeError("a clause of ALTER TABLE is not understood")
-        return understood(self, sql, schema, session, where)
+        return understood(self, sql, *rest, **more)
 
     monkeypatch.setattr(SchemaState, "fold", fold)
 

@@ -46,7 +46,7 @@ class CancellationGuard:
             self._state.require_permit(since=self.permit)
 
     def call(self, function: Callable[[], _T], *, interrupt: Callable[[], None] | None = None) -> _T:
-        """``function()``, looked after: when the work must stop it is interrupted, and left to itself. What it still does then must be fenced.
+        """Run ``function`` in a thread. When the work must stop, interrupt and abandon it. What it still does then must be fenced.
 
         ``interrupt``: ends what it waits for, if it can.
         """
@@ -74,7 +74,7 @@ class CancellationGuard:
         description: str = "",
         interrupt: Callable[[], None] | None = None,
     ) -> list[Any]:
-        """``runner.run``, looked after: units are cancelled when the work must stop."""
+        """Run the units and cancel them when the work must stop."""
         if not units:
             return []
         pool = ThreadPoolExecutor(1, thread_name_prefix="units")

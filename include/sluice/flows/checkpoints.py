@@ -1,4 +1,4 @@
-"""A target's checkpoint beside the pipeline's state in ZooKeeper: do they speak of the same batches?
+"""Compare a target's checkpoint with the pipeline's state in ZooKeeper: do they describe the same batches?
 
 Both can be lost, restored, edited or replaced without the other. Batch numbers alone then say nothing: batch 5 of a state that was made anew
 is not the batch 5 that the target holds, and taking the one for the other would acknowledge rows that were never written. So the state has a

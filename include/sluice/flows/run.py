@@ -52,7 +52,7 @@ class Step:
 def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = None) -> Iterator[Step]:
     """Deliver batches in order, oldest undelivered first; yields a Step at each phase.
 
-    ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after so many. While another
+    ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this number. While another
     installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
     on is held and tried again; with ``until_head`` its error is raised at the end.
     """

@@ -122,7 +122,7 @@ class Runtime:
         return self._runner
 
     def runner_for(self, changes: int) -> UnitRunner:
-        """Where a batch of so many changes is worked on: a small one here, without a round trip to Spark."""
+        """Where a batch of this number of changes is worked on: a small one here, without a round trip to Spark."""
         if self._runner is None and self.mode == "connect" and changes < self.pipeline.spark.from_changes:
             from sluice.spark.local import LocalRunner
 

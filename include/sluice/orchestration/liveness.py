@@ -50,7 +50,7 @@ class Said:
     heartbeat: str = ""
 
 
-def _beside(work: Callable[[], None]) -> None:
+def _in_background(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="scheduler-watch", daemon=True).start()
 
 
@@ -60,18 +60,18 @@ class SchedulerWatch:
     Args:
         ask: the question to the API server; never raises.
         clock: seconds, only ever rising.
-        beside: runs the question; by default in a thread of its own, because an API server that is busy takes its time.
+        background: runs the question; by default in a thread of its own, because an API server that is busy takes its time.
     """
 
     def __init__(
         self,
         ask: Callable[[], Said],
         clock: Callable[[], float] = time.monotonic,
-        beside: Callable[[Callable[[], None]], None] = _beside,
+        background: Callable[[Callable[[], None]], None] = _in_background,
     ) -> None:
         self._ask = ask
         self._clock = clock
-        self._beside = beside
+        self._in_background = background
         self._asking = threading.Lock()
         self._asked_at = -1e9
         self._known: Answer = Answer.UNKNOWN
@@ -84,7 +84,7 @@ class SchedulerWatch:
         """False once the scheduler is known to be dead, or the server stopped answering. True while it never answered: that proves nothing."""
         if self._clock() - self._asked_at >= LOOK_EVERY_S and self._asking.acquire(blocking=False):
             try:
-                self._beside(self._look)
+                self._in_background(self._look)
             except RuntimeError:  # no thread can be started any more: the process ends
                 self._asking.release()
         if self._known is Answer.ALIVE:

@@ -46,7 +46,7 @@ class ChangesetFile(_Stored):
     inserts: int
     updates: int
     deletes: int
-    partial: int = Field(0, description="Rows of which the log did not bring every column.")
+    partial: int = Field(0, description="Rows of which the log lacks some columns.")
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
     bucket_min: int

@@ -1,6 +1,6 @@
 """The stored rows of a chunk: a segment file before it has a place, with the definition its rows were read by.
 
-The columns of ours hold nothing but the operation (``r``), the key bucket and the row's number. The drain gives the whole file its place in the
+The metadata columns contain only the operation (``r``), the key bucket and the row's number. The drain gives the whole file its place in the
 log (:class:`sluice.segments.manifest.PlaceRecord`) without touching its rows, so that placing costs the log next to nothing.
 """
 
@@ -25,7 +25,7 @@ from sluice.segments.writer import ROW_GROUP_ROWS, parquet_options, row_groups
 
 _DEFINITION = b"sluice.definition"
 RUN_BYTES = 64 * 2**20
-"""Rows of so many bytes are sorted by key bucket together: bounds the memory of a chunk of wide rows."""
+"""Rows of this many bytes are sorted by key bucket together: bounds the memory of a chunk of wide rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
 
 
 def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row: int) -> pa.Table:
-    """Rows with the columns of ours, in order of their buckets."""
+    """Rows with the metadata columns, in order of their buckets."""
     count = rows.num_rows
     users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
     keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]

@@ -41,7 +41,7 @@ class PositionRecord(_Stored):
 
 
 class PlaceRecord(_Stored):
-    """Where rows that were read beside the log stand in it: what the columns of ours of such a file count as.
+    """Log position of a chunk file; replaces the metadata columns of all its rows.
 
     ``left_out``: numbers (``_row``) of rows of the file that don't count, because the log has newer ones.
     """
@@ -70,9 +70,7 @@ class SegmentFile(_Stored):
     updates: int = 0
     deletes: int = 0
     reads: int = Field(0, description="Rows read by a dump.")
-    moved_partially: bool = Field(
-        False, description="Rows changed their key of which the log did not bring every column."
-    )
+    moved_partially: bool = Field(False, description="Rows changed their key of which the log lacks some columns.")
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
     bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)
@@ -153,7 +151,7 @@ class ReplaceRecord(_Stored):
     kept: str = ""
     flavour: str = Field(description="MySQL or MariaDB: whose order of keys the range means.")
     optional: bool = Field(
-        False, description="Nobody asked for it: where a target cannot do it, it is left out and noted."
+        False, description="It was started automatically: where a target cannot do it, it is left out and noted."
     )
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

@@ -21,7 +21,7 @@ from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore, ways_on
 
 PIECE_BYTES = 32 * 2**20
-"""Rows of so many bytes are read from a file at a time, however many of them are wanted."""
+"""Rows of this many bytes are read from a file at a time, however many of them are wanted."""
 
 
 def verify_file(store: SegmentStore, file: SegmentFile) -> None:
@@ -183,7 +183,7 @@ def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
         row = dict(zip(names, rows[i], strict=True))
         old = dict(zip(names, olds[i], strict=True)) if before_valid[i] else None
         bits = known[i]
-        if bits is not None:  # the log did not bring every column (binlog_row_image)
+        if bits is not None:  # the log lacks some columns (binlog_row_image)
             half = (len(names) + 7) >> 3
             row = _only(row, bits[:half])
             old = _only(old, bits[half:]) if old is not None else None

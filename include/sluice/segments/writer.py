@@ -32,7 +32,7 @@ ROW_GROUP_ROWS = 8_192
 ROW_GROUP_BYTES = 2 * 2**20
 """Of rows in memory: wide rows make small groups, so that what a reader takes at once is bounded."""
 _UNEVEN = 2
-"""A bucket with so many times its share of a file has its size noted."""
+"""A bucket with this many times its share of a file has its size noted."""
 _FILES_AT_ONCE = 8
 _PARTS_OF_A_BRANCH = 100_000
 _DICTIONARY = ["_op", "_file", "_origin"]

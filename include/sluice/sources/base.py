@@ -2,7 +2,7 @@
 
 A source is one folder here and one line in the registry (``sources/__init__.py``). It passes ``tests/contract/test_sources.py``.
 
-A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows beside the log is a
+A :class:`Source` is made without I/O. Questions and the log are a :class:`SourceSession`; one thread that copies rows while the log is read is a
 :class:`ChunkReader`. A source says where it is by an :data:`Offset`; flows keep it, compare it and give it back, and never look into it.
 """
 
@@ -219,7 +219,7 @@ class ChangeSink(Protocol[M_co]):
 
 
 class SchemaHistory(Protocol):
-    """Definitions as of an offset, of a source whose log does not bring them with the rows. Raises SourceUnavailable, LostPosition."""
+    """Definitions as of an offset, of a source whose log does not contain them. Raises SourceUnavailable, LostPosition."""
 
     def snapshot(self, at: Offset, wanted: TableFilter, progress: Callable[[], None] | None = None) -> Definitions:
         """All definitions as of ``at``, from the server. Tables that were changed since are unknown in it."""
@@ -258,7 +258,7 @@ class SourceSession(Protocol):
 
     @property
     def history(self) -> SchemaHistory | None:
-        """None for a source whose log brings definitions with the rows."""
+        """None for a source whose log contains definitions."""
 
     def lag_bytes(self, at: Offset) -> int | None:
         """Bytes of log between ``at`` and the head; None if that log is no longer there."""
@@ -346,7 +346,7 @@ class SourceSession(Protocol):
         """A table as it is now, for the plan of a dump. Raises ConfigError, DumpRefused."""
 
 
-# -- rows beside the log ------------------------------------------------------------------------------------------------------
+# -- copies of rows ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ class ChunkTable(Protocol):
 
     @property
     def whole_rows_logged(self) -> bool:
-        """True if the log brings every column of a changed row."""
+        """True if the log contains every column of a changed row."""
 
     def key(self, request: TableRequest) -> ChunkKey:
         """What it is cut by; no columns: it comes in one piece."""
@@ -425,7 +425,7 @@ class Watermarker(Protocol):
 
 
 class ChunkReader(SourceLoad, Protocol):
-    """Connections of one thread that copies rows beside the log."""
+    """Connections of one thread that copies rows while the log is read."""
 
     @property
     def watermarks(self) -> Watermarker:

@@ -174,7 +174,7 @@ class CheckpointStore(Protocol):
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
         """Raise the epoch; waits for writers of older epochs. Returns what is held: batch ``first`` when the two meet for the first time.
 
-        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while nobody else can take over; what it raises leaves
+        ``identity``: of the state that delivers from now on. ``agrees``: asked first, while no other process can take over; what it raises leaves
         everything as it was.
 
         Raises:
@@ -328,10 +328,10 @@ class RowReader(Protocol):
         """Input.CHANGES: every change in log order, or those of a share. Raises SegmentError."""
 
     def is_large(self, size_bytes: int) -> bool:
-        """True if rows of so many bytes are better read piece by piece."""
+        """True if rows of this many bytes are better read piece by piece."""
 
     def memory_of(self, size_bytes: int, files: int) -> int:
-        """Bytes that rows of so many bytes in so many files take of a process."""
+        """Memory of a process, in bytes, for rows of this size in this number of files."""
 
     def key_range(self, stored: StoredRange) -> KeyRange:
         """What a range says. Raises SegmentError."""

@@ -405,7 +405,7 @@ def rows_arrive(bench: Bench) -> None:
         pipe.deliver((
             table,
             [new(1, "a", None), new(9, None, -1)],
-        ))  # a copy that is repeated brings rows that are there
+        ))  # a repeated copy contains rows that are there
         assert pipe.state(table) == _rows((1, "a", None), *expected[1:], (9, None, -1))
 
 

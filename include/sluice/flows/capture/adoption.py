@@ -12,7 +12,7 @@ from sluice.model.batches import Batch, DrainOutcome
 _log = structlog.get_logger()
 
 ORPHAN_AGE_S = 60.0
-"""An undelivered batch of this age, whose target nobody loads, is taken up by a drain that found nothing new."""
+"""An undelivered batch of this age, whose target is not being loaded, is taken up by a drain that found nothing new."""
 
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
@@ -22,7 +22,7 @@ def delivered_again(batch: Batch, why: str) -> DrainOutcome:
 
 
 def orphan_of(state: PipelineState, claim: str) -> Batch | None:
-    """The oldest undelivered batch whose run is gone, now under ``claim``: of another installation, or old and loaded by nobody."""
+    """The oldest undelivered batch whose run is gone, now under ``claim``: of another installation, or old and not being loaded."""
     for number in state.in_window():
         batch = state.batch(number)
         if batch is None:

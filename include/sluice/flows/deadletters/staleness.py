@@ -2,7 +2,7 @@
 
 A row is overtaken if a later batch that the target holds has its key, at the source (segments) or at the target (changesets), or if its table was
 emptied since. Keys are compared as the server does: byte by byte first; of those that differ there the source is asked, by its collation. Where
-the stored batches cannot tell, nobody can: :class:`Undecidable`.
+the stored batches do not say, it cannot be known: :class:`Undecidable`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LaterBatches:
         mask |= self._among(rows, key, whole)
         if (self._among(rows, key, parts) & ~mask).any():
             raise _unproven(
-                "a later batch has only some columns of this row, and nobody can say which of the others hold"
+                "a later batch has only some columns of this row, and it cannot be known which of the others still hold"
             )
         self._refuse_replaced(table, later, left=bool((~mask).any()), at_target=at_target)
         return pa.array(mask)
@@ -79,7 +79,9 @@ class LaterBatches:
         store = self.runtime.store
         manifest = manifest_of(self.runtime, store, batch) if batch in self._stored else None
         if manifest is None:
-            raise _unproven(f"batch {batch} is no longer stored, so nobody can say whether this row was changed since")
+            raise _unproven(
+                f"batch {batch} is no longer stored, so it cannot be known whether this row was changed since"
+            )
         return manifest
 
     @cached_property
@@ -118,7 +120,7 @@ class LaterBatches:
         return mask
 
     def _removed(self, rows: pa.Table, table: TableId, later: Sequence[SegmentManifest], *, at_target: bool) -> Mask:
-        """Of a table without a key; none, as nobody can say which of several equal rows a later batch took."""
+        """Of a table without a key; none, because it cannot be known which of several equal rows a later batch deleted."""
         images = _images(rows)
         for removed in self._removals(table, later, at_target=at_target):
             if set(images) & set(_images(removed, rows.schema)):
@@ -187,7 +189,7 @@ class LaterBatches:
             for record in manifest.replaces:
                 if self._is(record.table_id, table, at_target=at_target):
                     raise _unproven(
-                        f"dump {record.dump} has made the table equal to the source's since, and did not bring this row"
+                        f"dump {record.dump} has made the table equal to the source's since, and did not copy this row"
                     )
 
     def _among(self, rows: pa.Table, key: Sequence[str], later: set[Key]) -> Mask:

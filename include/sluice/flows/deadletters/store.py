@@ -193,7 +193,7 @@ def settle(store: SegmentStore, outcomes: Iterable[tuple[DeadLetter, str, str]],
 
 
 def prune_letters(runtime: Runtime, *, older_than_s: float, dry_run: bool = False) -> int:
-    """Remove files of which every row is settled and that are older; what waits stays for ever. Returns their number."""
+    """Remove files of which every row is settled and that are older; waiting letters are never removed. Returns their number."""
     every = letters(runtime, everything=True)
     waiting = {one.path for one in every if one.waiting}
     limit = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - older_than_s))
@@ -229,7 +229,7 @@ def _is_orphan(runtime: Runtime, path: str) -> bool:
     with runtime.state() as state:
         record = state.batch(int(match[2]))
     if record is None or not record.changeset:
-        return record is not None  # not merged yet: nobody lacks these rows
+        return record is not None  # not merged yet: no target lacks these rows
     try:
         return path not in read_changeset(runtime.store, record.changeset).manifest.dead_letters
     except SegmentError:

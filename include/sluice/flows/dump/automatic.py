@@ -1,4 +1,4 @@
-"""Dumps that nobody asked for: an initial copy, a table that is captured since today, a target that joined, a position that is lost.
+"""Dumps that start automatically: an initial copy, a newly captured table, a target that joined, a lost position.
 
 The drain looks for them before it reads. A dump's node is written before the state that makes it due changes, and its id says what it is
 for; so a drain that dies in between finds it again, and none is made twice.
@@ -27,12 +27,12 @@ _log = structlog.get_logger()
 
 
 REASONS = ("initial", "newly captured", "new target", POSITION_LOST, MOVED)
-"""Why there are dumps that nobody asked for."""
+"""Why a dump was started automatically."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueDump:
-    """A dump that nobody asked for: of which tables (with the source's guess of their rows), why, and for which targets (empty: all)."""
+    """A dump that starts automatically: of which tables (with the source's guess of their rows), why, and for which targets (empty: all)."""
 
     id: str
     reason: str
@@ -94,7 +94,7 @@ def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, du
 
 
 def unread_dumps(state: PipelineState) -> tuple[str, ...]:
-    """Ids of dumps that nobody asked for and that nobody works on."""
+    """Ids of automatic dumps that no process works on."""
     mine = [d for d in state.dumps.active() if d.reason in REASONS and d.state is DumpState.RUNNING]
     return tuple(d.id for d in mine if not state.dumps.working(d.id) and not state.dumps.chunks(d.id))
 

@@ -1,4 +1,4 @@
-"""``sluice run`` works on due dumps, too: in a thread beside its batches."""
+"""``sluice run`` works on due dumps, too: in a thread, in parallel with its batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BackgroundDumper:
             self._thread.join()
 
     def look(self) -> bool:
-        """True while such a dump is not placed yet. Begins to work on one that nobody works on. Raises SluiceError."""
+        """True while such a dump is not placed yet. Begins to work on one that no process works on. Raises SluiceError."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -34,7 +34,7 @@ class TimeRange:
 
     @classmethod
     def parse(cls, since: str, until: str) -> TimeRange | None:
-        """From two ISO 8601 moments (UTC where they don't say); None for none. Raises ConfigError."""
+        """From two ISO 8601 timestamps (UTC by default); None for none. Raises ConfigError."""
         if not since and not until:
             return None
         span = cls(_micros(since, 0), _micros(until, 2**62))
@@ -49,7 +49,7 @@ def _micros(text: str, default: int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not a moment", hint="write 2026-01-31T12:00:00Z") from error
+        raise ConfigError(f"{text!r} is not a valid timestamp", hint="write 2026-01-31T12:00:00Z") from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
@@ -71,8 +71,8 @@ def touched_keys(
 ) -> list[tuple[str, ...]]:
     """Literals of every key of a table that the log changed in a span of time, from the retained segments.
 
-    ``primary``: ``key`` is the table's primary key; else it is what the mapping says, which no column of ours follows.
-    Raises DumpRefused if the table had another key then, or the log did not bring it.
+    ``primary``: ``key`` is the table's primary key; else it is what the mapping says, which no metadata column follows.
+    Raises DumpRefused if the table had another key then, or the log does not contain it.
     """
     assert span is not None
     store = runtime.store

@@ -24,7 +24,7 @@ class DumpSpec:
     Attributes:
         tables: ``schema.table`` names; none: all captured tables that have a key. targets: names; none: all.
         where: the user's SQL condition, on one table. lower, upper: first and last key, a text a key column; on one table.
-        keys: keys as text, columns joined by commas; on one table. since, until: ISO 8601 moments: the keys that the log touched between them,
+        keys: keys as text, columns joined by commas; on one table. since, until: ISO 8601 timestamps: the keys that the log touched between them,
             as far as segments are retained; the rows dumped are the current ones.
         index: chunk one table by this index, not by its primary key.
         replace: rows of the targets in what is asked for, that the source does not have, go.
@@ -115,7 +115,7 @@ class DumpPlanner:
             )
         if (request.index or identity) and not there.whole_rows_logged:
             raise ConfigError(
-                f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not bring whole rows",
+                f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not contain whole rows",
                 hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
             )
         key = there.key(request)

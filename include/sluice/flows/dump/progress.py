@@ -23,7 +23,7 @@ class TableView:
     Attributes:
         rows: placed in the log's order; overtaken: left out, the log had newer ones; waiting: read, not placed yet.
         estimate: rows there are, as the server guesses; rate: rows a second since the dump began; remaining_s: None: not known.
-            Both are of no meaning while nobody reads the table: 0 and None.
+            Both mean nothing while no process reads the table: 0 and None.
         state: waiting, reading, no reader, done; paused or cancelled where it was not done.
     """
 
@@ -51,7 +51,7 @@ class DumpView:
 
     Attributes:
         held: what a worker waits for, ``""`` for nothing.
-        no_reader_since_ms: something is left to read and nobody reads it, since then (milliseconds since 1970); 0: somebody does, or need not.
+        no_reader_since_ms: something is left to read and has had no reader since then (milliseconds since 1970); 0: it has one, or needs none.
         no_reader_why: what the last reader said when it stopped, ``""`` for nothing.
     """
 
@@ -73,7 +73,7 @@ class DumpView:
 
     @property
     def no_reader(self) -> str:
-        """Since when nobody reads it, and why, in words; ``""`` if somebody does, or need not."""
+        """Since when it has had no reader, and why, in words; ``""`` if it has one, or needs none."""
         if not self.no_reader_since_ms:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.no_reader_since_ms / 1000))

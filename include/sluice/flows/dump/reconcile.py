@@ -1,6 +1,6 @@
 """Replacing: what a target holds in a stretch of a table and the source does not, goes. The drain notes the stretch, the load clears it.
 
-Why it is right. A chunk holds every row that the source had in its range at one moment between its two marks. A key of the range that is
+Why it is right. A chunk holds every row that the source had in its range at one position between its two marks. A key of the range that is
 neither in the chunk nor changed by the log from the batch of the low mark to the end of the batch it is placed in, was absent all that while,
 and is absent at the end of that batch: if a target has it, the log that removed it never came. Keys that the log did change are right without
 us. So the keys of the chunk and the changed ones are kept, the others go, before the batch's own rows are written and under the same fence;
@@ -140,7 +140,7 @@ def plan_replaces(
 
 
 def _kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
-    """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed unasked."""
+    """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed automatically."""
     if others:
         return f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"
     ignores = runtime.pipeline.target(name).ddl_policy(DdlKind.TRUNCATE_TABLE) is DdlPolicy.IGNORE

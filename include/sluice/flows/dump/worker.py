@@ -1,4 +1,4 @@
-"""dump: read tables of the source in chunks, beside the log. The drain gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
+"""dump: read tables of the source in chunks, while the log is read. The drain gives each chunk its place, see :mod:`sluice.flows.dump.interleaver`.
 
 Any number of processes may work on one dump: each takes the next range of keys by a compare-and-set, and what a dead one left is taken over.
 """
@@ -128,7 +128,7 @@ def work(
 
 
 class _Presence:
-    """Others see that this process reads, since when nobody does, and why it stopped."""
+    """Others see that this process reads, since when none does, and why it stopped."""
 
     def __init__(self, dumps: DumpStates, dump: str, tables: tuple[int, ...] | None) -> None:
         self._dumps, self._dump, self._tables = dumps, dump, tables
@@ -316,7 +316,7 @@ class _Worker:
                 self.shared.stop.wait(self.throttle.pause(dump.tuning, done.rows, time.monotonic() - started))
 
     def _left_behind(self, chunks: list[Chunk], working: set[str]) -> Chunk | None:
-        """A chunk that has to be read again and that nobody reads."""
+        """A chunk that has to be read again and that no process reads."""
         for chunk in chunks:
             if self.tables is not None and chunk.id.table not in self.tables:
                 continue

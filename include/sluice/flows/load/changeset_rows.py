@@ -20,7 +20,7 @@ Keys = tuple[int | None, int | None]
 
 
 def is_large(size_bytes: int) -> bool:
-    """True if rows of so many bytes are read piece by piece."""
+    """True if rows of this many bytes are read piece by piece."""
     return size_bytes > 2 * PIECE_BYTES
 
 

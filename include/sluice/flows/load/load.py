@@ -73,11 +73,11 @@ class LoadOutcome:
 
 
 class Unprepared(OutOfOrder):
-    """A batch has no changeset: nobody merged it, or a person rolled it back. :func:`prepare` makes it, after the target is free again."""
+    """A batch has no changeset: it was not merged, or it was rolled back. :func:`prepare` makes it, after the target is free again."""
 
 
 def load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
-    """Bring ``target`` up to ``batch``. Batches before it that the target lacks are delivered first; one it holds is not repeated.
+    """Deliver to ``target`` up to ``batch``. Batches before it that the target lacks are delivered first; one it holds is not repeated.
 
     The target itself says which batch it holds; its answer and its data move together, under the epoch of this process's lease.
 

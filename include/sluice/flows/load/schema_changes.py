@@ -29,7 +29,7 @@ _WIDENS = {
     _K.PARTITIONS, _K.NOTHING,
 }  # fmt: skip
 _NEVER = {_K.ROWS_REPLACED, _K.UNKNOWN}
-"""Applied by nobody: rows changed without a row event, or the statement is not understood."""
+"""Never applied: rows changed without a row event, or the statement is not understood."""
 
 _DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
 

@@ -175,7 +175,7 @@ def _of_others(runtime: Runtime, target: str) -> tuple[str, ...]:
     if not names:
         return ()
     return (
-        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice adopt` brings them in",
+        f"{', '.join(names)}: `sluice check {runtime.name}` says then whether they agree, and their own `sluice adopt` lets them join",
     )
 
 

@@ -46,7 +46,7 @@ class CheckReport:
 
     @property
     def failed(self) -> bool:
-        """True if something must be mended before the first batch."""
+        """True if something must be fixed before the first batch."""
         return any(finding.severity == "error" for finding in self.findings)
 
     @property

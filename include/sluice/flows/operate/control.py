@@ -122,7 +122,7 @@ def _lost_segment(store: SegmentStore, record: Batch) -> str:
 def skip(
     runtime: Runtime, target: str, batch: int, *, by: str, reason: str, dry_run: bool, lost: bool = False
 ) -> ActionPlan:
-    """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store for ever.
+    """Let ``target`` do without a batch that it can't take. Its changes are kept in the dead-letter store.
 
     ``lost``: its files are damaged or gone. They are not read, nothing is kept, and what is lost is said as far as it is known.
 
@@ -199,7 +199,7 @@ def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target:
     """What ZooKeeper knows of a batch whose files are gone, and its manifest, if that is still there."""
     steps = [
         f"its files are not read and not kept: the {record.changes} changes of the log from {record.first.file}:{record.first.offset} to "
-        f"{record.last.file}:{record.last.offset} are lost for {target}, and no replay brings them"
+        f"{record.last.file}:{record.last.offset} are lost for {target}, and no replay restores them"
     ]
     try:
         manifest = runtime.store.read_manifest(record.manifest)
@@ -227,7 +227,7 @@ def _dumped(state: PipelineState, *batches: Batch) -> list[str]:
 
 
 def _not_run(manifest: SegmentManifest) -> list[str]:
-    """What a target that skips a batch does not get, and no replay brings."""
+    """What a target that skips a batch does not get, and no replay restores."""
     if not manifest.ddl:
         return []
     shown = "; ".join(" ".join(record.sql.split())[:100] for record in manifest.ddl[:3])
@@ -306,7 +306,7 @@ def _known_again(runtime: Runtime, store: SegmentStore, target: str, number: int
 
 
 def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:
-    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 moment.
+    """Move the captured position: ``latest``, ``earliest``, ``file:offset``, a GTID set or an ISO 8601 timestamp.
 
     ``drop``: do without the undelivered batches; they count as delivered. ``to`` may then be empty: where the first of them begins, so that
     the log is read again from there.

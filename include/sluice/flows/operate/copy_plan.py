@@ -1,4 +1,4 @@
-"""What a pipeline would copy where: the source's tables as they are now, through the mapping, beside what each target has."""
+"""What a pipeline would copy where: the source's tables as they are now, through the mapping, compared with what each target has."""
 
 from __future__ import annotations
 

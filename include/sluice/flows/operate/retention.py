@@ -1,4 +1,4 @@
-"""prune: remove what every target has acknowledged and nobody will ask for again."""
+"""prune: remove what every target has acknowledged and no command will need again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def prune(runtime: Runtime, *, dry_run: bool = False, keep_audit_s: float = math
         for batch in batches:
             at_s = _written_s(store, batch)
             if batch <= delivered and at_s < limit_s:
-                if not dry_run and batch > state.delivered():  # taken back a moment ago: it is to be delivered again
+                if not dry_run and batch > state.delivered():  # taken back just before: it is to be delivered again
                     break
                 if not dry_run:
                     store.delete_batch(batch)

@@ -30,7 +30,7 @@ STATUS_TIMEOUT_S = 3.0
 """A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
 
 UNREAD_S = 30.0
-"""A dump that nobody reads for longer is a warning; a run that has just begun is not."""
+"""A dump without a reader for longer is a warning; a run that has just begun is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Status:
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
         in_flight: batches that some target lacks, ascending; targets that are held don't count.
-        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if nobody did.
+        installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
         dumps: those that run, are paused, or ended in the last ten minutes.
@@ -244,7 +244,7 @@ def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
 
 
 def _reachable(endpoint: Endpoint) -> bool:
-    """Does anybody listen there? A page must not wait for a login that nobody answers."""
+    """Does a server listen there? A page must not wait for a login that is never answered."""
     if endpoint.extra.get("unix_socket"):
         return True
     try:

@@ -61,7 +61,7 @@ def transform(row, context):
         "py",
         _HEAD.replace(
             "{text}",
-            """`transform` gets a pyarrow.Table with all rows of a table in the batch and returns one. Beside your columns it has
+            """`transform` gets a pyarrow.Table with all rows of a table in the batch and returns one. In addition to your columns it has
   _row                                    number of the row: keep it, it says where a result came from
   _op, _before, _commit_ts                i, u or d; the row as it was (a struct); when it was committed
   _image                                  "before" for rows that show how an updated row was: treat them like the others
@@ -85,7 +85,7 @@ def transform(rows, context):
         "py",
         _HEAD.replace(
             "{text}",
-            """`transform` gets a pandas.DataFrame (Arrow-backed columns) with all rows of a table in the batch and returns one. Beside your columns
+            """`transform` gets a pandas.DataFrame (Arrow-backed columns) with all rows of a table in the batch and returns one. Besides your columns
 it has _row (keep it, it says where a result came from), _op (i, u or d), _before (a struct: frame["_before"].struct.field("email")),
 _commit_ts and _image ("before" for rows that show how an updated row was: treat them like the others). A column _table ("schema.table")
 sends rows to another table.
@@ -106,7 +106,7 @@ def transform(frame, context):
         "sql",
         """-- What this rule is for: one sentence.
 --
--- One SELECT (DuckDB's SQL) over `rows`, all rows of a table in the batch. Beside your columns it has
+-- One SELECT (DuckDB's SQL) over `rows`, all rows of a table in the batch. In addition to your columns it has
 --   _row                       number of the row: keep it (SELECT *, or SELECT _row, …), it says where a result came from
 --   _op, _before, _commit_ts   i, u or d; the row as it was (_before.email); when it was committed
 --   _image                     'before' for rows that show how an updated row was: treat them like the others

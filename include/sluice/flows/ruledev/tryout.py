@@ -58,7 +58,7 @@ class Tried:
     Attributes:
         op: insert, update or delete; row: as it came in (of a delete: its last image); before: as it was, None for an insert.
         out: what comes out. Empty: nothing goes to the target. error: what the rule raised.
-        expected: what a person says should come out, None if nobody said; right: whether it did.
+        expected: the expected result, None if none is given; right: whether it did.
     """
 
     table: str

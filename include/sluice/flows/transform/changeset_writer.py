@@ -194,7 +194,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
 
 def needs_whole_rows(source: TableId) -> RuleError:
     return RuleError(
-        f"rules work on whole rows, and the log of {source} brings only the columns that changed",
+        f"rules work on whole rows, and the log of {source} contains only the columns that changed",
         where=str(source),
         hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications; for what is in the log already: take the table out "
         "of the rules' match until it is delivered, then copy it through the rules (`sluice dump start`)",

@@ -95,7 +95,7 @@ def run_frames(
     found: dict[TableId, list[ChangesetFile]] = {}
     rows_out = 0
     for report in reports:
-        for place, file, visible in pickle.loads(report):  # noqa: S301 - written by our own workers a moment ago
+        for place, file, visible in pickle.loads(report):  # noqa: S301 - written by our own workers just before
             found.setdefault(place, []).append(file)
             rows_out += visible
     rows_in = sum(file.rows for table in concerned for file in table.files)
@@ -242,7 +242,7 @@ def try_frames(
         raise _failed(rule, error, str(table), withheld=False) from None
     found: list[dict[TableId, pa.Table]] = [{} for _ in range(rows.num_rows)]
     for report in reports:
-        number, made = pickle.loads(report)  # noqa: S301 - written by our own workers a moment ago
+        number, made = pickle.loads(report)  # noqa: S301 - written by our own workers just before
         found[number] = {place: _folded(part) for place, part in made.items()}
     for number in range(rows.num_rows):
         unfolded = images.unfold(rows.slice(number, 1))
@@ -296,5 +296,5 @@ def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> Rule
         f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
         + ("" if withheld else f": {told.strip()[:500]}"),
         where=f"{rule.path}:{lines[-1] if lines else 1}",
-        hint="mend the rule; the batch stays and is tried again",
+        hint="fix the rule; the batch stays and is tried again",
     )

@@ -99,7 +99,7 @@ def forget_spread(store: SegmentStore, files: Sequence[SegmentFile]) -> None:
 
 
 def _pieces(store: SegmentStore, part: MergePart, file: SegmentFile) -> Iterator[pa.Table]:
-    """The rows of a file, so many at a time that looking through them pays."""
+    """The rows of a file, in pieces that are large enough to be worth a search."""
     held: list[pa.Table] = []
     for piece in read_pieces(store, file, part.buckets, wanted_columns(store, file)):
         held.append(piece.drop_columns(["_bucket"]) if "_bucket" in piece.schema.names else piece)

@@ -6,7 +6,7 @@ source's names. The last stage maps them and makes the changeset. A pipeline wit
 
 Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored with its result, so that a
 file that changes while a batch is under way counts from the next batch on. After a stage failed, its next attempt takes the contents as they
-are then: who mends a rule need do no more. It would be wrong to take them anew in every stage: a batch could then be made of two versions.
+are then: fixing a rule is enough. It would be wrong to take them anew in every stage: a batch could then be made of two versions.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class StageRules:
         """Resolves the connections of lookups now. Raises ConfigError."""
         wanted = {lookup.connection for rule in rules for lookup in rule.config.lookups.values() if lookup.connection}
         if wanted and resolver is None:
-            raise ConfigError(f"lookups need the connection {min(wanted)!r}, and there is nobody to ask for it")
+            raise ConfigError(f"lookups need the connection {min(wanted)!r}, and no connection resolver was given")
         endpoints = ResolvedConnections.of(resolver, wanted) if resolver is not None else ResolvedConnections({})
         return cls(rules, Masking(pipeline.masked), endpoints, str(rules_path.parent.resolve()) if rules_path else "")
 

@@ -107,7 +107,7 @@ class Reader:
         return found
 
     def parent_table(self) -> TableId:
-        """The table that a foreign key refers to: without a schema it is beside the one that has the key, whatever the session's
+        """The table that a foreign key refers to: without a schema it is in the schema of the one that has the key, whatever the session's
         default is. Raises DecodeError."""
         return self.table(self.own_schema)
 

@@ -120,7 +120,7 @@ def _text(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredT
     charset, collation = collations.resolve(spec.charset, spec.collation, default)
     if not charset:
         raise DecodeError("the default charset of its database or table is not known")
-    if spec.binary and not (spec.collation and spec.charset):  # MariaDB takes no BINARY beside another collation
+    if spec.binary and not (spec.collation and spec.charset):  # MariaDB takes no BINARY together with another collation
         collation = collations.binary_of(charset)
     name, arguments = spec.name, spec.arguments
     if charset == "binary" and name in _BINARY_OF:

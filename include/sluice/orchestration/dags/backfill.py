@@ -400,8 +400,8 @@ def progress_note(seen: DumpView) -> str:
 
 def _dump_id(run: Any) -> str:
     """The same for every attempt of a run; sorts by time."""
-    moment = run.run_after.strftime("%Y%m%dT%H%M%S") if getattr(run, "run_after", None) else "run"
-    return f"{moment}-{hashlib.sha256(str(run.run_id).encode()).hexdigest()[:6]}"
+    planned_at = run.run_after.strftime("%Y%m%dT%H%M%S") if getattr(run, "run_after", None) else "run"
+    return f"{planned_at}-{hashlib.sha256(str(run.run_id).encode()).hexdigest()[:6]}"
 
 
 def _text(value: Any) -> str:

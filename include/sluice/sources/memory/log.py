@@ -146,7 +146,7 @@ class MemoryStore:
             return [found[key] for key in (sorted(found) if self.tables[table].primary_key else found)]
 
     def position(self, transactions: int) -> Position:
-        """The place after so many transactions."""
+        """The place after this number of transactions."""
         with self.changed:
             if not transactions:
                 return Position(self.server, FILE, 0)

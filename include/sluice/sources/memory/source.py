@@ -1,6 +1,6 @@
 """A source in memory. It passes the contract suite of sources, and lets flows be tested without a server.
 
-The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Keys are integers and texts. Rows bring their
+The connection's host is the name of a :class:`~sluice.sources.memory.log.MemoryStore`. Keys are integers and texts. Rows contain their
 definitions, so there is no schema history.
 """
 

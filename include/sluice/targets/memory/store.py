@@ -78,7 +78,7 @@ class MemoryStore:
             return made
 
     def guard(self, owner: Owner, fence: Fence) -> None:
-        """Nobody newer is here, and nothing later is held. Under the lock. Raises Refused."""
+        """No newer process is here, and no later batch is stored. Under the lock. Raises Refused."""
         held = self.checkpoints.get(owner)
         if held is None:
             raise Refused("its checkpoint is gone")

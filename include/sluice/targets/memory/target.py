@@ -215,7 +215,7 @@ class MemoryWriter:
 
 
 def guard(target: MemoryTarget, fence: Fence) -> None:
-    """Nobody newer is here. A target that keeps no checkpoint cannot tell. Raises Fenced."""
+    """No newer process is here. A target that keeps no checkpoint cannot tell. Raises Fenced."""
     if target.checkpoints is None:
         return
     try:

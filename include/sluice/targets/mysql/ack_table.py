@@ -114,7 +114,7 @@ class AckTable:
         return found.batch
 
     def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> None:
-        """First in every writing transaction: nobody newer is here, and nothing later was acknowledged. Raises Fenced."""
+        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced."""
         epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else "LOCK IN SHARE MODE")
         if epoch != fence.epoch:
             raise self._fenced(fence.epoch, epoch)

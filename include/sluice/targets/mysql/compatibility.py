@@ -149,7 +149,7 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
 
 
 def declared_word(column: PlannedColumn) -> str:
-    """The type as which values are sent: a moment in time stays one, whatever its column was; the rest as the source has it."""
+    """The type as which values are sent: a timestamp stays one, whatever its column was; the rest as the source has it."""
     ends = (column.sql_type.lower().partition("(")[0], column.wanted.lower().partition("(")[0])
     swapped = ends in {("datetime", "timestamp"), ("timestamp", "datetime")}
     return column.sql_type.lower().replace(*ends, 1) if swapped else column.sql_type

@@ -31,7 +31,7 @@ DATA_ERRORS = frozenset({
     1644, 1690, 1748, 1761, 3037, 3140, 3141, 3156, 3157, 3617, 3618, 3751, 3819, 3903, 3991, 4025, 4161,
 })  # fmt: skip
 """What can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse. Others (no such table, no
-privilege, disk full) are nobody's row."""
+privilege, disk full) concern no row."""
 
 _GONE = {
     CR.CR_CONNECTION_ERROR, CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_UNKNOWN_HOST,

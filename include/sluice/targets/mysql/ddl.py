@@ -154,7 +154,7 @@ def _own_modes(step: DdlStep, *, mariadb: bool) -> list[str]:
 
 
 def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, str]]:
-    """(target table, column, why) of columns that are new, and whose values in rows that exist nobody can tell from the statement."""
+    """(target table, column, why) of columns that are new, and whose values in existing rows are not known from the statement."""
     cut_over = _cut_over(step)
     found = []
     for change in [cut_over] if cut_over is not None else step.changes:

@@ -5,7 +5,7 @@ there, as a database with deferred constraints does: parents that have gone, sin
 that refer to themselves, straight or around.
 
 Decision: rows go with the server's checks off, and what they leave behind is asked for. With checks on, ON DELETE and ON UPDATE would do once more
-what the log brings as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make it wrong.
+what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make it wrong.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made by literals.py
@@ -133,7 +133,7 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
         f"foreign key {reference.name} does not hold behind the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
         f"{values}{more}, and {reference.parent} has no such row",
         where=f"{reference.child} -> {reference.parent}",
-        hint=f"bring the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "
+        hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "
         "the source itself has such rows (it wrote them with foreign_key_checks = 0), take options.foreign_keys: unchecked",
     )
 

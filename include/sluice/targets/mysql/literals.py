@@ -31,7 +31,7 @@ def sql_type(field: pa.Field) -> str:
 
 
 def target_type(field: pa.Field) -> str:
-    """The column's type at the target as its information_schema has it, ``""`` if nobody looked."""
+    """The column's type at the target as its information_schema has it, ``""`` if it was not read."""
     return str((field.metadata or {}).get(b"sluice.target", b"").decode())
 
 

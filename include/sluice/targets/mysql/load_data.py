@@ -24,7 +24,7 @@ from sluice.targets.mysql.statements import Statement, sent_fields, slices
 from sluice.targets.sql.tables import TargetTable
 
 BULK_ROWS = 2_000
-"""From so many rows on a LOAD DATA is worth its set-up."""
+"""From this number of rows on a LOAD DATA is worth its set-up."""
 
 
 def wanted(table: TargetTable, rows: pa.Table) -> pa.Array:

@@ -1,9 +1,9 @@
 """Rows of which only some columns are known (the source logs ``binlog_row_image`` MINIMAL or NOBLOB).
 
-* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to bring it.
+* A row that stays where it is: ``UPDATE`` of exactly the columns that are known. There has to be such a row, unless a dump is to copy it.
 * A new row, from before its table had all of its columns, gets the target's defaults.
 * A row that moved to another key, or whose unique values change: the other columns are read (and locked) first, as SQL text that the server itself
-  makes, so that no value passes through a type of ours; then the row leaves its old place and comes back whole.
+  makes, so that no value passes through our types; then the row leaves its old place and comes back whole.
 
 Reading before writing makes a repeat differ, so the caller does all of a table in one transaction that also notes the batch.
 """
@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
-    """bool[rows, sent columns]: the log did not bring this column of this row."""
+    """bool[rows, sent columns]: the log lacks this column of this row."""
     users, sent = user_fields(rows.schema), sent_fields(rows.schema, table)
     if "_present" not in rows.schema.names or not rows.num_rows:
         return np.zeros((rows.num_rows, len(sent)), bool)

@@ -63,7 +63,7 @@ class Statement:
         lax: columns whose values a strict session refuses; about others the server must not warn.
         data: what the server will ask for (LOAD DATA LOCAL).
         removes: a DELETE; it must not remove more rows than that.
-        exactly: it has to change so many rows.
+        exactly: it has to change this number of rows.
         wanted: what it looks for, for an error; "" if values of the table are masked. where: the table, for an error.
         absent: an UPDATE, whose row has to be there.
     """
@@ -173,7 +173,7 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
 def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
     """For a table without a key: as many rows of exactly this image go as ``rows`` has of it. A scan of the table each.
 
-    As the table itself remembers the batch, each of them has to be there, unless a dump is to bring them.
+    As the table itself remembers the batch, each of them has to be there, unless a dump is to copy them.
     """
     fields = sent_fields(rows.schema, table)
     masked = any(b"sluice.masked" in (field.metadata or {}) for field, _ in fields)
@@ -251,7 +251,7 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
-    """Text of so many rows, and of so many bytes of them, is made at a time: the memory of a unit does not grow with the batch."""
+    """Text of this many rows, and of this many bytes of them, is made at a time: the memory of a unit does not grow with the batch."""
     for start, stop in cuts(row_bytes(rows), SLICE_BYTES, SLICE_ROWS):
         yield rows.slice(start, stop - start)
 

@@ -124,7 +124,7 @@ def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, *, columns: bool = True) -> TargetTable:
-    """Check one table. Raises MappingError with the statement that would mend it. ``columns`` False: missing ones are somebody else's."""
+    """Check one table. Raises MappingError with the statement that would fix it. ``columns`` False: missing ones are somebody else's."""
     if info is None:
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",

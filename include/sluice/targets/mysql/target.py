@@ -110,7 +110,7 @@ class MySQLOptions(BaseModel):
 
 
 class MySQLTarget:
-    """One MySQL or MariaDB server. A session is one verb's, and then kept for the next one for a moment."""
+    """One MySQL or MariaDB server. A session is one verb's, and then kept for the next one for a short time."""
 
     Options: ClassVar[type[BaseModel]] = MySQLOptions
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
@@ -221,7 +221,7 @@ class MySQLTarget:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`.
 
         What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
-        second connection holds the acknowledgement row shared, so that nobody can take the target over in between.
+        second connection holds the acknowledgement row shared, so that no other process can take the target over in between.
         """
         step = ddl.step_of(change)
         doing = f"following {step.where}: {step.sql[:200]}"
@@ -278,7 +278,7 @@ class MySQLTarget:
                 f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
                 where=step.where,
                 hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
-                "brings the source's values",
+                "copies the source's values",
             )
 
     def _run_ddl(self, session: _Session, holder: _Session, fence: Fence, step: DdlStep, statement: str) -> None:
@@ -306,7 +306,7 @@ class MySQLTarget:
             raise LoadError(
                 f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
                 where=step.where,
-                hint="mend the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
+                hint="change the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
                 "the target has the change",
             ) from error
         finally:
@@ -418,7 +418,7 @@ class MySQLTarget:
 
     @staticmethod
     def _is_partial(item: TableChanges) -> bool:
-        """Of rows that are read piece by piece, nobody knows before they are read whether one lacks a column."""
+        """Of rows that are read piece by piece, it is not known before they are read whether one lacks a column."""
         if item.read is not None:
             return partial_updates.may_lack(item.rows)
         return bool(item.rows.num_columns) and bool(partial_updates.missing(item.rows, item.table).any())
@@ -506,7 +506,7 @@ class MySQLTarget:
         return WriteResult(live.num_rows, removed.num_rows, statements=sent)
 
     def _write_partial(self, session: _Session, fence: Fence, item: TableChanges) -> WriteResult:
-        """With rows of which the log did not bring every column; the table remembers the batch, in the same transaction.
+        """With rows of which the log lacks some columns; the table remembers the batch, in the same transaction.
 
         What the target has of rows that leave their place is read before any piece is written: another row may come to that place.
         """

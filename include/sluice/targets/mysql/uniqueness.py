@@ -1,4 +1,4 @@
-"""Would the target take two rows of the source for one? Then the second would overwrite the first, and nobody would be told.
+"""Would the target take two rows of the source for one? Then the second would overwrite the first, without any notice.
 
 That happens where a unique key of the target is not one of the source, and where a key's values are compared, or stored, less exactly.
 """

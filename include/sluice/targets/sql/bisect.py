@@ -22,7 +22,7 @@ MAX_REFUSED = 1000
 """Rows of a table in one unit; beyond, it is the table or the mapping that is wrong, and the batch stops."""
 
 _ROUNDS = 5
-"""A row may fail only because of others that are left out now: after so many rounds the batch stops."""
+"""A row may fail only because of others that are left out now: after this number of rounds the batch stops."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sluice.targets.sql.tables import TableChanges, TargetTable
 
 @dataclass(frozen=True, slots=True)
 class DdlProgress:
-    """How far a batch with schema changes has come: ``rows``: all its rows are written; ``steps``: so many statements have run."""
+    """How far a batch with schema changes has come: ``rows``: all its rows are written; ``steps``: number of statements that have run."""
 
     rows: bool = False
     steps: int = 0

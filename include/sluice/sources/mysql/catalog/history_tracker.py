@@ -163,7 +163,7 @@ class SchemaTracker:
             raise DecodeError(
                 f"table {table_map.table}: {error.message}",
                 where=where,
-                hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and `sluice schema reload` mend it",
+                hint=f"`sluice schema show PIPELINE {table_map.table}` prints the history's; `sluice schema set` and `sluice schema reload` fix it",
             ) from error
 
 

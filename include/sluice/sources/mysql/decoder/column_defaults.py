@@ -36,7 +36,7 @@ class _Number(str):
 
 
 def default_scalar(definition: ColumnDefinition, column: Column) -> pa.Scalar:
-    """The default, of the column's Arrow type. Raises UnsupportedType for an expression, or a moment whose time zone nobody knows."""
+    """The default, of the column's Arrow type. Raises UnsupportedType for an expression, or a timestamp whose time zone is not known."""
     value = _literal(definition)
     kind = column.arrow_type
     if value is None:
@@ -206,7 +206,7 @@ def _moment(text: str, fsp: int, *, utc: bool) -> int:
     if day == (0, 0, 0) or number < -(1 << 29):
         return special_timestamp(*day, micros)
     if utc:
-        raise UnsupportedType(f"its default {text} is a moment in a time zone that the log does not name")
+        raise UnsupportedType(f"its default {text} is a timestamp in a time zone that the log does not name")
     return number * 86_400_000_000 + micros
 
 

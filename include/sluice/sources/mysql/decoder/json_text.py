@@ -2,7 +2,7 @@
 
 Two passes over the same walk. The first checks bounds, measures, and notes the values that the kernel does not print itself (doubles, and
 opaque values as decimals and dates); those become text outside, all doubles at once; the second pass writes. A value that points
-backwards, or whose parts together are larger than itself, is broken: so no value makes the walk leave it or go on for ever.
+backwards, or whose parts together are larger than itself, is broken: so no value makes the walk leave it or run forever.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ class _TableDecoder:
         )
         return texts.take(index)
 
-    # -- the columns of ours ------------------------------------------------------------------------------------------
+    # -- the metadata columns ------------------------------------------------------------------------------------------
     def _meta(self, buckets: np.ndarray[Any, Any]) -> list[pa.Array]:
         rows, rev, event = self.rows, self.rev, self.event
         count = len(event)

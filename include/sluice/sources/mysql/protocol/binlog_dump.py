@@ -43,7 +43,7 @@ class PrefetchedLogin:
         return made.result()
 
     def close(self) -> None:
-        """Hang up if nobody took it."""
+        """Hang up if it was not taken."""
         made, self._made = self._made, None
         _hang_up(made)
         self._pool.shutdown(wait=False)

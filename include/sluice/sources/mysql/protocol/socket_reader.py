@@ -16,7 +16,7 @@ _RECEIVE_BUFFER = 8 * 2**20
 _STREAMING_BYTES = 2**16
 _GATHERED_BYTES = 2**19
 _PATIENCE_S = 0.002
-"""While the log streams, the kernel wakes the reader only for so many bytes, or after so long: a fifth of the wake-ups and reads."""
+"""While the log streams, the kernel wakes the reader only for this many bytes, or after this time: a fifth of the wake-ups and reads."""
 
 
 class SocketReader:

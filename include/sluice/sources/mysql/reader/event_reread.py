@@ -226,7 +226,7 @@ def _another_log(
         f"{_time(expected.time_s)}, CRC32 {expected.checksum:#010x}{gtid}; now there is {found}{there}. {why[0].upper()}{why[1:]}. "
         "Rows that were drained may not exist there any more, and others were written since",
         where=str(start),
-        hint="choose: bring back the server that was drained, and nothing is lost; or make the targets equal to this one: "
+        hint="choose: restore the server that was drained, and nothing is lost; or make the targets equal to this one: "
         "`sluice seek PIPELINE latest`, then `sluice dump start PIPELINE --replace`; or let the next drain do that: capture.on_lost_position: dump",
     )
 

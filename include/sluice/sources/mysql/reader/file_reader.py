@@ -1,4 +1,4 @@
-"""One closed log file on its way into a batch, read beside others; see :mod:`sluice.sources.mysql.reader.parallel`."""
+"""One closed log file on its way into a batch, read in parallel with others; see :mod:`sluice.sources.mysql.reader.parallel`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class BinlogRangeReader:
         return self._scanner.skipped
 
     def run(self, cancelled: threading.Event) -> bool:
-        """Read to the end of the piece. False if it can only be read in its turn, or nobody wants it any more."""
+        """Read to the end of the piece. False if it can only be read in its turn, or it is no longer wanted."""
         stream = BinlogDump(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
         try:
             self._scanner.s[sc.S_CRC] = int(stream.checksum)

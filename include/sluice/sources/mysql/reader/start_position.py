@@ -31,7 +31,7 @@ def resolve_start(
     """``latest``, ``earliest``, ``dump``, ``snapshot`` (both begin at the head), or a StartPosition, as a position of ``info``.
 
     Raises:
-        LostPosition: the server does not have it. ConfigError: a moment that is no moment, or a GTID set with holes.
+        LostPosition: the server does not have it. ConfigError: an invalid timestamp, or a GTID set with holes.
     """
     if not info.head.file:
         raise LostPosition(
@@ -172,15 +172,15 @@ def _events(connection: Any, file: str, limit: int | None = None) -> Any:
 
 
 def _at_moment(endpoint: Endpoint, info: ServerInfo, text: str, server_id: int) -> Position:
-    """The first transaction that was committed at or after the moment."""
+    """The first transaction that was committed at or after the timestamp."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not a moment", hint="write 2026-01-31T12:00:00Z") from error
+        raise ConfigError(f"{text!r} is not a valid timestamp", hint="write 2026-01-31T12:00:00Z") from error
     wanted = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     files = [name for name, _ in info.binary_logs]
     low, high = 0, len(files) - 1
-    while low < high:  # the last file that was begun before the moment
+    while low < high:  # the last file that was begun before the timestamp
         middle = (low + high + 1) // 2
         if _begun(endpoint, info, files[middle], server_id) < wanted:
             low = middle

@@ -57,7 +57,7 @@ def source_errors(endpoint: Endpoint, doing: str, *, login: bool = False) -> Ite
             raise ConfigError(
                 f"{doing}: the server refuses user {endpoint.user!r}: {said}",
                 where=where,
-                hint=f"mend login or password of the connection {endpoint.connection_id}",
+                hint=f"fix login or password of the connection {endpoint.connection_id}",
             ) from error
         if isinstance(error, pymysql.err.OperationalError | pymysql.err.InterfaceError):
             raise SourceUnavailable(f"{doing}: {said} ({code})", where=where) from error

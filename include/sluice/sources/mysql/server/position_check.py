@@ -105,7 +105,7 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
                     WrongServer,
                 )
             ]
-        time.sleep(0.2)  # the log shows a transaction a moment before the server counts it as executed
+        time.sleep(0.2)  # the log shows a transaction shortly before the server counts it as executed
         name = "gtid_binlog_pos" if info.is_mariadb else "gtid_executed"
         have = str(rows_of(connection, f"SELECT @@GLOBAL.{name}")[0][0]).replace("\n", "")
     return []

@@ -30,7 +30,7 @@ from sluice.sources.mysql.snapshot import rowset_kernels
 K = ColumnKind
 
 PIECE_BYTES = 8 * 2**20
-"""Rows are decoded when so many bytes of them are there: bounds the memory of a chunk of wide rows."""
+"""Rows are decoded when this many bytes of them are there: bounds the memory of a chunk of wide rows."""
 
 _SPARE = 16
 _ROWS_A_PIECE = 1 << 16
@@ -74,7 +74,7 @@ def open_reader(endpoint: Endpoint) -> Iterator[Connection[Any]]:
 
 
 def text_rows(connection: Connection[Any], sql: str, args: Any = None) -> list[tuple[Any, ...]]:
-    """Rows of a query about the server, as text: for the moment, results are sent as UTF-8."""
+    """Rows of a query about the server, as text: meanwhile, results are sent as UTF-8."""
     rows_of(connection, "SET character_set_results = utf8mb4")
     try:
         return rows_of(connection, sql, args)
