@@ -18,14 +18,13 @@ from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of
 from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
-from sluice.flows.dump.interleaver import ChunkInterleaver, InterleavingSegmentWriter, held_tables, late_chunks
+from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
-from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
@@ -227,9 +226,6 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         state, runtime.store, runtime.source, marks, who.origin, late.get((), []), held, watched, who.dialect
     )
 
-    def writer() -> SegmentWriter:
-        return InterleavingSegmentWriter(runtime.store, number, lease.epoch, placer=placer)
-
     schemas = SchemaStore(runtime.store)
     started = time.monotonic()
     result = source.stream(
@@ -243,7 +239,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
             stop_at=until,
         ),
         Selection.compile(pipeline.capture),
-        writer,
+        lambda: placer.writer(number, lease.epoch),
         definitions=(lambda: schemas.load(cursor.schema)) if source.history is not None else None,
         one_reader=bool(held or watched),
         progress=CancellationGuard(state, f"draining batch {number}"),
@@ -257,7 +253,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         if result.last != cursor.position:
             state.advance(lease, cursor, result.last, schema=schema)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
-    batch = _record(runtime, state, lease, cursor, claim, result.manifest, placer, schema)
+    manifest = placer.interleave(result.manifest)
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
     _log.info(
         "drained",
         pipeline=runtime.name,
@@ -303,6 +300,7 @@ def _record(
         targets=manifest.targets,
     )
     state.commit(lease, cursor, batch, placer.steps(), schema=schema)
+    placer.ask_again()
     placer.forget_files()
     return batch
 
@@ -319,18 +317,15 @@ def _place_alone(
     schema: str | None = None,
 ) -> DrainOutcome:
     """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
-    writer = InterleavingSegmentWriter(runtime.store, cursor.next_batch, lease.epoch, placer=placer)
+    writer = placer.writer(cursor.next_batch, lease.epoch)
     writer.targets = targets
     now_us = time.time_ns() // 1000
-    try:
-        manifest = writer.finish(
-            cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us
-        )
-    except BaseException:
-        writer.abort()
-        raise
+    writer.finish(cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us)
+    manifest = placer.interleave(writer)
     batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
-    _log.info("placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.placed))
+    _log.info(
+        "placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.plan.placements)
+    )
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
 
 

@@ -1,6 +1,6 @@
-"""Placing: the drain's side of a dump. Chunks that were read outside of the log get their place in it.
+"""Placing: the drain's side of a dump. Chunks that were read beside the log get their place in it.
 
-A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
+A chunk's window lies between the moment before it was read (low) and a place behind that moment (high). What the log changed in the window
 is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
 every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is behind the drain already
 (nothing marks it, or the mark came before the chunk was known) stands at the beginning of the next batch: its window is longer, no more.
@@ -9,11 +9,11 @@ every later change. With marks in the log, high is where the drain meets the hig
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,17 @@ from sluice.flows.dump.reconcile import write_kept
 from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
 from sluice.model.batches import Op
-from sluice.model.dumps import POSITION_LOST, Chunk, ChunkState, Dump, DumpState, Mark, Marking, TablePlaced
+from sluice.model.dumps import (
+    POSITION_LOST,
+    Chunk,
+    ChunkState,
+    Dump,
+    DumpState,
+    Mark,
+    Marking,
+    TablePlaced,
+    TableRequest,
+)
 from sluice.model.positions import Position, order_of
 from sluice.model.tables import TableId, TableSchema, stored_name
 from sluice.segments.chunk_file import read_keys
@@ -47,7 +57,7 @@ MAX_LATE_ROWS = 500_000
 """Rows of late chunks that one batch takes; more wait for the next."""
 
 
-class _OtherKey(Exception):
+class OtherKey(Exception):
     """A file of the window has other key columns than the chunk: the table was redefined before the window, in the same batch."""
 
 
@@ -72,19 +82,28 @@ class WatermarkWindow:
 
 
 class InterleavingSegmentWriter(SegmentWriter):
-    """A segment writer that knows marks from rows, and places chunks before it finishes."""
+    """A segment writer that knows marks from rows, holds back what waits for a copy, and takes placed chunks before its manifest is written."""
 
     def __init__(
-        self, store: SegmentStore, batch: int, epoch: int, *, placer: ChunkInterleaver, **options: Any
+        self,
+        store: SegmentStore,
+        batch: int,
+        epoch: int,
+        *,
+        mark_table: TableId | None = None,
+        held: frozenset[TableId] = frozenset(),
+        watched: frozenset[TableId] = frozenset(),
+        **options: Any,
     ) -> None:
         super().__init__(store, batch, epoch, **options)
-        self._placer = placer
+        self._mark_table, self._held, self._watched = mark_table, held, watched
         self._kept: dict[TableId, list[tuple[TableSchema, pa.Table]]] = {}
+        self._ended: tuple[Position, Position, int, dict[str, Any]] | None = None
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
-        if schema.table == self._placer.mark_table:
+        if schema.table == self._mark_table:
             self._note_marks(rows)
-        elif schema.table in self._placer.held or schema.table in self._placer.watched:
+        elif schema.table in self._held or schema.table in self._watched:
             table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
             with self._lock:
                 self._kept.setdefault(schema.table, []).append((schema, table))
@@ -115,25 +134,34 @@ class InterleavingSegmentWriter(SegmentWriter):
         with self._lock:
             self._files.append(file)
 
-    def finish(self, first: Position, last: Position, *, changes: int | None = None, **named: Any) -> SegmentManifest:
-        """Place what there is to place, then as ever."""
-        total = changes or 0
-        read = self._placer.place(self, first)
-        left_out = self._let_go()
+    def finish(  # type: ignore[override] # its manifest is written by seal(), after the chunks have their places
+        self, first: Position, last: Position, *, changes: int | None = None, **named: Any
+    ) -> InterleavingSegmentWriter:
+        """The log's part of the batch is read. Nothing is written to ZooKeeper, and no manifest."""
+        self._ended = (first, last, changes or 0, named)
+        return self
+
+    @property
+    def first(self) -> Position:
+        """Where the batch begins."""
+        assert self._ended is not None
+        return self._ended[0]
+
+    def apply(self, plan: InterleavePlan, replaces: Sequence[ReplaceRecord]) -> None:
+        """Take the chunks of a plan, and what was held back for them. Files move; the chunks' nodes stay as they are."""
+        for placement in plan.placements:
+            if placement.kept:
+                self.add_placed(placement.schema, placement.chunk, placement.place, placement.kept)
+        self.replaces += replaces
+        self._left_out = self._let_go(plan.released)
         self.flush(pack=True)
-        if self.partial and (running := self._placer.state.dumps.active()):
-            self.unpack()
-            dump_moved(
-                self._placer.state,
-                self.store,
-                self._placer.source.keys,
-                self.files,
-                self.partial,
-                running,
-                batch=self.batch,
-                epoch=self.epoch,
-            )
-        return super().finish(first, last, changes=total - self.mark_rows - left_out + read, **named)
+
+    def seal(self, plan: InterleavePlan) -> SegmentManifest:
+        """Write the manifest."""
+        assert self._ended is not None
+        first, last, changes, named = self._ended
+        total = changes - self.mark_rows - self._left_out + plan.rows
+        return super().finish(first, last, changes=total, **named)
 
     def kept_between(self, table: TableId, low: int, high: int) -> bool:
         """Was a row of a table that is held back changed between two places of this batch?"""
@@ -146,14 +174,14 @@ class InterleavingSegmentWriter(SegmentWriter):
             for _, rows in self._kept.get(table, [])
         )
 
-    def _let_go(self) -> int:
+    def _let_go(self, released: Mapping[TableId, int]) -> int:
         """Write what was held back behind the place of its table's copy; the rest is in that copy, or will be. Returns rows left out."""
         left_out = 0
         for table, pieces in self._kept.items():
-            behind = self._placer.released.get(table)
+            behind = released.get(table)
             for schema, rows in pieces:
                 places = rows["_seq"].to_numpy().astype(np.int64)
-                waits = behind is None and table in self._placer.held
+                waits = behind is None and table in self._held
                 alive = np.zeros(len(places), bool) if waits else places > (-1 if behind is None else behind)
                 left_out += int((~alive).sum())
                 if (~alive).any():
@@ -164,6 +192,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         return left_out
 
     mark_rows = 0
+    _left_out = 0
 
     def _note_marks(self, rows: pa.Table | pa.RecordBatch) -> None:
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -190,15 +219,276 @@ class InterleavingSegmentWriter(SegmentWriter):
         return any(seq < d.seq <= upto and d.table in {None, str(table)} for d in self._ddl)
 
 
+class OpenBatch(Protocol):
+    """The batch that is being made, as far as the log is read."""
+
+    batch: int
+
+    @property
+    def marks(self) -> list[MarkRecord]:
+        """Marks met in it, in the order of the log."""
+
+    @property
+    def files(self) -> list[SegmentFile]:
+        """Its files so far."""
+
+    def kept_between(self, table: TableId, low: int, high: int) -> bool:
+        """Was a row of a table that is held back changed between two places of this batch?"""
+
+    def changed_since(self, seq: int, upto: int, table: TableId) -> bool:
+        """Did a statement between two changes touch the table's definition?"""
+
+
+class StoredRows(Protocol):
+    """What a plan reads. Raises SegmentError."""
+
+    def manifest(self, batch: int) -> SegmentManifest | None:
+        """Of a batch that is committed; None if it is no longer stored."""
+
+    def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
+        """Columns of a file's changes, without rows that a dump placed there. Raises OtherKey if it lacks one."""
+
+    def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
+        """A chunk's definition, and the key columns of its rows with ``_row``; None if its file is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A chunk that is in the batch: ``kept`` of its rows count, at ``place``; ``window``, ``rows`` (keys): by what that was found."""
+
+    chunk: Chunk
+    dump: Dump
+    schema: TableSchema
+    rows: pa.Table
+    kept: int
+    place: PlaceRecord
+    window: WatermarkWindow
+
+    @property
+    def request(self) -> TableRequest:
+        """What its dump asks of its table."""
+        return self.dump.tables[self.chunk.id.table]
+
+
+@dataclass
+class InterleavePlan:
+    """Which chunks stand in the batch and where, which have to be read again and why; ``released``: after which change a held table counts."""
+
+    placements: list[Placement] = field(default_factory=list)
+    repeats: list[tuple[Chunk, TableId, str]] = field(default_factory=list)
+    released: dict[TableId, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Of chunks, that count."""
+        return sum(placement.kept for placement in self.placements)
+
+
+Todo = Sequence[tuple[Chunk, Dump, MarkRecord | None]]
+"""Chunks at rest, their dumps, and their high marks in this batch; None: the chunk stands at its beginning."""
+
+
+@dataclass
+class InterleavePlanner:
+    """From marks, manifests and keys to a plan. Writes nothing: a plan that is dropped leaves no trace."""
+
+    stored: StoredRows
+    after_low: Callable[[Marking, str, pa.Table], np.ndarray[Any, Any]]
+    held: frozenset[TableId] = frozenset()
+    watched: frozenset[TableId] = frozenset()
+    origin: int = 0
+
+    def plan(self, writer: OpenBatch, first: Position, todo: Todo) -> InterleavePlan:
+        """``first``: where the batch begins."""
+        plan = InterleavePlan()
+        for chunk, dump, high in todo:
+            try:
+                why = self._place(plan, writer, chunk, dump, high, first)
+            except (OtherKey, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                why = "the table's key changed meanwhile"  # keys of then do not compare with those of now
+            if why:
+                plan.repeats.append((chunk, dump.tables[chunk.id.table].table, why))
+        return plan
+
+    def _place(
+        self,
+        plan: InterleavePlan,
+        writer: OpenBatch,
+        chunk: Chunk,
+        dump: Dump,
+        high: MarkRecord | None,
+        first: Position,
+    ) -> str:
+        """Place a chunk, or say why it has to be read again."""
+        request = dump.tables[chunk.id.table]
+        table = request.table
+        if request.keyless and table not in self.held | self.watched:
+            return ""  # this drain began before the dump: the chunk stands at the beginning of the next batch
+        window = self._window(writer, dump, chunk, first)
+        if window is None:
+            return "its window is no longer stored"
+        if self._redefined(writer, window, high, table):
+            return "the table's definition changed meanwhile"
+        if request.keyless and self._written(writer, window, high, table):
+            return "the table has no key and was written meanwhile"
+        found = self.stored.chunk(chunk, request.identity)
+        if found is None:  # a drain that died had it in its batch already
+            return "its file is gone"
+        schema, rows = found
+        alive = np.ones(rows.num_rows, bool)
+        if not request.keyless:
+            key = [stored_name(name) for name in request.identity or schema.primary_key]
+            changed = list(self._changed(writer, window, high.seq if high else -1, table, key))
+            alive = survivors(rows, changed, key, group_codes)
+            if not survivors(rows, [t.filter(t[_PART]) for t in changed], key, group_codes).all():
+                return "the log holds only a part of rows that changed meanwhile"
+        else:
+            plan.released[table] = high.seq if high else -1
+        place = self._place_record(rows["_row"].to_numpy()[~alive], high, first)
+        plan.placements.append(Placement(chunk, dump, schema, rows, int(alive.sum()), place, window))
+        return ""
+
+    # -- the window -----------------------------------------------------------------------------------------------------
+    def _window(self, writer: OpenBatch, dump: Dump, chunk: Chunk, first: Position) -> WatermarkWindow | None:
+        """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
+        begin = order_of(chunk.position)
+        low = Mark(chunk.id, chunk.attempt, high=False).text
+        batch, marks = writer.batch, writer.marks
+        while True:
+            there = [m.seq for m in marks if m.mark == low]
+            if there:
+                return WatermarkWindow(batch, there[0])
+            here = self.stored.manifest(batch)
+            starts = here.first.position.order if here else first.order
+            if starts <= begin or batch == 1:
+                return self._anchored(dump, chunk, batch)
+            before = self.stored.manifest(batch - 1)
+            if before is None:
+                return None
+            batch, marks = batch - 1, list(before.marks)
+
+    def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
+        if dump.marking is not Marking.TABLE:
+            return WatermarkWindow(batch, after_low=partial(self.after_low, dump.marking, chunk.low))
+        return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
+
+    def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
+        """Was a table without a key written in the window? Then nobody can tell which of its rows the copy holds."""
+        if high is not None and writer.kept_between(
+            table, window.seq if window.batch == writer.batch else -1, high.seq
+        ):
+            return True
+        for batch in range(window.batch, writer.batch):
+            manifest = self.stored.manifest(batch)
+            after = window.seq if batch == window.batch else -1
+            if manifest and manifest.held.get(str(table), -1) > after:
+                return True
+            for file in manifest.files if manifest else ():
+                if file.table_id == table and file.inserts + file.updates + file.deletes:
+                    rows = self.stored.changes(file, ["_seq", "_file", "_offset", "_gtid"])
+                    if window.covers(rows, batch).any():
+                        return True
+        return False
+
+    def _redefined(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
+        if high is not None and writer.changed_since(
+            window.seq if window.batch == writer.batch else -1, high.seq, table
+        ):
+            return True
+        for batch in range(window.batch, writer.batch):
+            manifest = self.stored.manifest(batch)
+            after = window.seq if batch == window.batch else -1
+            if manifest and any(d.seq > after and d.table in {None, str(table)} for d in manifest.ddl):
+                return True
+        return False
+
+    def _changed(
+        self, writer: OpenBatch, window: WatermarkWindow, upto: int, table: TableId, key: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
+        columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
+        for batch in range(window.batch, writer.batch + 1):
+            if batch == writer.batch and upto < 0:
+                return
+            for file in _files(self.stored, writer, batch):
+                if file.table_id != table or not file.inserts + file.updates + file.deletes:
+                    continue
+                rows = self.stored.changes(file, columns)
+                mask = window.covers(rows, batch)
+                if batch == writer.batch:
+                    mask &= rows["_seq"].to_numpy().astype(np.int64) < upto
+                if mask.any():
+                    found = rows.filter(pa.array(mask))
+                    yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
+
+    # -- rows -----------------------------------------------------------------------------------------------------------
+    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
+        """All rows of a chunk stand at one place: where its high mark is, or at the beginning of the batch."""
+        file, offset = (high.file, high.offset) if high else (first.file, first.offset)
+        return PlaceRecord(
+            seq=high.seq if high else 0,
+            file=file,
+            offset=offset,
+            commit_time_us=time.time_ns() // 1000,
+            origin=self.origin,
+            left_out=tuple(int(row) for row in left_out),
+        )
+
+
+def _files(stored: StoredRows, writer: OpenBatch, batch: int) -> Sequence[SegmentFile]:
+    if batch == writer.batch:
+        return writer.files
+    manifest = stored.manifest(batch)
+    return manifest.files if manifest else ()
+
+
+class _Stored:
+    """:class:`StoredRows` of a pipeline."""
+
+    def __init__(self, state: PipelineState, store: SegmentStore) -> None:
+        self.state, self.store = state, store
+        self._manifests: dict[int, SegmentManifest] = {}
+
+    def manifest(self, batch: int) -> SegmentManifest | None:
+        if batch <= 0:
+            return None
+        if batch not in self._manifests:
+            record = self.state.batch(batch)
+            try:
+                if record is None:
+                    return None
+                self._manifests[batch] = self.store.read_manifest(record.manifest)
+            except SegmentError:
+                return None
+        return self._manifests[batch]
+
+    def changes(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
+        with self.store.open_input(file.path) as source:
+            there = set(pq.read_schema(source).names)
+        missing = [c for c in columns if c not in there]
+        if missing:
+            raise OtherKey
+        rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
+        return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+
+    def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
+        return read_keys(self.store, chunk, identity) if self.store.exists(chunk.path) else None
+
+
 @dataclass
 class ChunkInterleaver:
-    """Places the chunks of a pipeline's dumps into one batch.
+    """Places the chunks of a pipeline's dumps into one batch: settle, plan, apply, commit, and then what is no longer needed goes.
+
+    The protocol, so that a process may die between any two steps: ``settle`` notes what the log says already. ``plan`` writes nothing. ``apply``
+    moves files into the batch's folder; a chunk whose file is gone, of a batch that was never committed, is read again. The commit of the batch
+    removes the nodes of the placed chunks in the same transaction. ``ask_again`` follows it: a chunk that is not asked for again by then
+    stands before the cursor, and the next drain plans it once more, with the same end.
 
     Args:
         late: chunks whose place is the beginning of this batch.
         held: tables without a key that are being copied from nothing: their changes count from the place of the copy on.
         watched: those that a copy is to replace: in the batch of its place, what stands before it is left out.
-        flavour: MySQL or MariaDB, whose order of keys a chunk's range means.
+        flavour: the dialect whose order of keys a chunk's range means.
     """
 
     state: PipelineState
@@ -212,38 +502,53 @@ class ChunkInterleaver:
     flavour: str = "MySQL"
 
     def __post_init__(self) -> None:
-        self.released: dict[TableId, int] = {}
         self._dumps: dict[str, Dump | None] = {}
-        self._counts: dict[tuple[str, int], TablePlaced] = {}
-        self._done: list[Chunk] = []
-        self._manifests: dict[int, SegmentManifest] = {}
+        self._stored = _Stored(self.state, self.store)
+        self.plan = InterleavePlan()
 
-    @property
-    def placed(self) -> list[Chunk]:
-        """Chunks that are in the batch."""
-        return self._done
+    def writer(self, batch: int, epoch: int) -> InterleavingSegmentWriter:
+        """The writer of the batch."""
+        return InterleavingSegmentWriter(
+            self.store, batch, epoch, mark_table=self.mark_table, held=self.held, watched=self.watched
+        )
 
-    def steps(self) -> list[Step]:
-        """What the batch's commit does to their nodes."""
-        return self.state.dumps.placing([(c, self._counts[c.id.dump, c.id.table]) for c in self._done])
+    def interleave(self, writer: InterleavingSegmentWriter) -> SegmentManifest:
+        """After the log is read: the manifest of the whole batch. What fails leaves nothing of it but orphans."""
+        try:
+            todo = self.settle(writer.marks)
+            if todo:
+                writer.flush()
+            planner = InterleavePlanner(self._stored, self.source.after_low, self.held, self.watched, self.server_id)
+            self.plan = plan = planner.plan(writer, writer.first, todo)
+            writer.apply(plan, [self._replace(writer, p) for p in plan.placements if p.request.replace])
+            if writer.partial and (running := self.state.dumps.active()):
+                writer.unpack()
+                dump_moved(
+                    self.state,
+                    self.store,
+                    self.source.keys,
+                    writer.files,
+                    writer.partial,
+                    running,
+                    batch=writer.batch,
+                    epoch=writer.epoch,
+                )
+            return writer.seal(plan)
+        except BaseException:
+            writer.abort()
+            raise
 
-    def forget_files(self) -> None:
-        """The placed rows are in segments now; their own files go. What cannot be deleted goes with the dump."""
-        for chunk in self._done:
-            with suppress(SluiceError):
-                self.store.delete(chunk.path)
-
-    def place(self, writer: InterleavingSegmentWriter, first: Position) -> int:
-        """Add the rows of all chunks whose place is in this batch. Returns how many rows."""
-        todo: list[tuple[Chunk, MarkRecord | None]] = [(chunk, None) for chunk in self.late]
-        for record in writer.marks:
+    def settle(self, marks: Sequence[MarkRecord]) -> Todo:
+        """The chunks that are to be placed, their nodes at rest: whose high mark is here is read, whatever its worker still does."""
+        todo = [(chunk, dump, None) for chunk in self.late if (dump := self._dump(chunk.id.dump)) is not None]
+        found: list[tuple[Chunk, Dump, MarkRecord | None]] = [*todo]
+        for record in marks:
             mark = Mark.parse(record.mark)
             chunk = self._marked(mark, record) if mark and mark.high else None
-            if chunk is not None and all(chunk.id != known.id for known, _ in todo):
-                todo.append((chunk, record))
-        if todo:
-            writer.flush()
-        return sum(self._place(writer, chunk, record, first) for chunk, record in todo)
+            dump = self._dump(chunk.id.dump) if chunk is not None else None
+            if chunk is not None and dump is not None and all(chunk.id != known.id for known, _, _ in found):
+                found.append((chunk, dump, record))
+        return found
 
     def _marked(self, mark: Mark, record: MarkRecord) -> Chunk | None:
         """The chunk that a high mark stands for, its node at rest; None if it is not to be placed here."""
@@ -257,175 +562,45 @@ class ChunkInterleaver:
             return None
         return chunk
 
-    def _place(self, writer: InterleavingSegmentWriter, chunk: Chunk, high: MarkRecord | None, first: Position) -> int:
-        try:
-            return self._place_in_window(writer, chunk, high, first)
-        except (
-            _OtherKey,
-            pa.ArrowInvalid,
-            pa.ArrowNotImplementedError,
-        ):  # keys of then that don't compare with those of now
-            table = self.state.dumps.require(chunk.id.dump).tables[chunk.id.table].table
-            return self._again(chunk, table, "the table's key changed meanwhile")
+    def steps(self) -> list[Step]:
+        """What the batch's commit does to the nodes of placed chunks."""
+        counts: dict[tuple[str, int], TablePlaced] = {}
+        now = int(time.time() * 1000)
+        for placement in self.plan.placements:
+            where = placement.chunk.id.dump, placement.chunk.id.table
+            known = counts.get(where) or self.state.dumps.placed(*where)
+            counts[where] = replace(
+                known,
+                chunks=known.chunks + 1,
+                rows=known.rows + placement.kept,
+                overtaken=known.overtaken + placement.rows.num_rows - placement.kept,
+                first_ms=known.first_ms or now,
+                last_ms=now,
+            )
+        placed = [placement.chunk for placement in self.plan.placements]
+        return self.state.dumps.placing([(chunk, counts[chunk.id.dump, chunk.id.table]) for chunk in placed])
 
-    def _place_in_window(
-        self, writer: InterleavingSegmentWriter, chunk: Chunk, high: MarkRecord | None, first: Position
-    ) -> int:
-        dump = self._dump(chunk.id.dump)
-        assert dump is not None
-        request = dump.tables[chunk.id.table]
-        table = request.table
-        if request.keyless and table not in self.held | self.watched:
-            return 0  # this drain began before the dump: the chunk stands at the beginning of the next batch
-        window = self._window(writer, dump, chunk, first)
-        if window is None:
-            return self._again(chunk, table, "its window is no longer stored")
-        if self._redefined(writer, window, high, table):
-            return self._again(chunk, table, "the table's definition changed meanwhile")
-        if request.keyless and self._written(writer, window, high, table):
-            return self._again(chunk, table, "the table has no key and was written meanwhile")
-        if not self.store.exists(chunk.path):  # a drain that died had it in its batch already
-            return self._again(chunk, table, "its file is gone")
-        schema, rows = read_keys(self.store, chunk, request.identity)
-        alive = np.ones(rows.num_rows, bool)
-        if request.keyless:
-            self.released[table] = high.seq if high else -1
-        else:
-            key = [stored_name(name) for name in request.identity or schema.primary_key]
-            changed = list(self._changed(writer, window, high.seq if high else -1, table, key))
-            alive = survivors(rows, changed, key, group_codes)
-            if not survivors(rows, [t.filter(t[_PART]) for t in changed], key, group_codes).all():
-                return self._again(chunk, table, "the log holds only a part of rows that changed meanwhile")
-        kept = int(alive.sum())
-        if kept:
-            left_out = rows["_row"].to_numpy()[~alive]
-            writer.add_placed(schema, chunk, self._place_record(left_out, high, first), kept)
-        if request.replace:
-            writer.replaces.append(self._replace(writer, window, dump, chunk, schema, rows))
-        self._count(chunk, kept, rows.num_rows - kept)
-        self._done.append(chunk)
-        return kept
+    def ask_again(self) -> None:
+        """After the commit: have chunks read again that could not be placed."""
+        for chunk, table, why in self.plan.repeats:
+            _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
+            self.state.dumps.redo(chunk)
 
-    def _again(self, chunk: Chunk, table: TableId, why: str) -> int:
-        """Have the chunk read again; no row of it is placed."""
-        _log.info("chunk_again", dump=chunk.id.dump, chunk=chunk.id.name, table=str(table), why=why)
-        self.state.dumps.redo(chunk)
-        return 0
-
-    # -- the window -----------------------------------------------------------------------------------------------------
-    def _window(
-        self, writer: InterleavingSegmentWriter, dump: Dump, chunk: Chunk, first: Position
-    ) -> WatermarkWindow | None:
-        """Look back, batch by batch, for the low mark; None if a batch that may hold it is gone."""
-        begin = order_of(chunk.position)
-        low = Mark(chunk.id, chunk.attempt, high=False).text
-        batch, marks = writer.batch, writer.marks
-        while True:
-            there = [m.seq for m in marks if m.mark == low]
-            if there:
-                return WatermarkWindow(batch, there[0])
-            here = self._manifest(batch)
-            starts = here.first.position.order if here else first.order
-            if starts <= begin or batch == 1:
-                return self._anchored(dump, chunk, batch)
-            before = self._manifest(batch - 1)
-            if before is None:
-                return None
-            batch, marks = batch - 1, list(before.marks)
-
-    def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
-        if dump.marking is not Marking.TABLE:
-            return WatermarkWindow(batch, after_low=partial(self.source.after_low, dump.marking, chunk.low))
-        return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
-
-    def _manifest(self, batch: int) -> SegmentManifest | None:
-        if batch <= 0:
-            return None
-        if batch not in self._manifests:
-            record = self.state.batch(batch)
-            try:
-                if record is None:
-                    return None
-                self._manifests[batch] = self.store.read_manifest(record.manifest)
-            except SegmentError:
-                return None
-        return self._manifests[batch]
-
-    def _written(
-        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, high: MarkRecord | None, table: TableId
-    ) -> bool:
-        """Was a table without a key written in the window? Then it cannot be known which of its rows the copy has."""
-        if high is not None and writer.kept_between(
-            table, window.seq if window.batch == writer.batch else -1, high.seq
-        ):
-            return True
-        for batch in range(window.batch, writer.batch):
-            manifest = self._manifest(batch)
-            after = window.seq if batch == window.batch else -1
-            if manifest and manifest.held.get(str(table), -1) > after:
-                return True
-            for file in manifest.files if manifest else ():
-                if file.table_id == table and file.inserts + file.updates + file.deletes:
-                    rows = self._keys(file, ["_seq", "_file", "_offset", "_gtid"])
-                    if window.covers(rows, batch).any():
-                        return True
-        return False
-
-    def _redefined(
-        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, high: MarkRecord | None, table: TableId
-    ) -> bool:
-        if high is not None and writer.changed_since(
-            window.seq if window.batch == writer.batch else -1, high.seq, table
-        ):
-            return True
-        for batch in range(window.batch, writer.batch):
-            manifest = self._manifest(batch)
-            after = window.seq if batch == window.batch else -1
-            if manifest and any(d.seq > after and d.table in {None, str(table)} for d in manifest.ddl):
-                return True
-        return False
-
-    def _changed(
-        self, writer: InterleavingSegmentWriter, window: WatermarkWindow, upto: int, table: TableId, key: Sequence[str]
-    ) -> Iterator[pa.Table]:
-        """Keys that the log changed in the window, batch by batch; ``_PART``: it holds only a part of the row's columns."""
-        columns = [*key, "_seq", "_file", "_offset", "_gtid", "_present"]
-        for batch in range(window.batch, writer.batch + 1):
-            if batch == writer.batch and upto < 0:
-                return
-            for file in self._files(writer, batch):
-                if file.table_id != table or not file.inserts + file.updates + file.deletes:
-                    continue
-                rows = self._keys(file, columns)
-                mask = window.covers(rows, batch)
-                if batch == writer.batch:
-                    mask &= rows["_seq"].to_numpy().astype(np.int64) < upto
-                if mask.any():
-                    found = rows.filter(pa.array(mask))
-                    yield found.select(list(key)).append_column(_PART, pc.is_valid(found["_present"]))
-
-    def _keys(self, file: SegmentFile, columns: Sequence[str]) -> pa.Table:
-        """Key columns of a file's changes, without rows that a dump placed there."""
-        with self.store.open_input(file.path) as source:
-            there = set(pq.read_schema(source).names)
-        missing = [c for c in columns if c not in there]
-        if missing:
-            raise _OtherKey
-        rows = read_file(self.store, file, columns=[*columns, "_op"], verify=False)
-        return rows.filter(pc.not_equal(rows["_op"], Op.READ.value)) if file.reads else rows
+    def forget_files(self) -> None:
+        """The placed rows are in segments now; their own files go. What cannot be deleted goes with the dump."""
+        for placement in self.plan.placements:
+            with suppress(SluiceError):
+                self.store.delete(placement.chunk.path)
 
     # -- what the chunk replaces ------------------------------------------------------------------------------------------
     def _replace(
         self,
         writer: InterleavingSegmentWriter,
-        window: WatermarkWindow,
-        dump: Dump,
-        chunk: Chunk,
-        schema: TableSchema,
-        rows: pa.Table,
+        placement: Placement,
     ) -> ReplaceRecord:
         """The chunk's range, with the keys that stay in it: its own, and all that the log changed from the window's first batch on."""
-        request = dump.tables[chunk.id.table]
+        chunk, dump, schema, rows = placement.chunk, placement.dump, placement.schema, placement.rows
+        request, window = placement.request, placement.window
         table, key = request.table, schema.primary_key
         base = f"{self.store.table_path(writer.batch, table.schema, table.table)}/replace-e{writer.epoch:06d}-{dump.id}-{chunk.id.name}"
         made = ReplaceRecord(
@@ -440,9 +615,9 @@ class ChunkInterleaver:
             return made
         names = [stored_name(name) for name in key]
         touched = [
-            self._keys(file, names)
+            self._stored.changes(file, names)
             for batch in range(window.batch, writer.batch + 1)
-            for file in self._files(writer, batch)
+            for file in _files(self._stored, writer, batch)
             if file.table_id == table and file.inserts + file.updates + file.deletes
         ]
         write_kept(self.store, f"{base}-kept.parquet", schema, key, [rows, *touched])
@@ -454,38 +629,6 @@ class ChunkInterleaver:
         listed = [k for keys in stored_keys(self.store, request.key_file, start, int(chunk.upto[0])) for k in keys]
         write_keys(self.store, f"{base}-listed.parquet", listed)
         return made.model_copy(update={"listed": f"{base}-listed.parquet"})
-
-    def _files(self, writer: InterleavingSegmentWriter, batch: int) -> Sequence[SegmentFile]:
-        if batch == writer.batch:
-            return writer.files
-        manifest = self._manifest(batch)
-        return manifest.files if manifest else ()
-
-    # -- rows -----------------------------------------------------------------------------------------------------------
-    def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
-        """All rows of a chunk stand at one place: where its high mark is, or at the beginning of the batch."""
-        file, offset = (high.file, high.offset) if high else (first.file, first.offset)
-        return PlaceRecord(
-            seq=high.seq if high else 0,
-            file=file,
-            offset=offset,
-            commit_time_us=time.time_ns() // 1000,
-            origin=self.server_id,
-            left_out=tuple(int(row) for row in left_out),
-        )
-
-    def _count(self, chunk: Chunk, rows: int, overtaken: int) -> None:
-        where = chunk.id.dump, chunk.id.table
-        known = self._counts.get(where) or self.state.dumps.placed(*where)
-        now = int(time.time() * 1000)
-        self._counts[where] = replace(
-            known,
-            chunks=known.chunks + 1,
-            rows=known.rows + rows,
-            overtaken=known.overtaken + overtaken,
-            first_ms=known.first_ms or now,
-            last_ms=now,
-        )
 
     def _dump(self, name: str) -> Dump | None:
         if name not in self._dumps:

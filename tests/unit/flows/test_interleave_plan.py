@@ -1,0 +1,149 @@
+"""The plan of a batch's chunks: a function of marks, manifests and keys. Nothing is stored here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.flows.dump.interleaver import InterleavePlan, InterleavePlanner, OtherKey
+from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, Mark, TableRequest
+from sluice.model.positions import Position
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
+
+TABLE = TableId("s", "t")
+SCHEMA = TableSchema(TABLE, (Column("id", ColumnKind.INT, "int"),), ("id",))
+FIRST = Position("uuid", "log.000001", 100)
+CHUNK = Chunk(
+    ChunkId("d", 0, 1), ChunkState.MARKED, path="chunk", rows=3, position="log.000001:100", end="log.000001:200"
+)
+LOW, HIGH = (Mark(CHUNK.id, CHUNK.attempt, high=high).text for high in (False, True))
+
+
+@dataclass
+class Batch:
+    """The batch that is made: ``changes`` are (seq, id) of rows of the table."""
+
+    batch: int = 2
+    marks: list[MarkRecord] = field(default_factory=lambda: [mark(LOW, 1), mark(HIGH, 9)])
+    changes: Sequence[tuple[int, int]] = ()
+    statements: Sequence[int] = ()
+    kept: Sequence[int] = ()
+
+    @property
+    def files(self) -> list[SegmentFile]:
+        return [file("now")] if self.changes else []
+
+    def kept_between(self, table: TableId, low: int, high: int) -> bool:
+        return any(low < seq < high for seq in self.kept)
+
+    def changed_since(self, seq: int, upto: int, table: TableId) -> bool:
+        return any(seq < at <= upto for at in self.statements)
+
+
+@dataclass
+class Stored:
+    """What is stored: the chunk's keys, and the changes of the batch."""
+
+    batch: Batch
+    ids: Sequence[int] | None = (1, 2, 3)
+    before: SegmentManifest | None = None
+    keys_differ: bool = False
+
+    def manifest(self, batch: int) -> SegmentManifest | None:
+        return self.before if batch == 1 else None
+
+    def changes(self, of: SegmentFile, columns: Sequence[str]) -> pa.Table:
+        if self.keys_differ:
+            raise OtherKey
+        seqs, ids = zip(*self.batch.changes, strict=True)
+        count = len(ids)
+        return pa.table({
+            "id": pa.array(ids, pa.int32()), "_seq": pa.array(seqs, pa.uint64()), "_file": ["log.000001"] * count,
+            "_offset": pa.array([150] * count, pa.uint64()), "_gtid": pa.nulls(count, pa.string()), "_present": pa.nulls(count, pa.binary()),
+        })  # fmt: skip
+
+    def chunk(self, chunk: Chunk, identity: tuple[str, ...]) -> tuple[TableSchema, pa.Table] | None:
+        if self.ids is None:
+            return None
+        rows = {"id": pa.array(self.ids, pa.int32()), "_row": pa.array(range(len(self.ids)), pa.uint32())}
+        return SCHEMA, pa.table(rows)
+
+
+def mark(text: str, seq: int) -> MarkRecord:
+    return MarkRecord(mark=text, seq=seq, file="log.000001", offset=100 + seq)
+
+
+def file(path: str) -> SegmentFile:
+    return SegmentFile.model_validate({
+        "path": path, "schema": "s", "table": "t", "schema_version": SCHEMA.version, "primary_key": ("id",), "rows": 1, "inserts": 1,
+        "updates": 0, "deletes": 0, "reads": 0, "size_bytes": 1, "crc32": "00000000", "bucket_min": 0, "bucket_max": 63,
+    })  # fmt: skip
+
+
+def planned(batch: Batch, stored: Stored | None = None, *, keyless: bool = False, late: bool = False) -> InterleavePlan:
+    held = frozenset({TABLE}) if keyless else frozenset()
+    planner = InterleavePlanner(stored or Stored(batch), _never, held)
+    dump = Dump("d", (TableRequest(TABLE, keyless=keyless),))
+    high = None if late else next(m for m in batch.marks if m.mark == HIGH)
+    return planner.plan(batch, FIRST, [(CHUNK, dump, high)])
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("marks are rows here")
+
+
+def why(plan: InterleavePlan) -> str:
+    ((chunk, table, reason),) = plan.repeats
+    assert (chunk, table, plan.placements, plan.rows) == (CHUNK, TABLE, [], 0)
+    return reason
+
+
+def test_a_quiet_chunk_stands_whole_at_its_high_mark() -> None:
+    (placement,) = planned(Batch()).placements
+    assert (placement.kept, placement.place.seq, placement.place.left_out) == (3, 9, ())
+
+
+def test_keys_changed_between_the_marks_are_left_out_and_others_are_not() -> None:
+    plan = planned(Batch(changes=[(0, 1), (5, 2), (9, 3), (12, 3)]))
+    (placement,) = plan.placements
+    assert (placement.kept, placement.place.left_out, plan.rows) == (2, (1,), 2)
+
+
+def test_a_late_chunk_stands_at_the_beginning_whatever_the_batch_changes() -> None:
+    batch = Batch(marks=[], changes=[(5, 2)])
+    (placement,) = planned(batch, Stored(batch), late=True).placements
+    assert (placement.kept, placement.place.seq, placement.place.offset) == (3, 0, FIRST.offset)
+
+
+def test_a_batch_that_may_hold_the_low_mark_is_gone() -> None:
+    batch = Batch(marks=[mark(HIGH, 9)])
+    planner = InterleavePlanner(Stored(batch), _never)
+    plan = planner.plan(
+        batch, Position("uuid", "log.000001", 150), [(CHUNK, Dump("d", (TableRequest(TABLE),)), batch.marks[0])]
+    )
+    assert why(plan) == "its window is no longer stored"
+
+
+def test_a_statement_in_the_window() -> None:
+    assert why(planned(Batch(statements=[5]))) == "the table's definition changed meanwhile"
+    assert planned(Batch(statements=[1, 10])).repeats == []
+
+
+def test_a_file_that_is_gone() -> None:
+    batch = Batch()
+    assert why(planned(batch, Stored(batch, ids=None))) == "its file is gone"
+
+
+def test_a_key_that_changed() -> None:
+    batch = Batch(changes=[(5, 2)])
+    assert why(planned(batch, Stored(batch, keys_differ=True))) == "the table's key changed meanwhile"
+
+
+def test_a_table_without_a_key() -> None:
+    plan = planned(Batch(kept=[0, 1, 9, 30]), keyless=True)
+    assert (plan.rows, plan.released) == (3, {TABLE: 9})
+    assert why(planned(Batch(kept=[4]), keyless=True)) == "the table has no key and was written meanwhile"
