@@ -1,6 +1,6 @@
-"""Placing: the drain's side of a dump. Chunks that were read beside the log get their place in it.
+"""Placing: the drain's side of a dump. Chunks that were read outside of the log get their place in it.
 
-A chunk's window lies between the moment before it was read (low) and a place behind that moment (high). What the log changed in the window
+A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
 is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
 every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is behind the drain already
 (nothing marks it, or the mark came before the chunk was known) stands at the beginning of the next batch: its window is longer, no more.
@@ -373,7 +373,7 @@ class InterleavePlanner:
         return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
-        """Was a table without a key written in the window? Then nobody can tell which of its rows the copy holds."""
+        """Was a table without a key written in the window? Then it cannot be known which of its rows the copy has."""
         if high is not None and writer.kept_between(
             table, window.seq if window.batch == writer.batch else -1, high.seq
         ):
