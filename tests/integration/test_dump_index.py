@@ -119,7 +119,7 @@ def test_a_table_without_a_key_is_cut_by_an_index_only_if_the_mapping_says_what_
         assert mysql_target.execute(f"SELECT seat, who FROM {schema}.seats ORDER BY seat") == [(7, "late"), (500, "w4")]
         with (
             setting(mysql_source, binlog_row_image="MINIMAL"),
-            pytest.raises(ConfigError, match="does not bring whole rows"),
+            pytest.raises(ConfigError, match="does not contain whole rows"),
         ):
             start(made.runtime(), tables=[f"{schema}.seats"], index="by_who")
 
