@@ -159,13 +159,25 @@ def _previous_gtids(connection: Any, file: str) -> str:
     return ""
 
 
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def _events(connection: Any, file: str, limit: int | None = None) -> Any:
-    """(offset, kind, text) of the events of a file, in pieces."""
+    """(offset, kind, text) of the events of a file, in pieces.
+
+    The server prints a statement in the bytes of its own session's charset, whatever the charset of the answer is said to be.
+    """
     offset = _FIRST_OFFSET
     while True:
-        rows = rows_of(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {limit or _EVENTS_A_QUERY}", (file,))
+        question = f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {limit or _EVENTS_A_QUERY}"
+        decoding, connection.use_unicode = connection.use_unicode, False
+        try:
+            rows = rows_of(connection, question, (file,))
+        finally:
+            connection.use_unicode = decoding
         for row in rows:
-            yield int(row[1]), str(row[2]), str(row[5])
+            yield int(row[1]), _text(row[2]), _text(row[5])
         if limit or len(rows) < _EVENTS_A_QUERY:
             return
         offset = int(rows[-1][4])
