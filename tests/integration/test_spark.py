@@ -147,9 +147,8 @@ def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_sch
     pipe = Delivery(tmp_path, mysql_target, target={"options": {"ack_schema": db}})
     pipe.begin(1)
     [[unit]] = pipe.plan(pipe.merge(pipe.write({people(db): [insert(1, "a")]})))
-    assert mysql_target.host in repr(unit.endpoints("target"))
-    assert repr(unit.endpoints) == "ResolvedConnections()"
-    assert repr(unit.endpoints) in repr(unit)
+    assert "LoadUnit" in repr(unit)
+    assert "password" not in repr(unit).lower()
 
 
 def test_a_job_is_interrupted_from_another_thread(runner: ConnectRunner) -> None:
