@@ -354,5 +354,5 @@ def _quiet_logs() -> None:
     if not structlog.is_configured():
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         )

@@ -120,7 +120,8 @@ def log_to_stderr(verbose: bool) -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO if verbose else logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # The stream is looked up for each line: in a test, or after a redirection, an earlier one is closed.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 
