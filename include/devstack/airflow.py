@@ -1,6 +1,6 @@
 """A real Airflow for development: API server, scheduler, DAG processor and triggerer, each a process of its own.
 
-Not ``airflow standalone``: it leaves its children behind when it is ended. Nothing here imports Airflow. The settings
+Not ``airflow standalone``: its children go on when it is ended. Nothing here imports Airflow. The settings
 are those of a low-latency deployment on one machine; each line below that departs from a default says why.
 """
 

@@ -19,7 +19,7 @@
         ├── PreflightError             the source is set up so that changes would be lost or wrong
         ├── CaptureError               the log cannot be read on
         │   ├── LostPosition           the stored position is no longer on the server
-        │   ├── WrongServer            another server answers behind the same address
+        │   ├── WrongServer            another server answers at the same address
         │   ├── UnknownEvent           an event kind that this version does not understand
         │   ├── UnsupportedType        a column type or charset that this version does not understand
         │   ├── DecodeError            bytes that contradict the format
@@ -152,7 +152,7 @@ class LostPosition(CaptureError):
 
 
 class WrongServer(CaptureError):
-    """Another server answers behind the same address."""
+    """Another server answers at the same address."""
 
 
 class UnknownEvent(CaptureError):

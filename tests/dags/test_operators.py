@@ -147,10 +147,10 @@ def settings(flows: ModuleType, **values: Any) -> None:
     (flows.folder() / "settings.json").write_text(json.dumps(values))
 
 
-def test_a_held_target_is_skipped_and_says_why(path: str, flows: ModuleType) -> None:
+def test_a_quarantined_target_is_skipped_and_says_why(path: str, flows: ModuleType) -> None:
     flows.change()
     batch = DrainOperator(task_id="drain", pipeline=path).execute(context())
-    settings(flows, held={"reporting": "it does not answer"})
+    settings(flows, quarantined={"reporting": "it does not answer"})
     with pytest.raises(AirflowSkipException, match="it does not answer"):
         LoadOperator(task_id="l", pipeline=path, batch=batch, target="reporting").execute(context())
     assert LoadOperator(task_id="m", pipeline=path, batch=batch, target="archive").execute(context())["batch"] == 1

@@ -124,7 +124,7 @@ WRONG = [
     ({**ORDERS, "targets": ["nobody"]}, "case has no target 'nobody'"),
     ({**ORDERS, "where": "nothing = 1"}, "has no column 'nothing'"),
     ({**ORDERS, "where": "1=1) OR (1=1"}, "it has to be one condition"),
-    ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins behind its end"),
+    ({**ORDERS, "first_key": "10", "last_key": "5"}, "begins after its end"),
     ({**ORDERS, "keys": "1\nx"}, "'x' is no value of the key column id"),
     ({**ORDERS, "since": "yesterday"}, "'yesterday' is not a valid timestamp"),
     ({**ORDERS, "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "is not before"),

@@ -74,13 +74,13 @@ def held(made: Case, dump: Dump, let_go: Callable[[], None]) -> list[str]:
         worker.start()
         time.sleep(2.5)  # several looks at what holds it
         before = list(steps)
-        assert one_view(made.runtime(), dump.id).held
+        assert one_view(made.runtime(), dump.id).waiting_for
         let_go()
         worker.join(PATIENCE_S)
     with made.runtime().state() as state:
         assert state.dumps.require(dump.id).state is DumpState.DONE
     assert "marked" in steps
-    assert one_view(made.runtime(), dump.id).held == ""
+    assert one_view(made.runtime(), dump.id).waiting_for == ""
     return before
 
 

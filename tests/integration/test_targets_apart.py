@@ -123,10 +123,10 @@ def test_a_failing_target_holds_only_itself(two: Two) -> None:
     assert set(two.runtime.store.batches()) == kept - {1}, "what archive still needs must stay"
     two.link.heal()
     outcome = catch_up(two.runtime, "archive", batches=3)
-    assert (outcome.held, outcome.batches, outcome.left) == (True, 3, 4)
+    assert (outcome.quarantined, outcome.batches, outcome.left) == (True, 3, 4)
     assert two.acked()["archive"] == 4
     outcome = catch_up(two.runtime, "archive")
-    assert (outcome.held, outcome.left) == (False, 0)
+    assert (outcome.quarantined, outcome.left) == (False, 0)
     assert two.rows(two.archive) == two.rows(two.case.source)
     assert two.acked() == {"copy": 8, "archive": 8}
     two.change(9)
@@ -142,18 +142,18 @@ def test_run_brings_all_others_to_the_head_and_says_at_the_end_what_is_held(two:
     assert two.rows(two.case.target) == two.rows(two.case.source)
     now = status(two.runtime)
     copy, archive = now.targets
-    assert (copy.held, copy.lag_ms, now.in_flight, now.state) == (None, 0, [], "idle")
-    assert archive.held is not None
+    assert (copy.quarantined, copy.lag_ms, now.in_flight, now.state) == (None, 0, [], "idle")
+    assert archive.quarantined is not None
     assert archive.lag_ms is not None
     assert archive.lag_ms > 0
     assert archive.lag_bytes is not None
     assert archive.lag_bytes > 0
     assert now.reread_from == archive.position
-    assert any("archive is held" in text for text in now.warnings)
+    assert any("archive is quarantined" in text for text in now.warnings)
     two.link.heal()
     list(run(two.runtime, until_head=True))
     assert two.rows(two.archive) == two.rows(two.case.source)
-    assert [t.held for t in status(two.runtime).targets] == [None, None]
+    assert [t.quarantined for t in status(two.runtime).targets] == [None, None]
 
 
 def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(two: Two, monkeypatch: Any) -> None:
@@ -173,7 +173,7 @@ def test_a_batch_whose_load_looked_just_before_the_release_is_delivered_by_it(tw
 
         monkeypatch.setattr(state.holds, "release", late)
         outcome = catch_up(two.runtime, "archive")
-    assert (outcome.held, outcome.batches) == (False, 2)
+    assert (outcome.quarantined, outcome.batches) == (False, 2)
     assert two.acked() == {"copy": 2, "archive": 2}
     assert two.rows(two.archive) == two.rows(two.case.source)
 
@@ -190,7 +190,7 @@ def test_an_installation_that_stands_by_leaves_held_targets_alone(two: Two) -> N
         with pytest.raises(LeaseHeld, match="airflow:first works"):
             catch_up(two.runtime, "archive")
         two.runtime.owner = "airflow:first"
-        assert not catch_up(two.runtime, "archive").held
+        assert not catch_up(two.runtime, "archive").quarantined
 
 
 def test_the_last_target_that_goes_holds_the_pipeline(two: Two) -> None:
@@ -217,7 +217,7 @@ def test_a_table_that_one_target_lacks_is_its_own_trouble(two: Two) -> None:
     with pytest.raises(MappingError):
         catch_up(two.runtime, "archive")
     two.archive.execute(f"CREATE TABLE `{two.case.schema}`.t (id INT PRIMARY KEY, note VARCHAR(200))")
-    assert not catch_up(two.runtime, "archive").held
+    assert not catch_up(two.runtime, "archive").quarantined
     assert two.rows(two.archive) == two.rows(two.case.source)
 
 
@@ -283,6 +283,6 @@ def test_a_target_whose_checkpoint_does_not_fit_is_held_alone(two: Two) -> None:
     adopt(two.runtime, "archive", from_target=True, by="test", reason="", dry_run=False)
     two.change(3)
     two.run_once("3")
-    assert not catch_up(two.runtime, "archive").held
+    assert not catch_up(two.runtime, "archive").quarantined
     for server in (two.case.target, two.archive):
         assert two.rows(server) == two.rows(two.case.source)

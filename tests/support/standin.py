@@ -172,21 +172,21 @@ def check_lag(runtime: Any, now: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class CatchUp:
-    held: bool
+    quarantined: bool
 
     def to_json(self) -> dict[str, Any]:
-        return {"held": self.held}
+        return {"quarantined": self.quarantined}
 
 
 def deliver(runtime: Any, target: str, batch: int) -> Outcome | Hold:
-    """``{"held": {target: error}}`` in ``settings.json``: that target is held."""
-    error = _settings().get("held", {}).get(target)
+    """``{"quarantined": {target: error}}`` in ``settings.json``: that target is quarantined."""
+    error = _settings().get("quarantined", {}).get(target)
     return Hold(error, "2026-01-01T00:00:00Z") if error else load(runtime, target, batch)
 
 
 def catch_up(runtime: Any, target: str) -> CatchUp:
     _trouble("catch_up")
-    return CatchUp(held=False)
+    return CatchUp(quarantined=False)
 
 
 @dataclass
@@ -217,7 +217,7 @@ def status(runtime: Any) -> _Status:
         lag = int((time.time() - state.get("moved_at", time.time())) * 1000) if behind else 0
         targets.append({
             "name": target.name, "type": target.type, "batch": batch, "position": _position(batch), "lag_ms": lag,
-            "lag_bytes": state["head"] - batch, "loading_by": None, "alert_since": None, "held": None,
+            "lag_bytes": state["head"] - batch, "loading_by": None, "alert_since": None, "quarantined": None,
         })  # fmt: skip
     done = min((t["batch"] for t in targets), default=0)
     batches = [

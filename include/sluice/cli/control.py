@@ -86,7 +86,7 @@ def redeliver(
     pipeline: Pipeline,
     target: Annotated[str, typer.Argument(help="Name of the target.")],
     from_batch: Annotated[
-        int | None, typer.Option("--from-batch", help="Default: behind what the target says it holds.")
+        int | None, typer.Option("--from-batch", help="Default: after what the target says it holds.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

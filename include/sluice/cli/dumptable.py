@@ -78,8 +78,8 @@ def shown(d: DumpView, console: Console, *, most: int | None = None) -> Renderab
         lines.append(Text(pace, style="dim"))
     if d.no_reader:
         lines.append(Text(f"{d.no_reader}: {TAKE_UP.format(dump=d.id)}", style="red"))
-    if d.held:
-        lines.append(Text(f"waits: {d.held}", style="yellow"))
+    if d.waiting_for:
+        lines.append(Text(f"waits: {d.waiting_for}", style="yellow"))
     if d.note:
         lines.append(Text(d.note, style="yellow"))
     tables = d.tables
@@ -132,8 +132,8 @@ def in_a_line(d: DumpView) -> str:
     estimate = sum(max(t.estimate, t.rows) for t in d.tables)
     left = [t.remaining_s for t in d.tables if t.remaining_s]
     words = f"{d.id} {d.state}: {d.rows:,} of about {estimate:,} rows of {_names(d)}"
-    if d.held:
-        words += f", waits: {d.held}"
+    if d.waiting_for:
+        words += f", waits: {d.waiting_for}"
     elif d.no_reader:
         words += f", {d.no_reader}"
     elif d.state == "running":

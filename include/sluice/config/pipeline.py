@@ -124,7 +124,7 @@ class StartPosition(_Model):
         description="Binary log file to start in; goes with offset.",
     )
     offset: Integer = Field(4, ge=4, le=2**63 - 1, description="Byte offset of the first event.")
-    gtid: str | None = Field(None, description="GTID set already processed; the drain starts behind it.")
+    gtid: str | None = Field(None, description="GTID set already processed; the drain starts after it.")
     timestamp: str | None = Field(
         None, description="ISO 8601 timestamp; the drain starts at the first transaction after it."
     )

@@ -232,7 +232,7 @@ class PipelineState:
     def commit(
         self, lease: Lease, cursor: Cursor, batch: Batch, also: Sequence[Step] = (), *, schema: str | None = None
     ) -> Cursor:
-        """Phase one ends: the batch exists, the captured position is behind it and ``also`` is done, or nothing. ``schema``: see ``advance``."""
+        """Phase one ends: the batch exists, the captured position is after it and ``also`` is done, or nothing. ``schema``: see ``advance``."""
         moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=cursor.schema if schema is None else schema)
         self._transact(
             lease,
@@ -275,7 +275,7 @@ class PipelineState:
         return [n for n in self.numbers() if n > done]
 
     def in_window(self) -> list[int]:
-        """Numbers of the batches that some target lacks, ascending; targets that are held don't count."""
+        """Numbers of the batches that some target lacks, ascending; quarantined targets don't count."""
         done = self.delivered(self.holds.going())
         return [n for n in self.numbers() if n > done]
 
@@ -465,7 +465,7 @@ class PipelineState:
     def delivered(self, targets: Sequence[str] | None = None) -> int:
         """The last batch that every target (or every one of ``targets``) has acknowledged; 0 if none.
 
-        A target that has not begun yet will begin behind all of them.
+        A target that has not begun yet will begin after all of them.
         """
         asked = self.targets if targets is None else targets
         return min((p.batch for p in map(self.process, asked) if p is not None), default=0)

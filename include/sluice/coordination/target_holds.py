@@ -1,4 +1,4 @@
-"""Targets that are held: they fail, and the others go on without them. Their backlog stays in the segments.
+"""Quarantined targets: they fail, and the others go on without them. Their backlog stays in the segments.
 
 One node for all targets of a pipeline, moved by compare-and-set, so that two targets that fail at the same time cannot both be quarantined:
 somebody must go on, and the last one to go holds the pipeline itself, where people see it.
@@ -16,7 +16,7 @@ from sluice.coordination.port import Conflict, Put, Znodes
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a target is held: ``error`` of its last attempt, ``attempts`` since ``since`` (ISO 8601)."""
+    """Why a target is quarantined: ``error`` of its last attempt, ``attempts`` since ``since`` (ISO 8601)."""
 
     error: str
     since: str
@@ -32,7 +32,7 @@ class Holds:
         self._targets = tuple(targets)
 
     def all(self) -> dict[str, Hold]:
-        """Target -> why. Empty if all that are left of the pipeline's targets are held: the last to go was taken out of its file."""
+        """Target -> why. Empty if all that are left of the pipeline's targets are quarantined: the last to go was taken out of its file."""
         held = self._read()[0]
         return held if len(held) < len(self._targets) else {}
 
@@ -40,12 +40,12 @@ class Holds:
         return self.all().get(target)
 
     def going(self) -> tuple[str, ...]:
-        """The targets that are not held."""
+        """The targets that are not quarantined."""
         held = self.all()
         return tuple(t for t in self._targets if t not in held)
 
     def hold(self, target: str, error: str) -> Hold | None:
-        """Hold ``target``, or note another failed attempt. None: it is the last one that goes, and is not held."""
+        """Quarantine ``target``, or note another failed attempt. None: it is the last one that goes, and is not quarantined."""
         while True:
             held, version = self._read()
             before = held.get(target)

@@ -54,7 +54,7 @@ def run(runtime: Runtime, *, until_head: bool = False, batches: int | None = Non
 
     ``until_head``: end when the log as it stood at the call is acknowledged, by whomever. ``batches``: end after this number. While another
     installation works on the pipeline, this one stands by, and takes over when it has gone silent. A target that fails while others go
-    on is held and tried again; with ``until_head`` its error is raised at the end.
+    on is quarantined and tried again; with ``until_head`` its error is raised at the end.
     """
     owned = runtime.owner is None
     if owned:
@@ -120,7 +120,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
                     and not dumping
                 ):
                     for one in state.holds.all():
-                        while catch_up(runtime, one).held:
+                        while catch_up(runtime, one).quarantined:
                             pass
                     return
                 looked = True
@@ -165,7 +165,7 @@ def _one_batch(
 
 
 class HeldTargetRetry:
-    """Tries targets that are held again, ever more slowly while they fail."""
+    """Tries quarantined targets again, ever more slowly while they fail."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

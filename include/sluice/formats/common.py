@@ -97,7 +97,7 @@ _known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}
 
 
 def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
-    """The columns behind a change's fields, by true name. Kept for the tuples that were asked for last."""
+    """The columns after a change's fields, by true name. Kept for the tuples that were asked for last."""
     found = _known.get(id(fields))
     if found is None or found[0] is not fields:
         if len(_known) >= 256:

@@ -95,7 +95,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
 
 
 def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
-    """Fewer changes with the same merge, whatever comes before or behind them: of each key the first, the last, and the last that was no update.
+    """Fewer changes with the same merge, whatever comes before or after them: of each key the first, the last, and the last that was no update.
 
     So a key that takes most of a batch costs the memory of three rows. Changes of which the log brought some columns only, or without a key, come
     back as they are.

@@ -211,7 +211,7 @@ class Chunk:
         path, rows, crc32, size_bytes, buckets: the stored file, and the least and greatest key bucket in it.
         low: where nothing is written: the GTID set before the select, or the ``file:offset`` its snapshot stands for.
         position: ``file:offset`` of the log's end before the low mark: a window never begins before it.
-        end: ``file:offset`` of the log's end behind the high mark: all that the select saw stands before it.
+        end: ``file:offset`` of the log's end after the high mark: all that the select saw stands before it.
     """
 
     id: ChunkId

@@ -38,7 +38,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
 """``_seq`` counts row changes within the batch over all tables; ``_offset`` is the row event's offset in ``_file``; ``_row`` the row within
 that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it; ``_bucket`` is
 ``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns whose
-value is known, and behind it one of the before image's; null = all (``binlog_row_image=FULL``)."""
+value is known, and after it one of the before image's; null = all (``binlog_row_image=FULL``)."""
 
 RULE_COLUMNS = ("_image", "_source_row", "_table")
 """Columns that exist only while rules run."""

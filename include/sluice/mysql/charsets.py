@@ -96,7 +96,7 @@ _DOUBLE = {
         "8ffba1+5d=e5e0 8ffca1+5d=e63e 8ffda1+5d=e69c 8ffea1+5d=e6fa"
     ),
 }  # fmt: skip
-"""The same, for charsets of one, two, or (behind 8F) three bytes a character."""
+"""The same, for charsets of one, two, or (after 8F) three bytes a character."""
 
 _CODECS = {
     "gb18030": "gb18030",

@@ -140,7 +140,7 @@ class _Parser:
         near = self._text[at : at + 20]
         raise ConfigError(
             f"the condition cannot be used: {why}, at character {at + 1}" + (f" ({near!r})" if near else " (its end)"),
-            hint="write what may stand behind WHERE in a select of this one table: columns, values, comparisons, and functions that only compute",
+            hint="write what may stand after WHERE in a select of this one table: columns, values, comparisons, and functions that only compute",
         )
 
     @property

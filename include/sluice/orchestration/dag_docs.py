@@ -25,7 +25,7 @@ def rule_doc(rule: RuleConfig) -> str:
     what = f"the built-in rule `{rule.builtin}`" if rule.builtin else f"`{rule.path}`, type `{rule.type}`"
     return (
         f"Takes the merged batch through the rule **{rule.name}** ({what}) on `{rule.match.schema_}.{rule.match.table}`, and through the fused "
-        "rules behind it. Batches go through in parallel.\n\nA retry starts from what the task before left. The rule's contents are those "
+        "rules after it. Batches go through in parallel.\n\nA retry starts from what the task before left. The rule's contents are those "
         "of the batch's merge; after a failure the next attempt takes the file as it is then."
     )
 

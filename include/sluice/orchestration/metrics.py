@@ -11,7 +11,7 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.{target}.lag_seconds        age of the oldest change that the target lacks
     sluice.{pipeline}.{target}.lag_bytes          log between the target and the source's head
     sluice.{pipeline}.{target}.alert              1: the lag is above alert_lag
-    sluice.{pipeline}.{target}.held               1: it fails, and the other targets go on without it
+    sluice.{pipeline}.{target}.quarantined        1: it fails, and the other targets go on without it
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def gauges(now: Status) -> dict[str, float]:
     for target in now.targets:
         each = f"{base}.{target.name}"
         found[f"{each}.alert"] = 1.0 if target.alert_since else 0.0
-        found[f"{each}.held"] = 1.0 if target.held else 0.0
+        found[f"{each}.quarantined"] = 1.0 if target.quarantined else 0.0
         if target.batch is not None:
             found[f"{each}.delivered_batch"] = float(target.batch)
         if target.lag_ms is not None:

@@ -191,7 +191,7 @@ class MergeOperator(BatchOperator):
 
 
 class RuleOperator(BatchOperator):
-    """Takes a batch through one rule that has a task of its own, and the fused rules behind it."""
+    """Takes a batch through one rule that has a task of its own, and the fused rules after it."""
 
     ui_color = "#fcf3cf"
 
@@ -216,7 +216,7 @@ class TargetOperator(BatchOperator):
 class LoadOperator(TargetOperator):
     """Delivers a batch to one target, in batch order; a batch that is already there is not delivered again.
 
-    Skipped while the target is held: it fails, and the others go on without it (see :class:`CatchUpOperator`).
+    Skipped while the target is quarantined: it fails, and the others go on without it (see :class:`CatchUpOperator`).
     """
 
     ui_color = "#d5f5e3"
@@ -230,14 +230,14 @@ class LoadOperator(TargetOperator):
 
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
         if isinstance(outcome, Hold):
-            raise AirflowSkipException(held(self.target, outcome))
+            raise AirflowSkipException(quarantine_text(self.target, outcome))
         return self._done(outcome)
 
 
-def held(target: str, hold: Any) -> str:
-    """What people read about a held target."""
+def quarantine_text(target: str, hold: Any) -> str:
+    """What people read about a quarantined target."""
     return (
-        f"{target} is held since {hold.since} and the other targets go on; its batches wait in the segments, "
+        f"{target} is quarantined since {hold.since} and the other targets go on; its batches wait in the segments, "
         f"and its task catch_up.{target} delivers them when the cause is fixed: {hold.error}"
     )
 
@@ -247,7 +247,7 @@ class AckOperator(TargetOperator):
 
     It is also what keeps a run open while an earlier task of it is red: it runs whatever became of the load
     (``none_skipped``), and waits in the triggerer until the target holds the batch. A run that ended as failed could
-    never go on: Airflow queues a cleared run behind ``max_active_runs``, and the window is full of runs that wait for it.
+    never go on: Airflow queues a cleared run under ``max_active_runs``, and the window is full of runs that wait for it.
     """
 
     ui_color = "#e8daef"

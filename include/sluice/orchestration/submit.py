@@ -63,7 +63,7 @@ class SubmitOperator(SparkSubmitOperator):  # type: ignore[misc]
             code = _exit_code(str(error))
             if code == _HELD:
                 raise AirflowSkipException(
-                    f"the target is held and the others go on; catch_up.{self.target} delivers this batch when it can"
+                    f"the target is quarantined and the others go on; catch_up.{self.target} delivers this batch when it can"
                 ) from None
             self._wait_while_paused()
             raise TaskError(

@@ -224,7 +224,7 @@ class _Watch:
 
 
 class HeldTrigger(BaseTrigger):  # type: ignore[misc]
-    """Fires when a target is held.
+    """Fires when a target is quarantined.
 
     Args:
         pipeline: path of the pipeline file.

@@ -131,7 +131,7 @@ class ChangesetManifest(_Stored):
     format_version: Literal[1] = 1
     batch: int = Field(ge=1)
     attempt: str
-    last: PositionRecord = Field(description="Position behind the batch's last transaction.")
+    last: PositionRecord = Field(description="Position after the batch's last transaction.")
     tables: tuple[ChangesetTable, ...]
     rules: tuple[RuleTotal, ...] = ()
     dead_letters: tuple[str, ...] = Field(

@@ -99,7 +99,7 @@ class SegmentFile(_Stored):
 
 
 class DdlRecord(_Stored):
-    """A statement that changed a definition. ``seq`` is the sequence number of the first row change behind it."""
+    """A statement that changed a definition. ``seq`` is the sequence number of the first row change after it."""
 
     file: str
     offset: int
@@ -163,7 +163,7 @@ class ReplaceRecord(_Stored):
 
 
 class SegmentManifest(_Stored):
-    """All of a batch. ``first`` is the position before its first transaction, ``last`` the one behind its last."""
+    """All of a batch. ``first`` is the position before its first transaction, ``last`` the one after its last."""
 
     format_version: Literal[1] = FORMAT_VERSION
     pipeline: str

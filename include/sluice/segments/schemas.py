@@ -99,7 +99,7 @@ class SchemaStore:
         return data["parent"], changed | touched
 
     def before(self, position: Position) -> list[StoredSchema]:
-        """Files of this log whose position is not behind ``position``, newest first."""
+        """Files of this log whose position is not after ``position``, newest first."""
         order = position.order
         return sorted(
             (found for found in self.every(position) if found.order <= order), key=lambda f: f.order, reverse=True

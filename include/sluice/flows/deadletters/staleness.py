@@ -103,7 +103,7 @@ class LaterBatches:
     def _emptied(
         self, rows: pa.Table, table: TableId, own: SegmentManifest, later: Sequence[SegmentManifest], *, at_target: bool
     ) -> Mask:
-        """Rows behind which their table was emptied or dropped."""
+        """Rows after which their table was emptied or dropped."""
         mask: Mask = np.zeros(rows.num_rows, np.bool_)
         unclear = mask.copy()
         seq = rows["_seq"].to_numpy().astype(np.int64)

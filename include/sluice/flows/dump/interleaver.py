@@ -2,7 +2,7 @@
 
 A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
 is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
-every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is behind the drain already
+every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is after the drain already
 (nothing marks it, or the mark came before the chunk was known) stands at the beginning of the next batch: its window is longer, no more.
 """
 
@@ -73,7 +73,7 @@ class WatermarkWindow:
     after_low: Callable[[pa.Table], np.ndarray[Any, Any]] | None = None
 
     def covers(self, rows: pa.Table, batch: int) -> np.ndarray[Any, Any]:
-        """Mask: which changes of ``batch`` lie behind the low mark."""
+        """Mask: which changes of ``batch`` lie after the low mark."""
         if self.after_low is not None:
             return self.after_low(rows)
         if batch == self.batch and self.seq >= 0:
@@ -175,7 +175,7 @@ class InterleavingSegmentWriter(SegmentWriter):
         )
 
     def _let_go(self, released: Mapping[TableId, int]) -> int:
-        """Write what was held back behind the place of its table's copy; the rest is in that copy, or will be. Returns rows left out."""
+        """Write what was held back after the place of its table's copy; the rest is in that copy, or will be. Returns rows left out."""
         left_out = 0
         for table, pieces in self._kept.items():
             behind = released.get(table)
@@ -370,7 +370,7 @@ class InterleavePlanner:
     def _anchored(self, dump: Dump, chunk: Chunk, batch: int) -> WatermarkWindow | None:
         if dump.marking is not Marking.TABLE:
             return WatermarkWindow(batch, after_low=partial(self.after_low, dump.marking, chunk.low))
-        return WatermarkWindow(batch)  # the low mark itself was never met: all behind the place where it was written
+        return WatermarkWindow(batch)  # the low mark itself was never met: all after the place where it was written
 
     def _written(self, writer: OpenBatch, window: WatermarkWindow, high: MarkRecord | None, table: TableId) -> bool:
         """Was a table without a key written in the window? Then it cannot be known which of its rows the copy has."""
@@ -648,7 +648,7 @@ def held_tables(state: PipelineState) -> tuple[frozenset[TableId], frozenset[Tab
 
 
 def late_chunks(state: PipelineState, cursor: Position) -> list[tuple[tuple[str, ...], list[Chunk]]]:
-    """Chunks that are read and whose high place is behind the drain already, by the targets they are for (empty: all)."""
+    """Chunks that are read and whose high place is after the drain already, by the targets they are for (empty: all)."""
     found: dict[tuple[str, ...], list[Chunk]] = {}
     rows: dict[tuple[str, ...], int] = {}
     for dump in state.dumps.active():

@@ -93,7 +93,7 @@ def touched_keys(
                 raise DumpRefused(
                     f"batch {batch} holds {table} with another primary key: {', '.join(file.primary_key) or 'none'}",
                     where=file.path,
-                    hint="copy the table whole, or ask for a span of time behind that batch",
+                    hint="copy the table whole, or ask for a span of time after that batch",
                 )
             rows = read_file(store, file, columns=[*names, "_commit_ts", "_op", *([] if primary else ["_before"])])
             moments = rows["_commit_ts"].cast(pa.int64())

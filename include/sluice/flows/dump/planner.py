@@ -137,7 +137,7 @@ class DumpPlanner:
             bounds.append(tuple(text_of.typed(c, text) for c, text in zip(key.columns, bound, strict=False)))
         if there.is_reversed(bounds[0], bounds[1]):
             raise ConfigError(
-                f"the key range of {table} begins behind its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
+                f"the key range of {table} begins after its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
             )
         request = replace(request, lower=bounds[0], upper=bounds[1])
         if asked.where or asked.lower or asked.upper:

@@ -50,7 +50,7 @@ class DumpView:
     """One dump.
 
     Attributes:
-        held: what a worker waits for, ``""`` for nothing.
+        waiting_for: what a worker waits for, ``""`` for nothing.
         no_reader_since_ms: something is left to read and has had no reader since then (milliseconds since 1970); 0: it has one, or needs none.
         no_reader_why: what the last reader said when it stopped, ``""`` for nothing.
     """
@@ -67,7 +67,7 @@ class DumpView:
     workers: int
     note: str
     tables: tuple[TableView, ...]
-    held: str = ""
+    waiting_for: str = ""
     no_reader_since_ms: int = 0
     no_reader_why: str = ""
 

@@ -114,7 +114,7 @@ def work(
                     thread.start()
                     threads.append(thread)
                 shared.stop.wait(LOOK_EVERY_S * 2)
-        finally:  # also when ZooKeeper is gone: no thread goes on behind its caller's back
+        finally:  # also when ZooKeeper is gone: no thread outlives this call
             shared.stop.set()
             for thread in threads:
                 thread.join()
@@ -272,14 +272,14 @@ class _Worker:
         self.reader = stack.enter_context(runtime.source.open_chunks(dump.marking, owner))
         self.throttle = stack.enter_context(Throttle.open(runtime))
         self.read = 0
-        self.held = ""
+        self.waiting_for = ""
         self.label = owner.replace("/", "-")
 
     def _hold(self, why: str) -> None:
         """Say what is waited for, while it is."""
-        if why != self.held:
+        if why != self.waiting_for:
             self.dumps.say_held(self.dump_id, self.label, why)
-            self.held = why
+            self.waiting_for = why
 
     def run(self) -> None:
         while not self.shared.stop.is_set():
@@ -296,7 +296,7 @@ class _Worker:
                 self.shared.stop.wait(LOOK_EVERY_S)
                 continue
             self._hold(self.throttle.hold(dump.tuning, self.reader))
-            if self.held:
+            if self.waiting_for:
                 self.shared.stop.wait(PAUSED_LOOK_EVERY_S)
                 continue
             chunk = self._left_behind(chunks, working) or self._next(dump)

@@ -1,4 +1,4 @@
-"""Targets apart: one that fails is held, the others go on, and it catches up by itself from the segments."""
+"""Targets apart: one that fails is quarantined, the others go on, and it catches up by itself from the segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLICE = 20
 
 
 def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
-    """As :func:`load`; but a target that fails while others go on is held, and one that is held is left alone.
+    """As :func:`load`; but a target that fails while others go on is quarantined, and one that is in quarantine is left alone.
 
     Returns the Hold if the batch stays in the segments for a later :func:`catch_up`.
 
@@ -33,9 +33,9 @@ def deliver(runtime: Runtime, target: str, batch: int) -> LoadOutcome | Hold:
     if len(runtime.pipeline.targets) == 1:
         return load(runtime, target, batch)
     with runtime.state() as state:
-        held = state.holds.of(target)
-        if held is not None:
-            return held
+        hold = state.holds.of(target)
+        if hold is not None:
+            return hold
         try:
             return _load(runtime, target, batch)
         except _OfTheTarget as found:
@@ -70,31 +70,31 @@ def _load(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What a catch-up did: ``batches`` delivered, ``left`` to deliver; ``held``: the target is still held."""
+    """What a catch-up did: ``batches`` delivered, ``left`` to deliver; ``quarantined``: the target still is."""
 
     target: str
-    held: bool
+    quarantined: bool
     batches: int = 0
     left: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"target": self.target, "held": self.held, "batches": self.batches, "left": self.left}
+        return {"target": self.target, "quarantined": self.quarantined, "batches": self.batches, "left": self.left}
 
 
 def catch_up(runtime: Runtime, target: str, *, batches: int = SLICE) -> CatchUp:
-    """Deliver the next ``batches`` of what a held target lacks; release it when nothing is left. Nothing to do for one that is not held.
+    """Deliver the next ``batches`` of what a quarantined target lacks; release it when nothing is left. Does nothing for any other target.
 
     Raises:
-        LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays held.
+        LeaseHeld: another installation works on this pipeline. What :func:`load` raises. The target stays quarantined.
     """
     with runtime.state() as state:
         if state.holds.of(target) is None:
-            return CatchUp(target, held=False)
+            return CatchUp(target, quarantined=False)
         if runtime.owner:
             state.turns.take(runtime.owner)
         cursor, process = state.cursor(), state.process(target)
         if cursor is None or process is None:
-            return CatchUp(target, held=True)
+            return CatchUp(target, quarantined=True)
         last = cursor.next_batch - 1
         until = min(last, process.batch + batches)
         try:

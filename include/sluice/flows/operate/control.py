@@ -238,7 +238,7 @@ def _not_run(manifest: SegmentManifest) -> list[str]:
 def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_batch: int | None = None) -> ActionPlan:
     """Load acknowledged batches again from their segments: after a target was restored from a backup or replaced.
 
-    ``from_batch`` None: from the batch behind the one the target says it holds.
+    ``from_batch`` None: from the batch after the one the target says it holds.
 
     Raises:
         SegmentError: a batch is no longer stored. CheckpointError: the target holds batches of another state.

@@ -43,7 +43,7 @@ class TargetStatus:
         lag_ms, lag_bytes: against the source's head.
         loading_by: who loads now.
         alert_since: since when its lag is above ``alert_lag`` (ISO 8601), or None.
-        held: it fails and the others go on: since when, and why; None: it goes with them.
+        quarantined: it fails and the others go on: since when, and why; None: it goes with them.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TargetStatus:
     enqueued_batch: int | None = None
     enqueued: Position | None = None
     alert_since: str | None = None
-    held: str | None = None
+    quarantined: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Status:
             not agree on what was delivered, see ``errors``).
         head, captured: end of the source's log, and how far it is drained.
         lag_ms: age of the oldest change that some target lacks, 0 if none; lag_bytes: log between the slowest target and the head.
-        in_flight: batches that some target lacks, ascending; targets that are held don't count.
+        in_flight: batches that some target lacks, ascending; quarantined targets don't count.
         installation: which one works on the pipeline (others stand by); paused: who paused it and why, "" if it is not paused.
         reread_from: where the log would have to be read again from if the segment store were lost.
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
@@ -208,7 +208,11 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
         [*errors, *disagree],
         [
             *space_warnings(runtime),
-            *(f"target {t.name} is held and the others go on, {t.held}" for t in targets if t.held),
+            *(
+                f"target {t.name} is quarantined and the others go on, {t.quarantined}"
+                for t in targets
+                if t.quarantined
+            ),
             *(
                 f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
                 for d in dumps

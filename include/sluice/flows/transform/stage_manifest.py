@@ -1,7 +1,7 @@
 """Rules with an Airflow task of their own: a batch passes from stage to stage.
 
 The rules, in order, are cut into stages: the first is the merge with the fused rules before the first own one; each own rule begins a new stage
-and takes the fused rules behind it along. Between two stages a batch is a :class:`StageManifest` and its files: merged rows under the
+and takes the fused rules after it along. Between two stages a batch is a :class:`StageManifest` and its files: merged rows under the
 source's names. The last stage maps them and makes the changeset. A pipeline without own rules has one stage, and none of this is written.
 
 Decision: which contents of the rule files run? The plan and the contents are taken when the merge begins and stored with its result, so that a

@@ -1,7 +1,7 @@
 """CREATE TABLE and ALTER TABLE, done to definitions the way the server does them.
 
 Source of the order in which clauses work: ``mysql_prepare_alter_table`` in MySQL's sql/sql_table.cc. Old names are names of the table as it
-was; names behind AFTER are those of the table as it becomes.
+was; names after AFTER are those of the table as it becomes.
 """
 
 from __future__ import annotations

@@ -383,7 +383,7 @@ def progress_note(seen: DumpView) -> str:
     lines = [
         f"**Dump `{seen.id}`**: {seen.no_reader or seen.state}, {seen.rows:,} rows placed, "
         f"{'' if seen.no_reader else f'{seen.rate:,.0f} rows/s, '}{time.strftime('%H:%M:%S', time.gmtime())} UTC",
-        *([f"Waits: {seen.held}"] if seen.held else []),
+        *([f"Waits: {seen.waiting_for}"] if seen.waiting_for else []),
         *([f"Note: {seen.note}"] if seen.note else []),
         "",
         "| table | | rows | of about | rows/s | left |",

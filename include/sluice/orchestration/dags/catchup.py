@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-DOC = """Pipelines with more than one target: a target that fails is **held**, and the others go on. Its batches wait in the
+DOC = """Pipelines with more than one target: a target that fails is **quarantined**, and the others go on. Its batches wait in the
 segments. The task `catch_up.{target}` tries again and again, delivers what is missing in batch order, and lets the target go with the
-others when nothing is left. While no target is held all of them wait in the triggerer, which holds no worker."""
+others when nothing is left. While no target is quarantined all of them wait in the triggerer, which holds no worker."""
 
 
 class CatchUpOperator(SluiceOperator):
-    """Delivers what a held target lacks; between attempts that fail, and while the target is not held, it waits in the triggerer."""
+    """Delivers what a quarantined target lacks; between attempts that fail, and while the target is not quarantined, it waits in the triggerer."""
 
     ui_color = "#d5f5e3"
 
@@ -36,7 +36,7 @@ class CatchUpOperator(SluiceOperator):
 
         runtime = open_runtime(self.pipeline)
         try:
-            while (outcome := catch_up(runtime, self.target)).held:
+            while (outcome := catch_up(runtime, self.target)).quarantined:
                 failed = 0
                 self.log.info("caught up %s", outcome.to_json())
         except (Paused, Restarted):
@@ -46,7 +46,7 @@ class CatchUpOperator(SluiceOperator):
             self.wait(HoldTrigger(self.pipeline, self.max_delay.total_seconds()))
         except SluiceError as error:
             pause = min(self.delay * 2 ** min(failed, 16), self.max_delay)
-            self.log.error("%s stays held, the next attempt is in %s: %s", self.target, pause, error)
+            self.log.error("%s stays quarantined, the next attempt is in %s: %s", self.target, pause, error)
             self.wait(HoldTrigger(self.pipeline, pause.total_seconds()), failed=failed + 1)
         self.log.info("%s goes with the others %s", self.target, outcome.to_json())
         self.wait(HeldTrigger(self.pipeline, self.target))

@@ -132,7 +132,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 
 def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
-    """``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while no target is held."""
+    """``catch_up.{target}`` for each target: one run that stays open, and waits in the triggerer while no target is quarantined."""
     file = str(path.resolve())
     retry = pipeline.retry
     with DAG(

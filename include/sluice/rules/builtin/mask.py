@@ -1,4 +1,4 @@
-"""Hides text behind a sign, of the same length, and leaves as many characters at either end as you say. NULL stays NULL.
+"""Replaces text by a sign repeated to the same length, and leaves as many characters at either end as you say. NULL stays NULL.
 
 builtin: mask
 params: {columns: [phone], keep_last: 3}        # 0171123456 -> *******456

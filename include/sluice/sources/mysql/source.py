@@ -1,4 +1,4 @@
-"""The MySQL and MariaDB source behind the port :mod:`sluice.sources.base`: sessions, and what they have open."""
+"""The MySQL and MariaDB source: sessions of the port :mod:`sluice.sources.base`, and what they have open."""
 
 from __future__ import annotations
 

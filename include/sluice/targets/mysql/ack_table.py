@@ -189,7 +189,7 @@ class AckTable:
         return (int(row[0]), json.loads(row[1] or "{}")) if row else (0, {})
 
     def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
-        """Remember how far the DDL of the batch has come. In a transaction, behind :meth:`guard`."""
+        """Remember how far the DDL of the batch has come. In a transaction, after :meth:`guard`."""
         cursor.execute(
             f"INSERT INTO {self.name} (pipeline, target, scope, epoch, batch, position) VALUES (%s, %s, %s, %s, %s, %s) "
             "ON DUPLICATE KEY UPDATE epoch = VALUES(epoch), batch = VALUES(batch), position = VALUES(position)",

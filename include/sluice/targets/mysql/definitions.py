@@ -20,7 +20,7 @@ _CHANGES = {
 
 
 def column_sql(column: ColumnDefinition, name: str, table: TableDefinition) -> str:
-    """``name`` and everything behind it in a column definition; the charset only if it is not the default of ``table``."""
+    """``name`` and everything after it in a column definition; the charset only if it is not the default of ``table``."""
     kind = declared(column.type.partition("(")[0], column.labels) if column.labels else column.type
     parts = [quoted(name), kind]
     if column.charset and column.collation and column.collation != table.collation:

@@ -4,7 +4,7 @@ Parents are written before children, and the server checks each child that comes
 there, as a database with deferred constraints does: parents that have gone, since their children may move to others in the same batch, and tables
 that refer to themselves, straight or around.
 
-Decision: rows go with the server's checks off, and what they leave behind is asked for. With checks on, ON DELETE and ON UPDATE would do once more
+Decision: rows go with the server's checks off, and the orphans are looked for afterwards. With checks on, ON DELETE and ON UPDATE would do once more
 what the log has as rows, and RESTRICT would refuse what is right at the end of the batch. A server that checks at the commit would make it wrong.
 """
 
@@ -130,7 +130,7 @@ def _look(cursor: Any, reference: Reference, keys: Sequence[tuple[str, ...]], *,
     values = "" if hidden else " = " + ", ".join(f"({', '.join(map(str, row))})" for row in found[:SHOWN_KEYS])
     more = " …" if len(found) > SHOWN_KEYS and not hidden else ""
     raise LoadError(
-        f"foreign key {reference.name} does not hold behind the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
+        f"foreign key {reference.name} does not hold after the batch: {reference.child} has rows with ({', '.join(reference.columns)})"
         f"{values}{more}, and {reference.parent} has no such row",
         where=f"{reference.child} -> {reference.parent}",
         hint=f"add the missing rows to {reference.parent} at the target, or remove those of {reference.child}, and the batch is tried again; if "

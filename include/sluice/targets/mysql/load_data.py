@@ -80,7 +80,7 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
 
 
 def _bytes_of(texts: pa.StringArray) -> memoryview:
-    """The bytes of all strings, one behind the other, without a copy."""
+    """The bytes of all strings, one after the other, without a copy."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
     return memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None else memoryview(b"")

@@ -25,7 +25,7 @@ def rows_about(
 ) -> tuple[Callable[[TableId], Name], dict[Name, list[tuple[Any, ...]]]]:
     """What a view of information_schema has about the schemas of ``tables``: how the server tells names apart, and the rows by name.
 
-    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: stands behind the condition on the schema.
+    One query. ``columns``: the first two are schema and table, and are not in the rows; ``more``: stands after the condition on the schema.
     """
     name, (found,) = views_about(cursor, tables, (view, columns, more))
     return name, found

@@ -188,7 +188,7 @@ def _verifying(part: LoadPart) -> list[LoadPart]:
 def _in_order_of_families(
     leaving: Sequence[LoadPart], coming: Sequence[LoadPart], verifying: Sequence[LoadPart]
 ) -> list[list[LoadPart]]:
-    """What is written behind what, where foreign keys are checked: children go before parents, parents come before children, then all is looked at.
+    """What is written after what, where foreign keys are checked: children go before parents, parents come before children, then all is looked at.
 
     What fits one unit is one transaction: readers see no child without its parent in between.
     """

@@ -73,7 +73,7 @@ class TableResolver:
                 raise UnsupportedType(
                     f"the log does not carry the column names of {table_map.table}",
                     where=where,
-                    hint="SET GLOBAL binlog_row_metadata = 'FULL', then start behind this point (`sluice seek`)",
+                    hint="SET GLOBAL binlog_row_metadata = 'FULL', then start after this point (`sluice seek`)",
                 )
             table_map = self.tracker.complete(table_map, position, where)
             definition = self.tracker.state.find(table_map.table)

@@ -179,7 +179,7 @@ def _year(text: str) -> int:
 
 
 def _day(text: str) -> tuple[int, tuple[int, int, int], str]:
-    """(date32 number, (year, month, day), what stands behind the day)."""
+    """(date32 number, (year, month, day), what stands after the day)."""
     match = _DAY.match(text)
     rest = ""
     if match is not None:

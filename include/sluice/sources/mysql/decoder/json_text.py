@@ -26,7 +26,7 @@ _DOUBLE, _STRING, _OPAQUE = 11, 12, 15
 
 @kernel
 def _number(value: Any, negative: Any, write: Any, out: Any, q: Any) -> Any:
-    """Digits of ``value`` (uint64), with a sign. Returns the offset behind."""
+    """Digits of ``value`` (uint64), with a sign. Returns the offset after."""
     ten = np.uint64(10)
     size = 1
     rest = value // ten
@@ -47,7 +47,7 @@ def _number(value: Any, negative: Any, write: Any, out: Any, q: Any) -> Any:
 
 @kernel
 def _quoted(d: Any, at: Any, size: Any, write: Any, out: Any, q: Any) -> Any:
-    """A JSON string with its quotes. Returns the offset behind."""
+    """A JSON string with its quotes. Returns the offset after."""
     if write:
         out[q] = 34
     q += 1
@@ -105,7 +105,7 @@ def _literal(which: Any, write: Any, out: Any, q: Any) -> Any:
 
 @kernel
 def _varlen(d: Any, at: Any, end: Any) -> Any:
-    """(size, offset behind) of a length of seven bits a byte; (-1, 0) if it is broken."""
+    """(size, offset after) of a length of seven bits a byte; (-1, 0) if it is broken."""
     size = np.int64(0)
     for i in range(5):
         if at + i >= end:
@@ -131,7 +131,7 @@ def _walk(
     text_ends: Any,
     stack: Any,
 ) -> Any:
-    """One value ``d[start:end]``. Returns (offset behind its text, foreign values so far), or (_BROKEN or _FULL, 0).
+    """One value ``d[start:end]``. Returns (offset after its text, foreign values so far), or (_BROKEN or _FULL, 0).
 
     Without ``write`` nothing is written and the places of foreign values go into ``foreign``; with it their ``texts`` are copied.
     """

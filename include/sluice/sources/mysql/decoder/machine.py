@@ -218,7 +218,7 @@ def _reduce(typing_context: Any, low: Any, high: Any) -> Any:
 
 @kernel
 def _crc32_by_folding(buf: Any, start: Any, end: Any, tables: Any) -> Any:
-    """Some 15 bytes a nanosecond in long events, 7 ns for one of 27 bytes. The odd bytes come first, behind zero bytes, which a sum with nothing
+    """Some 15 bytes a nanosecond in long events, 7 ns for one of 27 bytes. The odd bytes come first, after zero bytes, which a sum with nothing
     in it does not see."""
     size = np.int64(end) - np.int64(start)
     if size < 16:

@@ -48,7 +48,7 @@ class RowEvents:
     """Row events of one arena, ready to decode: values only, nothing shared with the scanner.
 
     Attributes:
-        arena: uint8, with sixteen spare bytes behind ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of each row image.
+        arena: uint8, with sixteen spare bytes after ``used``. rev: int64[REV_FIELDS, events]. images: int64, offset of each row image.
         txn_first: ordinal of the first transaction described; gtids, commit_us: one a transaction.
         files: names by number (R_FILE). plans: by slot.
     """
@@ -141,7 +141,7 @@ class _TableDecoder:
         keys = [self._column(plan.columns[c], self.offsets[c], self._key_images(int(c))) for c in plan.key]
         buckets = self.bucketer(schema, keys, len(self.main))
         order = np.argsort(buckets, kind="stable") if len(plan.key) else np.arange(len(self.main))
-        if self.moved:  # the rows added behind the others are not in sequence order yet
+        if self.moved:  # the rows added after the others are not in sequence order yet
             seq = self.rev[sc.R_SEQ][self.event] + self.within
             order = np.lexsort((seq, buckets))
         self.main, self.before, self.op = self.main[order], self.before[order], self.op[order]
@@ -365,7 +365,7 @@ class _TableDecoder:
         return [values[f.name] for f in META_FIELDS]
 
     def _present(self) -> pa.Array:
-        """Bitmaps of the columns known of each row, and behind them of its before image; null where nothing is missing."""
+        """Bitmaps of the columns known of each row, and after them of its before image; null where nothing is missing."""
         generated = np.array([p.column.generated for p in self.plan.columns])[:, None]
         after = self.offsets[:, self.main] != column_kernels.ABSENT_COLUMN
         after |= (self.op == OP_INSERT)[None, :] & ~generated  # an insert's other columns have their defaults

@@ -21,7 +21,7 @@ from sluice.sources.mysql.decoder.machine import copy_bytes, crc32_of, kernel, l
 CODE_MORE = 0
 """All complete events are done; more bytes are needed."""
 CODE_EVENT = 1
-"""Python has to look at the event ``[S_EVENT, S_EVENT_END)``; the kernel has moved behind it."""
+"""Python has to look at the event ``[S_EVENT, S_EVENT_END)``; the kernel has moved after it."""
 CODE_END = 2
 """A transaction ended and a limit is reached."""
 CODE_GROW_EVENTS = 3
@@ -74,7 +74,7 @@ for _kind in (5, 13, 14, 28, 29, 160, 161, 163):
 
 @kernel
 def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: Any, first: Any) -> Any:
-    """Offset behind the row image at ``at``; -1 if it does not fit into ``end``.
+    """Offset after the row image at ``at``; -1 if it does not fit into ``end``.
 
     ``bitmap``: offset of the columns-present bitmap; ``widths[first:first+columns]``: bytes of a fixed value, or minus the number of
     length bytes of a variable one.
@@ -114,7 +114,7 @@ def walk_image(buf: Any, at: Any, end: Any, bitmap: Any, columns: Any, widths: A
 
 @kernel
 def whole_events(buf: Any, end: Any) -> Any:
-    """Offset behind the last whole event of ``buf[:end]``, in which events lie one behind the other. A header that contradicts itself ends it."""
+    """Offset after the last whole event of ``buf[:end]``, in which events lie one after the other. A header that contradicts itself ends it."""
     at = np.int64(0)
     while at + _HEADER <= end:
         size = np.int64(load_u32(buf, at + 9))

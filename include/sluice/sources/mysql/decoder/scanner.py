@@ -55,13 +55,13 @@ class Scanner:
     """Turns log bytes into sealed arenas.
 
     Args:
-        start: position of the first byte fed behind the server's prelude.
+        start: position of the first byte fed after the server's prelude.
         tables: a table map -> its plan, or None where its rows are not wanted.
-        statement: called for every statement that is not BEGIN or COMMIT; returns True if the batch shall close behind it.
+        statement: called for every statement that is not BEGIN or COMMIT; returns True if the batch shall close after it.
         seal: called with the rows of a full arena.
         row_events: bits of the row changes wanted, by OP_*.
         reread: gives the events (without checksums, in pieces) of a prepared XA transaction, by its id, its place (None: not known) and a
-            position behind its prepare; None: such a transaction stops the scan.
+            position after its prepare; None: such a transaction stops the scan.
         checksum: events carry a CRC32 from the first one on.
         first_seq: added to the sequence numbers of changes and to the ordinals of transactions.
     """
@@ -320,7 +320,7 @@ class Scanner:
         return f"mysqlbinlog -vvv --start-position={int(self.s[sc.S_LAST_END])} {self.file}"
 
     def event(self, event: bytes) -> bool:
-        """Work on an event that the kernel hands over, with header, without checksum. True if a limit is reached behind it."""
+        """Work on an event that the kernel hands over, with header, without checksum. True if a limit is reached after it."""
         kind = event[4]
         s = self.s
         flags = int.from_bytes(event[17:19], "little")
@@ -409,7 +409,7 @@ class Scanner:
         self.skipped["torn transactions"] = self.skipped.get("torn transactions", 0) + 1
 
     def query(self, query: ev.Query) -> bool:
-        """Work on a statement that is neither BEGIN nor COMMIT. True if a limit is reached behind it."""
+        """Work on a statement that is neither BEGIN nor COMMIT. True if a limit is reached after it."""
         s = self.s
         words = query.sql.lstrip()[:40].upper().split()
         head = words[0] if words else ""
@@ -479,7 +479,7 @@ class Scanner:
     """Rows that the last call of ``_nested`` numbered, from its ``first_row`` on."""
 
     def _nested(self, data: np.ndarray[Any, Any], spare: int, fixed: int | None = None, first_row: int = 0) -> bool:
-        """Scan events that came inside another one, whose rows count from ``first_row``. True if a limit was reached behind them."""
+        """Scan events that came inside another one, whose rows count from ``first_row``. True if a limit was reached after them."""
         s = self.s
         saved = {i: int(s[i]) for i in (sc.S_POS, sc.S_FRAMED, sc.S_FIXED, sc.S_ROW_BASE)}
         s[sc.S_POS] = s[sc.S_FRAMED] = 0
@@ -501,7 +501,7 @@ class Scanner:
         return limit
 
     def _payload(self, pieces: Iterable[bytes]) -> bool:
-        """The events of a compressed transaction, in pieces of any size. True if a limit was reached behind them."""
+        """The events of a compressed transaction, in pieces of any size. True if a limit was reached after them."""
         limit = False
         rest = b""
         row = 0
@@ -517,7 +517,7 @@ class Scanner:
         return limit
 
     def _big(self, buffer: np.ndarray[Any, Any]) -> bool:
-        """An event of several packets, all there: its pieces are moved together where they lie. True if a limit was reached behind it."""
+        """An event of several packets, all there: its pieces are moved together where they lie. True if a limit was reached after it."""
         s = self.s
         event, full, behind = join(buffer, int(s[sc.S_POS]))
         if s[sc.S_CRC]:

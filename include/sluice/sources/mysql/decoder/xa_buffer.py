@@ -53,7 +53,7 @@ class XaBuffer:
 
     Args:
         waiting: what is prepared as of the scanner's position. reread: gives the events (without checksums, in pieces) of a prepared
-            transaction, by its id, its place (None: not known) and a position behind its prepare; None: such a transaction stops the scan.
+            transaction, by its id, its place (None: not known) and a position after its prepare; None: such a transaction stops the scan.
     """
 
     def __init__(self, host: XaScanner, waiting: xa.PreparedTransactions, reread: Reread | None) -> None:

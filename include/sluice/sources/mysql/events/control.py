@@ -174,7 +174,7 @@ def parse_rows_compressed(event: bytes) -> bytes:
 
 
 def payload_pieces(event: bytes) -> Iterator[bytes]:
-    """The events inside a transaction payload event (kind 40), one behind the other, without checksums, in pieces of some megabytes.
+    """The events inside a transaction payload event (kind 40), one after the other, without checksums, in pieces of some megabytes.
 
     However much they are unpacked, no more than a piece is in memory. Raises DecodeError, UnknownEvent.
     """

@@ -82,7 +82,7 @@ class MariaDbGtidState:
         self._last.update(later._last)
 
     def reaches(self, other: MariaDbGtidState) -> bool:
-        """True if this position is at or behind the other one in each of its domains."""
+        """True if this position is at or after the other one in each of its domains."""
         return all(d in self._last and self._last[d][1] >= number for d, (_, number) in other._last.items())
 
     def __bool__(self) -> bool:

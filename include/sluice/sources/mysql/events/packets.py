@@ -26,7 +26,7 @@ def bytes_of_next(buffer: np.ndarray[Any, Any], end: int, at: int) -> int:
 def join(buffer: np.ndarray[Any, Any], at: int) -> tuple[np.ndarray[Any, Any], int, int]:
     """Move the pieces of the event at ``at``, which is all there, together where they lie.
 
-    Returns (the event, with sixteen bytes behind it; its length; offset behind its last packet in ``buffer``).
+    Returns (the event, with sixteen bytes after it; its length; offset after its last packet in ``buffer``).
     """
     begin = into = at + _HEAD
     place, size = at, _FULL
@@ -36,7 +36,7 @@ def join(buffer: np.ndarray[Any, Any], at: int) -> tuple[np.ndarray[Any, Any], i
             buffer[into : into + size] = buffer[place + _HEAD : place + _HEAD + size]
         into += size
         place += _HEAD + size
-    return buffer[begin + 1 : into + 16], into - begin - 1, place  # behind the first packet's status byte
+    return buffer[begin + 1 : into + 16], into - begin - 1, place  # after the first packet's status byte
 
 
 def _size(buffer: np.ndarray[Any, Any], at: int) -> int:

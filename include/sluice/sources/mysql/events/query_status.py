@@ -44,7 +44,7 @@ EXPLICIT_TIMESTAMPS = 1 << 24
 
 
 def parse_status(data: bytes) -> SessionStatus:
-    """The status variables of a query event. What comes behind an unknown code is left unread: it cannot be framed."""
+    """The status variables of a query event. What comes after an unknown code is left unread: it cannot be framed."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(data):

@@ -9,7 +9,7 @@ from sluice.model.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class ReadTotals:
-    """What a run of pieces adds up to; ``last`` is the position behind it. Bytes: all, and those from the first change on."""
+    """What a run of pieces adds up to; ``last`` is the position after it. Bytes: all, and those from the first change on."""
 
     last: Position
     pieces: int = 0

@@ -10,7 +10,7 @@ from sluice.sources.mysql.events.unreadable import AROUND
 
 
 def server_error(payload: bytes, start: Position) -> SluiceError:
-    """The error behind a 0xff packet of the dump."""
+    """The error in a 0xff packet of the dump."""
     code = struct.unpack_from("<H", payload, 1)[0] if len(payload) >= 3 else 0
     text = payload[9:].decode("utf-8", "replace") if payload[3:4] == b"#" else payload[3:].decode("utf-8", "replace")
     if code == 1236:
@@ -22,7 +22,7 @@ def server_error(payload: bytes, start: Position) -> SluiceError:
             )
         if "max_allowed_packet" in lowered:
             return CaptureError(
-                f"the server cannot send an event of its log behind {start}: {text} (1236)",
+                f"the server cannot send an event of its log after {start}: {text} (1236)",
                 where=str(start),
                 hint=f"does an event begin there? SHOW BINLOG EVENTS IN '{start.file}' FROM {start.offset} LIMIT 1. If it does: SET GLOBAL "
                 "max_allowed_packet = 1073741824 on the source, or leave the event out: "

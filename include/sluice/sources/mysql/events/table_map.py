@@ -94,7 +94,7 @@ class _Reader:
 
 
 def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
-    """Parse the body (behind the 19-byte header, without checksum). Raises DecodeError.
+    """Parse the body (after the 19-byte header, without checksum). Raises DecodeError.
 
     ``meta`` of a column: varchar, char, binary: bytes; enum, set: pack length (``type`` is the real type); decimal: ``precision << 8 | scale``;
     bit: number of bits; blobs: length bytes; temporal types with fractions: digits.

@@ -1,6 +1,6 @@
 """XA transactions: their rows wait, from the prepare to the outcome, which may come many files later or never.
 
-Decision. A prepared transaction does not hold the position back: the batch ends behind it, and the position carries a list of what is
+Decision. A prepared transaction does not hold the position back: the batch ends after it, and the position carries a list of what is
 prepared and where (:class:`Prepared`, as text in ``Position.prepared``). Within a drain the row events are kept in memory, up to
 HELD_BYTES for all of them; at the commit they are scanned as if they stood there. What is not in memory (prepared before this drain, or too
 large) is read again from the log, at the place that the list names; what the list does not name (a position that a user gave) is looked for

@@ -3,8 +3,8 @@
 The argument. H1 is read; then each captured table is opened once; then the definitions are read; then H2 is read.
 
 * A statement that stands in the log before H1 may not be visible in the dictionary yet: the log is written first. But it holds its exclusive
-  metadata lock until it is, so that opening the table behind H1 waits for it. What is read afterwards has it.
-* A statement that stands behind H1 may be visible already. The log from the wanted position to H2 is read, and a table that any statement there
+  metadata lock until it is, so that opening the table after H1 waits for it. What is read afterwards has it.
+* A statement that stands after H1 may be visible already. The log from the wanted position to H2 is read, and a table that any statement there
   may concern is not taken over: it counts as unknown (or, when the position is H1 itself, all is read again).
 """
 
@@ -51,7 +51,7 @@ def snapshot_at(
     selection: Selection,
     progress: Callable[[], None] | None = None,
 ) -> SchemaState:
-    """All definitions as of ``position`` (not behind the head). Tables changed by a statement since then are unknown in it.
+    """All definitions as of ``position`` (not after the head). Tables changed by a statement since then are unknown in it.
 
     Raises:
         SourceUnavailable, LostPosition: the log since ``position`` cannot be read.
@@ -140,7 +140,7 @@ def _take_back(state: SchemaState, later: Sequence[LoggedStatement]) -> None:
             state.lose(
                 table,
                 Unknown(
-                    "a statement behind this position changed it, and only its later definition can be read",
+                    "a statement after this position changed it, and only its later definition can be read",
                     str(statement.position),
                     query.sql[:2000],
                 ),

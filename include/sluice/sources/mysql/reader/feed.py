@@ -16,7 +16,7 @@ MAX_EVENT_BYTES = 128 * 2**20
 _MOVED_BYTES = 2**15
 """So little is moved to the front at once, so that the next bytes come where the last ones were: in the processor's cache."""
 _SPARE = 16
-"""Kernels load eight bytes at a time, so they may look this far behind the last byte."""
+"""Kernels load eight bytes at a time, so they may look this far after the last byte."""
 
 
 class ScannerFeed:
@@ -63,7 +63,7 @@ class ScannerFeed:
         if need > self._max_event_bytes:
             raise self._scanner.refused(
                 f"an event of {need / 2**20:.0f} MiB is larger than capture.max_event ({self._max_event_bytes / 2**20:.0f} MiB)",
-                "raise capture.max_event (the drain needs about six times as much memory), or `sluice seek` behind it and load the table anew",
+                "raise capture.max_event (the drain needs about six times as much memory), or `sluice seek` after it and load the table anew",
             )
         if need + _SPARE > len(self._buffer):
             grown = np.zeros(need + 2**20 + _SPARE, np.uint8)

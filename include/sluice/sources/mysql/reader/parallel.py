@@ -5,7 +5,7 @@ backlog of several closed files fits into the batch, each is read by a connectio
 scanning, decoding and writing run without the interpreter lock). Sequence numbers of piece *n* begin at *n* · 2^40, so they order as the log
 does. Pieces are accepted in the order of the log, and only whole: if the batch would have closed inside a piece, or the piece holds something
 that depends on what stands before it (DDL, XA, watermarks, table maps without names), or if reading it failed, then what was written of it and of
-all behind it is dropped, and the one reader goes on there. It meets the same limit, statement or error, at the same place.
+all after it is dropped, and the one reader goes on there. It meets the same limit, statement or error, at the same place.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def resolve_start(
 def dump_start(info: ServerInfo, position: Position) -> Position:
     """Where to ask for the log: ``position``, or the start of the next file where the protocol cannot address it.
 
-    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server rotates; so behind
+    A dump names its start in 32 bits. A file grows beyond 4 GiB only by one huge transaction, after which the server rotates; so after
     such an offset there is nothing but the rotation.
 
     Raises:

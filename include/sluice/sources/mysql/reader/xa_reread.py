@@ -51,7 +51,7 @@ class PreparedReader:
         self._mariadb = mariadb
 
     def __call__(self, xid: str, place: xa.Prepared | None, before: Position) -> Iterator[bytes]:
-        """The transaction's table maps and row events, in pieces of about a megabyte. ``before``: a position behind its prepare."""
+        """The transaction's table maps and row events, in pieces of about a megabyte. ``before``: a position after its prepare."""
         found = place or self._find(xid, before)
         if found is None:
             raise LostPosition(

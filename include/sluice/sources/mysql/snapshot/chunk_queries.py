@@ -83,7 +83,7 @@ def has_nulls(request: TableRequest, key: ChunkKey) -> bool:
 
 
 def place_of(key: ChunkKey, bound: tuple[str, ...]) -> tuple[str, ...]:
-    """A chunk's bound as one of a range: behind the rows without a place there is no bound."""
+    """A chunk's bound as one of a range: after the rows without a place there is no bound."""
     return () if bound == NULLS else bound
 
 

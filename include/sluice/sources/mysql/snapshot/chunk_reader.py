@@ -146,7 +146,7 @@ class MySQLChunkReader(MySQLLoad):
 
 
 def replica_lag_s(connection: Any) -> float | None:
-    """How far a server is behind its own source, None if it has none. A replica that has stopped counts as endlessly behind.
+    """How many seconds a server lags behind its own source, None if it has none; infinite for a replica that has stopped.
 
     Raises what the driver raises: a server that does not answer is not one without lag.
     """

@@ -89,7 +89,7 @@ def select(connection: Any, sql: str, columns: Sequence[Column], where: str) -> 
         connection: of :func:`open_reader`. where: what is read, for errors.
 
     Raises:
-        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError behind ``source_errors``).
+        pymysql.err.MySQLError: the server refuses (SourceUnavailable, PreflightError through ``source_errors``).
         DecodeError, UnsupportedType: see there.
     """
     statement, count = _prepare(connection, sql)
@@ -201,7 +201,7 @@ class _Reader:
         return to, to + rest
 
     def _end(self, buffer: np.ndarray[Any, Any], at: int, end: int) -> None:
-        """The packet behind the rows: the end, or an error."""
+        """The packet after the rows: the end, or an error."""
         size = int(buffer[at]) | int(buffer[at + 1]) << 8 | int(buffer[at + 2]) << 16
         while at + 4 + size > end:
             end = self._receive(buffer, end)

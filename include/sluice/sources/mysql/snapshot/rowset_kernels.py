@@ -27,7 +27,7 @@ NULL = -1
 
 @kernel
 def frame(buf: Any, at: Any, end: Any, starts: Any, ends: Any, state: Any) -> Any:
-    """Find the rows in ``buf[at:end]``. Returns their number; ``state``: [offset behind them, why it stopped]."""
+    """Find the rows in ``buf[at:end]``. Returns their number; ``state``: [offset after them, why it stopped]."""
     count = 0
     while True:
         state[0] = at
@@ -244,7 +244,7 @@ def decimals(buf: Any, offsets: Any, sizes: Any, scale: Any, limbs: Any, out: An
                     return -1
                 digit = np.uint64(char - 48)
                 seen += 1
-            elif fraction < 0:  # no point at all: what follows are the zeros behind it
+            elif fraction < 0:  # no point at all: what follows are the zeros after it
                 if scale == 0:
                     break
                 fraction = np.int64(0)

@@ -9,7 +9,7 @@ Why they are right:
   the select did not see.
 * A snapshot (MariaDB): ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` says for which place in the log its snapshot stands.
 
-In every case the end of the log, asked after the select, is behind all that was visible: a transaction is written there before it is committed.
+In every case the end of the log, asked after the select, is after all that was visible: a transaction is written there before it is committed.
 """
 
 from __future__ import annotations
