@@ -16,12 +16,12 @@ import sqlite3
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from devstack import debian, paths, ports, processes
 from devstack.processes import ServerFailed
@@ -256,17 +256,11 @@ class AirflowComponent(Server):
 
 def health(port: int) -> dict[str, str]:
     """Component -> healthy or not, as the API server says; empty while it does not answer."""
-    with (
-        contextlib.suppress(OSError, ValueError),
-        _open(f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health", timeout_s=5) as answer,
-    ):
-        return {name: str((part or {}).get("status")) for name, part in json.load(answer).items()}
+    with contextlib.suppress(httpx.HTTPError, ValueError):
+        answer = httpx.get(f"http://{ports.LOOPBACK}:{port}/api/v2/monitor/health", timeout=5, trust_env=False)
+        if answer.is_success:
+            return {name: str((part or {}).get("status")) for name, part in answer.json().items()}
     return {}
-
-
-def _open(request: str | urllib.request.Request, timeout_s: float) -> Any:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return opener.open(request, timeout=timeout_s)  # loopback only
 
 
 @dataclass
@@ -290,22 +284,18 @@ class AirflowApi:
         return self._send(method, f"/api/v2{path}", body, timeout_s)
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
-        headers = {"Content-Type": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.address}{path}", data=data, headers=headers, method=method)  # noqa: S310
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            with _open(request, timeout_s) as answer:
-                text = answer.read()
-                return json.loads(text) if text else {}
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            detail = error.read(400).decode("utf-8", "replace")
-            raise RetryableError(f"Airflow answered {error.code} to {method} {path}: {detail}") from None
-        except OSError as error:
+            answer = httpx.request(
+                method, f"{self.address}{path}", json=body, headers=headers, timeout=timeout_s, trust_env=False
+            )
+        except httpx.HTTPError as error:
             raise RetryableError(f"Airflow does not answer: {error}", where=self.address) from None
+        if answer.status_code == 404:
+            return None
+        if answer.is_error:
+            raise RetryableError(f"Airflow answered {answer.status_code} to {method} {path}: {answer.text[:400]}")
+        return answer.json() if answer.content else {}
 
     def wait_for_dag(self, dag_id: str, timeout_s: float = 120.0) -> None:
         """Wait until the DAG is there, parsed without error. Raises ServerFailed with the import errors there are."""

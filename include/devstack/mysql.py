@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -326,16 +325,3 @@ def run_setup(
     if done.returncode:
         tail = "\n".join(f"    {line}" for line in (done.stdout + done.stderr).splitlines()[-8:])
         raise ServerFailed(f"{what} failed:\n{tail}")
-
-
-def wait_for_sql(server: MySQLServer, query: str, expected: Any, timeout_s: float = 30.0) -> None:
-    """Wait until the first column of the first row is ``expected``. Raises ServerFailed when time is up."""
-    end = time.monotonic() + timeout_s
-    seen: Any = None
-    while time.monotonic() < end:
-        rows = server.execute(query)
-        seen = rows[0][0] if rows else None
-        if seen == expected:
-            return
-        time.sleep(0.1)
-    raise ServerFailed(f"{query!r} still gives {seen!r} after {timeout_s:.0f} s, not {expected!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 
 from sluice.errors import ConfigError
 
@@ -50,13 +49,3 @@ def accepts(port: int, host: str = LOOPBACK, timeout_s: float = 1.0) -> bool:
             return True
     except OSError:
         return False
-
-
-def wait_until_closed(port: int, timeout_s: float = 10.0) -> bool:
-    """Wait until nothing accepts connections there any more; False when time is up."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if not accepts(port):
-            return True
-        time.sleep(0.05)
-    return False

@@ -127,10 +127,6 @@ class ActiveInstallation:
                 self._z.transact([Create(path, data) if node is None else Put(path, data, node.version)])
                 return
 
-    def installations(self) -> list[str]:
-        """All that were heard of and did not end in an orderly way."""
-        return [name.replace("|", "/") for name in self._z.children(f"{self._folder}/installations")]
-
     def owner(self) -> str | None:
         """The installation that works, as last written."""
         node = self._z.get(f"{self._folder}/owner")

@@ -266,15 +266,6 @@ class DumpStates:
             return None
         return replace(chunk, version=0)
 
-    def exhaust(self, dump: str, ordinal: int, plan: TablePlanned) -> bool:
-        """Note that no key is left. False: another worker was first."""
-        moved = replace(plan, exhausted=True)
-        try:
-            self._z.transact([Put(f"{self._root}/{dump}/tables/{ordinal:04d}", _encode(moved.to_json()), plan.version)])
-        except Conflict:
-            return False
-        return True
-
     def take_over(self, chunk: Chunk) -> Chunk | None:
         """Try a chunk again whose worker is gone. None: another worker was first, or the drain has placed it."""
         again = replace(

@@ -21,6 +21,7 @@ from sluice.flows.load.isolation import TARGET_ERRORS, catch_up, deliver
 from sluice.flows.load.load import LoadOutcome
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.merge import merge
+from sluice.model.backoff import wait_after
 from sluice.model.positions import Position
 
 _log = structlog.get_logger()
@@ -80,8 +81,8 @@ def _run_forever(runtime: Runtime) -> Iterator[Step]:
             may_pass = error.retryable or isinstance(error, Fenced)
             if not may_pass or steps < 2:  # the first is the announcement of the first drain
                 raise
-            pause_s = min(retry.delay * 2 ** min(failed, 16), retry.max_delay).total_seconds()
             failed += 1
+            pause_s = wait_after(failed, retry.delay, retry.max_delay).total_seconds()
             _log.warning("trying_again", pipeline=runtime.name, because=str(error), in_s=pause_s)
             time.sleep(pause_s)
 
@@ -179,7 +180,7 @@ class HeldTargetRetry:
             try:
                 catch_up(self._runtime, target)
             except (*TARGET_ERRORS, LeaseHeld):
-                pause = min(retry.delay * 2 ** min(hold.attempts - 1, 16), retry.max_delay)
+                pause = wait_after(hold.attempts, retry.delay, retry.max_delay)
                 self._not_before[target] = time.monotonic() + pause.total_seconds()
 
 

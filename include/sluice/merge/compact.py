@@ -16,7 +16,7 @@ delete, delete        delete
 
 A key change is a delete of the old key (row ``k``) and an insert of the new one (its ``u`` row). A dumped row (``r``) is an insert;
 if the row changes again in the batch, what the dump read is its state before the batch: a target may hold that already, with its unique values.
-:mod:`sluice.merge.reference` says the same a row at a time.
+The tests compare it with a reference that works row by row.
 """
 
 from __future__ import annotations

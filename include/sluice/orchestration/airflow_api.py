@@ -7,15 +7,14 @@ API, with a login that the operator gives as a connection.
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
+
+import httpx
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
@@ -46,26 +45,19 @@ class AirflowApi:
             else f"{self.endpoint.schema or 'http'}://{self.endpoint.host}"
         )
         url = f"{host}:{self.endpoint.port}{path}" if self.endpoint.port else f"{host}{path}"
-        headers = {
-            "Content-Type": "application/json",
-            **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
-        }
-        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            with urllib.request.urlopen(  # noqa: S310 - the address is the operator's own connection
-                urllib.request.Request(url, data=data, headers=headers, method=method),  # noqa: S310
-                timeout=self.timeout_s,
-            ) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            if error.code in {401, 403}:
+            answer = httpx.request(method, url, json=body, headers=headers, timeout=self.timeout_s)
+            if answer.status_code in {401, 403}:
                 raise ConfigError(
-                    f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} ({error.code})",
+                    f"Airflow's API refused the login of connection {self.endpoint.connection_id!r} ({answer.status_code})",
                     where=self.endpoint.address,
                     hint="the connection needs a user who may delete DAG runs",
-                ) from None
-            raise RetryableError(f"Airflow's API answered {error.code} to {method} {path}") from None
-        except (OSError, ValueError) as error:
+                )
+            if answer.is_error:
+                raise RetryableError(f"Airflow's API answered {answer.status_code} to {method} {path}")
+            return answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise RetryableError(f"Airflow's API does not answer: {error}", where=self.endpoint.address) from None
 
 

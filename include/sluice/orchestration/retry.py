@@ -12,6 +12,7 @@ from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException
 
 from sluice.errors import Fenced, SluiceError
+from sluice.model.backoff import wait_after
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,7 +69,7 @@ class SluiceRetryPolicy(RetryPolicy):  # type: ignore[misc]
     ) -> RetryDecision:
         """``try_number`` counts from 1; ``max_tries`` is the number of retries."""
         may_pass = not isinstance(exception, TaskError) or exception.may_pass
-        wait = min(self.delay * 2 ** min(try_number - 1, 16), self.max_delay) if may_pass else self.max_delay
+        wait = wait_after(try_number, self.delay, self.max_delay) if may_pass else self.max_delay
         if try_number > max_tries:
             return RetryDecision.default()
         cause = "this may pass by itself" if may_pass else "a person has to fix this"

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 
 _O = TypeVar("_O", bound=BaseModel)
-
-
-class NoOptions(BaseModel):
-    """A kind of target without options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def options_of(config: TargetConfig, model: type[_O]) -> _O:

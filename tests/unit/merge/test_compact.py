@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sluice.errors import SegmentError
 from sluice.merge.compact import compact, thinned
-from sluice.merge.reference import compact_rows
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from tests.support.changes import KEY, KEYLESS, SCHEMA, change, table
+from tests.support.merge_reference import compact_rows
 
 
 def merged(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalErro
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
 from sluice.flows.runtime import Runtime
+from sluice.model.backoff import wait_after
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
 from sluice.segments.chunk_file import chunk_path, write_chunk
 
@@ -43,6 +44,8 @@ KEYLESS_TRIES = 50
 
 TRIES = 6
 """Attempts of a worker in a row that read nothing, before its error ends the work."""
+
+_RETRY, _LONGEST_RETRY = timedelta(seconds=0.4), timedelta(seconds=5)
 
 
 # -- work --------------------------------------------------------------------------------------------------------------------
@@ -240,7 +243,7 @@ def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, numb
                 shared.errors.append(error)
                 shared.stop.set()
             _log.warning("dump_worker_again", dump=dump_id, attempt=failed, error=str(error))
-            shared.stop.wait(min(0.2 * 2**failed, 5.0))
+            shared.stop.wait(wait_after(failed, _RETRY, _LONGEST_RETRY).total_seconds())
         except BaseException as error:  # handed to the caller of work()
             shared.errors.append(error)
             shared.stop.set()

@@ -191,8 +191,3 @@ def converted_text(type_: str, old_bytes: int, new_bytes: int) -> str:
     if number == len(TEXTS) - 1:
         return type_
     return _sized(TEXTS, _BLOB_LIMITS[number] // old_bytes, new_bytes)
-
-
-def respec(spec: TypeSpec, **changes: object) -> TypeSpec:
-    """The same type with other attributes."""
-    return replace(spec, **changes)  # type: ignore[arg-type]

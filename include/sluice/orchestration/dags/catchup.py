@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from sluice.errors import LeaseHeld, Paused, Restarted, SluiceError
+from sluice.model.backoff import wait_after
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger
@@ -45,8 +46,8 @@ class CatchUpOperator(SluiceOperator):
             self.log.info("standing by: %s", error)
             self.wait(HoldTrigger(self.pipeline, self.max_delay.total_seconds()))
         except SluiceError as error:
-            pause = min(self.delay * 2 ** min(failed, 16), self.max_delay)
+            pause = wait_after(failed + 1, self.delay, self.max_delay)
             self.log.error("%s stays quarantined, the next attempt is in %s: %s", self.target, pause, error)
             self.wait(HoldTrigger(self.pipeline, pause.total_seconds()), failed=failed + 1)
-        self.log.info("%s goes with the others %s", self.target, outcome.to_json())
+        self.log.info("%s is out of quarantine: %s", self.target, outcome.to_json())
         self.wait(HeldTrigger(self.pipeline, self.target))

@@ -31,9 +31,6 @@ NO_COLUMN = ER.BAD_FIELD_ERROR
 
 _ALTER_WAIT_S = 30
 
-WHOLE = ""
-"""Scope of the row that speaks for the whole target; other rows speak for one table without a key."""
-
 _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
  pipeline VARCHAR(100) NOT NULL, target VARCHAR(100) NOT NULL, scope VARCHAR(200) NOT NULL DEFAULT '',
  epoch BIGINT UNSIGNED NOT NULL, batch BIGINT UNSIGNED NOT NULL, position TEXT,

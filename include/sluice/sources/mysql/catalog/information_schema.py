@@ -39,7 +39,6 @@ _COMPRESSED = re.compile(r"\s*/\*!?M?!?\d* ?COMPRESSED.*?\*/", re.I)
 _NOW = re.compile(r"^(CURRENT_TIMESTAMP|NOW|LOCALTIME)", re.I)
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit", "year"}
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-VISIBLE_TYPES = ("BASE TABLE", "SYSTEM VERSIONED", "SEQUENCE")
 
 
 def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
