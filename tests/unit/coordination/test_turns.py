@@ -90,7 +90,7 @@ def test_a_restart_that_lasts_longer_than_its_grace_loses_the_turn(two: Two) -> 
 def test_an_orderly_end_frees_the_turn_at_once(two: Two) -> None:
     two.east.take("east")
     two.east.give_up("east")
-    assert two.west.installations() == []
+    assert two.west.owner() is None
     two.west.take("west")
 
 
