@@ -326,7 +326,7 @@ def _guarded(run: Callable[[Progress], int]) -> int:
 
 @contextlib.contextmanager
 def _exclusive(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
-    """One command at a time. Raises ConfigError when another one is at work for longer than ``wait_s``."""
+    """One command at a time. Raises ConfigError when another one runs for longer than ``wait_s``."""
     import fcntl
 
     path = lock_file(folder)

@@ -130,7 +130,7 @@ class ConfigError(TerminalError):
 
 
 class DumpRefused(ConfigError):
-    """What a dump asks for cannot be read: somebody has to ask for something else. To try again is in vain."""
+    """A dump's request is invalid. Retrying does not help."""
 
 
 class PreflightError(TerminalError):

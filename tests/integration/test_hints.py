@@ -192,7 +192,7 @@ def test_a_rule_that_fails(shop: Case) -> None:
     shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     error = stops(shop, "rule 'up'")
-    assert "fix the rule; the batch stays and is tried again" in str(error.hint)
+    assert "fix the rule; the batch is retried" in str(error.hint)
     rule.write_text(rule.read_text().replace("noet", "note"))
     shop.run_until_head()
     assert shop.target.execute(f"SELECT note FROM `{shop.schema}`.orders") == [("A",)]
@@ -204,7 +204,7 @@ def test_a_position_behind_undelivered_batches(shop: Case) -> None:
     stops(shop, "has no table")
     done = CliRunner().invoke(app, ["seek", "case", "latest", "--yes"], env=dict(os.environ))
     assert isinstance(done.exception, SluiceError)
-    assert "let them be delivered" in str(done.exception.hint)
+    assert "wait until they are delivered" in str(done.exception.hint)
     shop.target.execute(f"RENAME TABLE `{shop.schema}`.away TO `{shop.schema}`.orders")
     shop.run_until_head()
     does(shop, ["seek", "case", "latest"])

@@ -183,7 +183,7 @@ def show(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second until it has ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """One dump: a line a table."""
+    """One dump: a line per table."""
     runtime = open_pipeline(pipeline, mode="local")
     if not watch or as_json:
         _show(runtime, dump, as_json)

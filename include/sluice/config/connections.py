@@ -138,7 +138,7 @@ def _flag(value: Any) -> bool:
 
 @cache
 def unverified() -> ssl.SSLContext:
-    """Encrypts, and believes whoever answers. One a process: loading the system's certificates takes 20 ms."""
+    """TLS without certificate verification. One per process: loading the system's certificates takes 20 ms."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

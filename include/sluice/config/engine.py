@@ -170,11 +170,11 @@ class RuleConfig(_Model):
     @model_validator(mode="after")
     def _one_file(self) -> RuleConfig:
         if (self.path is None) == (self.builtin is None):
-            raise ValueError("a rule takes either path (a file of yours) or builtin (a rule that comes with Sluice)")
+            raise ValueError("a rule takes either path (your own file) or builtin (a rule that comes with Sluice)")
         seen = {event for event in self.match.events if re.fullmatch(self.match.operation, event)}
         if self.builtin in HIDING and (self.match.columns or not {"insert", "update"} <= seen):
             raise ValueError(
-                f"{self.builtin} has to see every insert and update, as a row that it does not see goes as it is: match no columns, and both of them"
+                f"{self.builtin} must see every insert and update, because other rows pass unchanged: match no columns, and both events"
             )
         if self.type is RuleKind.SPARK and self.timeout is not None:
             raise ValueError("a rule of type spark has no timeout: Spark's own settings limit its job")

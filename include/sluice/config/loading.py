@@ -130,7 +130,7 @@ def _require_small(plain: Any, source: str, text: str) -> None:
         count += 1
         if count > _MAX_NODES:
             line = next((n for n, s in enumerate(text.splitlines(), 1) if "*" in s), 1)
-            raise ConfigError(f"its aliases make more than {_MAX_NODES:,} values", where=f"{source}:{line}")
+            raise ConfigError(f"its aliases expand to more than {_MAX_NODES:,} values", where=f"{source}:{line}")
         if depth > _MAX_DEPTH:
             raise ConfigError(f"not valid YAML: values nest deeper than {_MAX_DEPTH} levels", where=f"{source}:1")
         if isinstance(value, dict):
@@ -142,7 +142,7 @@ def _require_small(plain: Any, source: str, text: str) -> None:
                 (n for n, s in enumerate(text.splitlines(), 1) if value[: bad.start()][-20:] in s and "\\" in s), 1
             )
             raise ConfigError(
-                f"a text holds the character U+{ord(bad[0]):04X}, which is not allowed", where=f"{source}:{line}"
+                f"a text contains the character U+{ord(bad[0]):04X}, which is not allowed", where=f"{source}:{line}"
             )
 
 
@@ -168,7 +168,7 @@ def parse_model(text: str, source: str, model: type[_M]) -> _M:
     """As :func:`load_model`, for text that is at hand; ``source`` names it in errors."""
     plain = load_yaml(text, source)
     if not isinstance(plain, dict):
-        raise ConfigError("the file must hold a mapping (key: value)", where=f"{source}:1")
+        raise ConfigError("the file must contain a mapping (key: value)", where=f"{source}:1")
     try:
         return model.model_validate(plain)
     except ValidationError as error:

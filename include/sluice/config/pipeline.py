@@ -45,7 +45,7 @@ def parse_span(value: Any) -> timedelta:
         return value
     match = _SPAN.fullmatch(str(value)) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{_short(value)} is not a span of time; write 500ms, 10s, 5m, 2h or 7d")
+        raise ValueError(f"{_short(value)} is not a duration; write 500ms, 10s, 5m, 2h or 7d")
     seconds = float(match[1]) * _SPAN_SECONDS[match[2]]
     if seconds > MAX_SPAN.total_seconds():
         raise ValueError(f"{_short(value)} is too long: at most {MAX_SPAN.days}d")
@@ -88,7 +88,7 @@ def no_password(value: str) -> str:
         raise ValueError("this is not an address; write file:///var/lib/sluice or s3://bucket/path") from None
     if secret:
         raise ValueError(
-            "the address holds a password; leave it out: the store takes its credentials from the environment of the process "
+            "the address contains a password; remove it: the store takes its credentials from the environment of the process "
             "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a role, GOOGLE_APPLICATION_CREDENTIALS)"
         )
     return value
@@ -134,7 +134,7 @@ class StartPosition(_Model):
         if sum(v is not None for v in (self.file, self.gtid, self.timestamp)) != 1:
             raise ValueError("start takes exactly one of {file, offset}, {gtid} or {timestamp}")
         if self.file is None and "offset" in self.model_fields_set:
-            raise ValueError("offset goes with file")
+            raise ValueError("offset needs file")
         if self.gtid is not None and not self.gtid.strip():
             raise ValueError("gtid is empty; `earliest` begins with the oldest log that the server has")
         return self

@@ -617,7 +617,7 @@ class PipelineState:
             raise OutOfOrder(
                 f"batches {waiting[0]} to {waiting[-1]} of {self._pipeline} are not delivered yet",
                 where=f"{self._home}/batches",
-                hint=f"let them be delivered; or `sluice seek {self._pipeline} POSITION --drop-undelivered`, which does without them",
+                hint=f"wait until they are delivered, or drop them: `sluice seek {self._pipeline} POSITION --drop-undelivered`",
             )
         return self.advance(lease, cursor, position, schema=schema)
 

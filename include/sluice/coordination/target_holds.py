@@ -57,7 +57,7 @@ class Holds:
                 return made
 
     def release(self, target: str) -> None:
-        """It goes with the others again."""
+        """Release the target from quarantine."""
         while True:
             held, version = self._read()
             if target not in held or self._write({t: h for t, h in held.items() if t != target}, version):

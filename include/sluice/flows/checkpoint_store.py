@@ -62,5 +62,5 @@ class ZooKeeperCheckpoints:
             raise Fenced(
                 f"epoch {newer.epoch} took this target over from epoch {record.epoch}",
                 where=self.place,
-                hint="a newer run is at work; this one must not write any more",
+                hint="a newer run writes to this target; this one must stop",
             ) from newer

@@ -76,7 +76,7 @@ class Sides:
                 return None
             return self._error(
                 "other",
-                "ZooKeeper has no captured position of this pipeline: it was deleted, or it is another root",
+                "ZooKeeper has no captured position of this pipeline: it was deleted, or coordination.root was changed",
                 checkpoint,
             )
         own = _foreign(process, identity, cursor.next_batch)
@@ -93,7 +93,7 @@ class Sides:
                 return None  # nothing was delivered yet
             return self._error(
                 "gone",
-                "the target says nothing any more: its row was deleted, or the target was replaced by another one",
+                "the target has no checkpoint any more: its row was deleted, or the target was replaced",
                 checkpoint,
             )
         if checkpoint.identity and checkpoint.identity != identity:

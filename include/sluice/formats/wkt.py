@@ -36,7 +36,7 @@ def _geometry(data: bytes, at: int) -> tuple[int, str, int]:
     (kind,) = struct.unpack_from(f"{order}I", data, at + 1)
     at += 5
     if kind not in _NAMES:
-        raise DecodeError(f"{kind} is not a kind of geometry")
+        raise DecodeError(f"{kind} is not a geometry type")
     if kind == 1:
         text, at = _point(data, at, order)
         return kind, f"({text})", at

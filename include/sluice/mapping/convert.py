@@ -48,7 +48,7 @@ def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversio
         )
     if in_key:
         raise MappingError(
-            f"the key column {column!r} of {table} would change its time zone: two keys of the hour that clocks live twice would be one",
+            f"the key column {column!r} of {table} would change its time zone: two keys in the repeated hour of the clock change would become equal",
             where=table,
             hint="leave key columns as they are",
         )

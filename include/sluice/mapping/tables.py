@@ -87,7 +87,7 @@ class TableRoute:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise MappingError(
-                f"two columns of {self.source} would both be {twice[0]!r} in {self.target}",
+                f"two columns of {self.source} map to the same column {twice[0]!r} in {self.target}",
                 where=str(self.source),
                 hint="change mapping.columns.rename",
             )
@@ -146,7 +146,7 @@ class Mapping:
         names = [line.from_ for line in lines]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise MappingError(f"mapping names {twice[0]} twice", hint="keep one line a table")
+            raise MappingError(f"mapping names {twice[0]} twice", hint="keep one line per table")
         return cls(lines)
 
     def route(self, source: TableId) -> TableRoute:

@@ -99,7 +99,7 @@ def memory_of(size_bytes: int, *, keyless: bool = False) -> int:
 
 
 def pack(items: Sequence[tuple[_Part, int]], size: int) -> list[list[_Part]]:
-    """Groups of about ``size`` (cost) each: the dearest first, each to the group that has least."""
+    """Groups of about ``size`` (cost) each: largest item first, each into the currently smallest group."""
     count = max(1, min(len(items), -(-sum(cost for _, cost in items) // size)))
     heap: list[tuple[int, int, list[_Part]]] = [(0, number, []) for number in range(count)]
     for item, cost in sorted(items, key=lambda entry: -entry[1]):

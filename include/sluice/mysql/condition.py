@@ -116,7 +116,7 @@ class _Parser:
                 self._refuse(at, self._why(self._text[at]))
             kind = str(match.lastgroup)
             if kind == "comment":
-                self._refuse(at, "comments are not allowed, and minus signs stand apart")
+                self._refuse(at, "comments are not allowed; separate two minus signs by a space")
             if kind == "number" and re.match(r"[A-Za-z_$\u0080-\uffff]", self._text[match.end() :]):
                 self._refuse(at, "a number ends here in letters; a name that begins with a digit stands in backticks")
             if kind != "space":
@@ -173,7 +173,7 @@ class _Parser:
             self._refuse(0, "it is empty")
         found = self._expression()
         if self._now.kind != "end":
-            self._refuse(self._now.at, "it has to be one condition, and this does not belong to it")
+            self._refuse(self._now.at, "one condition is allowed, and this is not part of it")
         return found
 
     def _expression(self) -> str:
@@ -258,7 +258,7 @@ class _Parser:
             return self._simple()
         span = self._interval(level)
         if span and not (self._now.kind == "sign" and self._now.text == "+"):
-            self._refuse(self._now.at, "a span of time is added to a time")
+            self._refuse(self._now.at, "an INTERVAL can only be added to a time")
         left = span or self._binary(level + 1)
         parts = [left]
         while sign := self._accept(*_LEVELS[level]):
@@ -276,7 +276,7 @@ class _Parser:
         amount = self._expression()
         unit = self._take()
         if unit.word not in _UNITS:
-            self._refuse(unit.at, "a unit of time is missing, as DAY")
+            self._refuse(unit.at, "a unit of time is missing, for example DAY")
         return f"INTERVAL {amount} {unit.word}"
 
     def _bit_or(self) -> str:
@@ -361,7 +361,7 @@ class _Parser:
         if name.word == "TIMESTAMPDIFF":
             unit = self._take()
             if unit.word not in _UNITS:
-                self._refuse(unit.at, "a unit of time is missing, as DAY")
+                self._refuse(unit.at, "a unit of time is missing, for example DAY")
             self._expect(",")
             return f"TIMESTAMPDIFF({unit.word}, {self._list()})"
         if name.word not in FUNCTIONS:
@@ -448,7 +448,7 @@ class _Parser:
             rf"\\(.)|{sign}{sign}", lambda m: _ESCAPES.get(m[1], m[1]) if m[1] else sign, inside, flags=re.DOTALL
         )
         if re.search("[\ud800-\udfff]", value):
-            self._refuse(token.at, "a text holds half of a character")
+            self._refuse(token.at, "a text contains half a character")
         return value
 
 

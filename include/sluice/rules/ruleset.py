@@ -258,21 +258,21 @@ def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
         raise RuleError(
             f"rule {work.rule.name!r} made several rows of one key of {table} out of one row: {shown}",
             where=work.rule.home,
-            hint=f"a target holds one row a key: say what tells them apart, in engine.yaml: emits: {{{table}: [column, …]}}",
+            hint=f"a target stores one row per key: name the columns that identify them in engine.yaml: emits: {{{table}: [column, …]}}",
         )
 
 
 def _lost_key(rule: Rule, column: str, table: TableId, source: TableId) -> RuleError:
     if table == source:
         return RuleError(
-            f"rule {rule.name!r} took the key column {column!r} away from {table}",
+            f"rule {rule.name!r} removed the key column {column!r} of {table}",
             where=rule.home,
             hint="keep the key columns; change their values if you must, or rename them with the built-in rule rename",
         )
     return RuleError(
         f"rule {rule.name!r} sends rows of {source} to {table} without the key column {column!r}",
         where=rule.home,
-        hint=f"say what tells its rows apart, in engine.yaml: emits: {{{table}: [column, …]}}",
+        hint=f"name the columns that identify its rows in engine.yaml: emits: {{{table}: [column, …]}}",
     )
 
 
@@ -314,7 +314,7 @@ def _together(parts: list[pa.Table], rule: Rule, table: TableId) -> pa.Table:
     if len(parts) == 2 and names[0] != names[1]:
         odd = sorted(names[0] ^ names[1])
         raise RuleError(
-            f"rule {rule.name!r} adds or takes away {', '.join(odd)} for some rows of {table} and does not see the others",
+            f"rule {rule.name!r} adds or removes {', '.join(odd)} for some rows of {table} and does not see the others",
             where=rule.home,
             hint="let match cover all events of the table, or keep the columns (None sends NULL)",
         )

@@ -116,7 +116,7 @@ class Rule:
             raise RuleError(
                 f"rule {self.name!r} is not valid Python: {error.msg}",
                 where=f"{self.path}:{error.lineno or 1}",
-                hint="fix the file; the batch stays and is tried again",
+                hint="fix the file; the batch is retried",
             ) from error
         except (ValueError, RecursionError, MemoryError) as error:  # a null byte; nesting
             raise RuleError(f"rule {self.name!r} is not valid Python: {error}", where=f"{self.path}:1") from error
@@ -191,7 +191,7 @@ class Rule:
             return RuleError(
                 f"rule {self.name!r} {what}: {error}",
                 where=self.line_of(error),
-                hint="correct the rule, or give it more time in engine.yaml (`timeout: 30m`); the batch stays and is tried again",
+                hint="correct the rule, or give it more time in engine.yaml (`timeout: 30m`); the batch is retried",
             )
         text = str(error).split("\n\nLINE ")[0] if self.kind is RuleKind.SQL else str(error)
         told = f"{type(error).__name__}: {text}"
@@ -202,6 +202,6 @@ class Rule:
         return RuleError(
             f"rule {self.name!r} {what}: {told}",
             where=self.line_of(error),
-            hint="fix the rule; the batch stays and is tried again"
+            hint="fix the rule; the batch is retried"
             + ("; `sluice rules test` shows values on your own data" if withheld else ""),
         )

@@ -147,10 +147,10 @@ REFUSED = {
     "schedule: '61 * * * *'": "not a schedule",
     "schedule: 'a b c d e'": "not a schedule",
     "alert_lag: 99999999999999d": "too long",
-    "alert_lag: 9999999999999999999999d": "not a span",
-    "alert_lag: -1s": "not a span",
-    "alert_lag: nan s": "not a span",
-    "alert_lag: true": "not a span",
+    "alert_lag: 9999999999999999999999d": "not a duration",
+    "alert_lag: -1s": "not a duration",
+    "alert_lag: nan s": "not a duration",
+    "alert_lag: true": "not a duration",
     "retry: {attempts: 99999999999}": "less than or equal",
     "source: {connection: a, server_id: 0}": "greater than or equal to 1",
     "source: {connection: a, server_id: -1}": "greater than or equal to 1",
@@ -159,7 +159,7 @@ REFUSED = {
     "source: {connection: a, start: snapshot}": "snapshot is not there yet",
     "source: {connection: a, start: {timestamp: soon}}": "not a time",
     "source: {connection: a, start: {offset: 7}}": "exactly one of",
-    "source: {connection: a, start: {gtid: '', offset: 7}}": "offset goes with file",
+    "source: {connection: a, start: {gtid: '', offset: 7}}": "offset needs file",
     "source: {connection: a, start: {file: ../../etc/passwd}}": "pattern",
     "source: {connection: ''}": "at least 1",
     "capture: {events: []}": "at least 1",
@@ -252,7 +252,7 @@ def test_cron_expressions() -> None:
 
 
 def test_a_password_in_a_store_address_is_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="holds a password") as caught:
+    with pytest.raises(ConfigError, match="contains a password") as caught:
         parse_model(PLAIN + "capture: {segments: {uri: 's3://key:hush@bucket/x'}}", "p.yaml", PipelineConfig)
     chain: BaseException | None = caught.value
     while chain is not None:

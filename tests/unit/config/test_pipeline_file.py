@@ -61,7 +61,7 @@ def test_the_documented_example_loads() -> None:
     [
         ("window: 3", "windw: 3", 15, "windw: there is no such key; did you mean 'window'?"),
         ("max_bytes: 512MiB", "max_bytes: 512 lots", 11, "capture.batch.max_bytes: '512 lots' is not a size"),
-        ("max_wait: 500ms", "max_wait: soon", 11, "is not a span of time"),
+        ("max_wait: 500ms", "max_wait: soon", 11, "is not a duration"),
         ("    consistency: row", "    consistency: rows", 29, "targets.0.consistency"),
         ("    connection: reporting_mysql\n", "", 25, "targets.0.connection: this key is required"),
         ('["shop\\\\..*"]', '["shop(", "x"]', 8, "is not a regular expression"),

@@ -70,8 +70,8 @@ def test_a_folder_without_engine_yaml_gets_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "words"),
     [
-        ("rwo", "x", "no kind of rule"),
-        ("row", "1x", "no name for a rule"),
+        ("rwo", "x", "not a kind of rule"),
+        ("row", "1x", "cannot be the name of a rule"),
         ("row", "tidy_email", "a rule 'tidy_email' already"),
     ],
 )

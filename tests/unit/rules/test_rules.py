@@ -293,7 +293,7 @@ def test_import_that_fails_names_the_line(rules) -> None:
         ("return {**row, 'id': 'x'}", "column 'id'.*'x' \\(str\\) does not fit int32"),
         ("return {**row, 'paid': 1.23456}", "column 'paid'"),
         ("return {**row, 'born': 'yesterday'}", "column 'born'.*YYYY-MM-DD"),
-        ("row.pop('id'); return row", "took the key column 'id' away"),
+        ("row.pop('id'); return row", "removed the key column 'id' of"),
         ("return [row, {'id': 5}]", "without column 'email'"),
         ("return {**row, 'new': [object()]}", "."),
     ],
@@ -366,7 +366,7 @@ def test_an_operation_may_be_a_regular_expression(rules) -> None:
 def test_what_hides_values_has_to_see_every_row(tmp_path: Path, builtin: str, match: str) -> None:
     path = tmp_path / "engine.yaml"
     path.write_text(f"rules: [{{name: hide, builtin: {builtin}, match: {match}, params: {{columns: [email]}}}}]\n")
-    with pytest.raises(ConfigError, match=f"{builtin} has to see every insert and update"):
+    with pytest.raises(ConfigError, match=f"{builtin} must see every insert and update"):
         RuleSet.load(path)
     path.write_text(
         f"rules: [{{name: hide, builtin: {builtin}, match: {{events: [insert, update]}}, params: {{columns: [email]}}}}]\n"

@@ -119,7 +119,7 @@ def test_parameters_have_types_and_defaults(sql) -> None:
         ("SELECT id FROM rows", "lost the column _row", 1),
         ("SELECT 99 AS _row", "changed the values of column _row", 1),
         ("SELECT * REPLACE ('x' AS id) FROM rows", "column 'id' of shop.customers that does not fit", 1),
-        ("SELECT * EXCLUDE (id) FROM rows", "took the key column 'id' away", 1),
+        ("SELECT * EXCLUDE (id) FROM rows", "removed the key column 'id' of", 1),
         ("SELECT *,\n CAST(email AS INT) AS x FROM rows", "Could not convert string 'A@x'", 2),
         ("\n\nSELECT * FROM rows WHERE id = $id", r"uses \$id, which is no parameter", 3),
         ("-- param x\nSELECT * FROM rows", "write -- param name: type = default", 1),

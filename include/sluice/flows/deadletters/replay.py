@@ -185,7 +185,7 @@ class _Replay:
             raise RuleError(
                 f"rule {frames[0]!r} is of type spark: rows of {table} cannot be replayed one by one",
                 hint=f"`sluice dump start {self.runtime.name} --table {table}` reads them anew from the source, and then "
-                f"`sluice dead-letters discard {self.runtime.name}` drops the letters",
+                f"`sluice dead-letters discard {self.runtime.name}` discards the letters",
             )
         ruling = StageRules.of(rules, self.runtime.pipeline, path, self.runtime.resolver)
         ruled = ruling.apply(ruling.tagged(rows, table), table)

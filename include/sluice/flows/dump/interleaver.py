@@ -3,7 +3,7 @@
 A chunk's window lies between the position before it was read (low) and a later position (high). What the log changed in the window
 is newer than what the chunk says of it, or the same; so those keys are dropped from the chunk and the rest stands at the high place, before
 every later change. With marks in the log, high is where the drain meets the high mark. A chunk whose high place is after the drain already
-(nothing marks it, or the mark came before the chunk was known) stands at the beginning of the next batch: its window is longer, no more.
+(nothing marks it, or the mark came before the chunk was known) is placed at the start of the next batch. Only its window gets longer.
 """
 
 from __future__ import annotations
@@ -323,7 +323,7 @@ class InterleavePlanner:
         request = dump.tables[chunk.id.table]
         table = request.table
         if request.keyless and table not in self.held | self.watched:
-            return ""  # this drain began before the dump: the chunk stands at the beginning of the next batch
+            return ""  # this drain began before the dump: the chunk is placed at the start of the next batch
         window = self._window(writer, dump, chunk, first)
         if window is None:
             return "its window is no longer stored"

@@ -106,7 +106,7 @@ def touched_keys(
                         raise DumpRefused(
                             f"batch {batch} does not tell the key of each row of {table}: {', '.join(key.names)}",
                             where=file.path,
-                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source for those to come",
+                            hint="copy the table whole; SET GLOBAL binlog_row_image = 'FULL' at the source logs all columns from then on",
                         )
                     found.update(dict.fromkeys(runtime.source.keys.literals(key.columns, once)))
     return list(found)

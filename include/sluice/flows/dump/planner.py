@@ -52,17 +52,17 @@ def require_together(asked: DumpSpec, tables: int) -> None:
     listed = [name for name, given in (("keys", asked.keys), ("a span of time", asked.since or asked.until)) if given]
     if len(listed) == 2 or (listed and (asked.lower or asked.upper)):
         raise ConfigError(
-            f"{' and '.join([*listed, 'a key range'][:2])} do not go together", hint="ask for one of them"
+            f"{' and '.join([*listed, 'a key range'][:2])} cannot be combined", hint="ask for one of them"
         )
     if asked.index and listed:
         raise ConfigError(
-            f"an index and {listed[0]} do not go together",
+            f"an index and {listed[0]} cannot be combined",
             hint="keys are those that tell rows apart; leave the index out",
         )
     if asked.replace and (asked.where or asked.index):
         raise ConfigError(
             f"rows cannot be replaced {'under a condition' if asked.where else 'by another index than the key'}: what the target holds "
-            "beyond it cannot be told from what the source lost",
+            "outside of it cannot be told from rows that the source deleted",
             hint="ask for a key range, or for the whole table",
         )
 
@@ -132,7 +132,7 @@ class DumpPlanner:
                     f"{len(bound)} values for the key of {table}, which has {len(key.columns)} columns: {', '.join(key.names)}"
                     if key.columns
                     else f"{table} has no index to cut a range by",
-                    hint="a value a key column, the first ones suffice",
+                    hint="give one value per key column; a prefix of the key is enough",
                 )
             bounds.append(tuple(text_of.typed(c, text) for c, text in zip(key.columns, bound, strict=False)))
         if there.is_reversed(bounds[0], bounds[1]):

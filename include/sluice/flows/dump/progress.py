@@ -239,5 +239,7 @@ def tune(runtime: Runtime, dump: str, *, by: str, **changes: Any) -> DumpView:
     """Change chunk size, delay, parallelism or limits while it runs. Raises ConfigError for a number that makes no sense."""
     wanted = sensible(changes)
     if not wanted:
-        raise ConfigError("nothing to change", hint="say e.g. --chunk-rows 10000, --delay-ms 100 or --parallelism 4")
+        raise ConfigError(
+            "nothing to change", hint="for example: --chunk-rows 10000, --delay-ms 100 or --parallelism 4"
+        )
     return change(runtime, dump, by=by, what="tune", to=lambda d: replace(d, tuning=replace(d.tuning, **wanted)))

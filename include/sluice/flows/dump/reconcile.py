@@ -101,7 +101,7 @@ def _kept(store: SegmentStore, record: ReplaceRecord) -> pa.Table:
         raise SegmentError(
             f"the keys that a dump keeps cannot be read: {error}",
             where=record.kept,
-            hint="`sluice segments PIPELINE --verify` looks at every file",
+            hint="`sluice segments PIPELINE --verify` verifies every file",
         ) from error
 
 
@@ -133,7 +133,7 @@ def plan_replaces(
             raise MappingError(
                 f"dump {record.dump} is to remove rows from {route.target} that {record.table_id} does not have: {why}",
                 where=f"target {name}",
-                hint="correct the target's table; the batch is tried again",
+                hint="fix the target's table; the batch is retried",
             )
         found.append(StoredRange(plan, (record, route)))
     return found, left_out

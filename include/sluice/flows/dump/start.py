@@ -166,7 +166,7 @@ def start(
 
     Raises:
         ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown; the pieces asked for
-            do not go together.
+            cannot be combined.
     """
     asked = DumpSpec(**wanted)
     for name in asked.targets:
@@ -200,7 +200,7 @@ def start(
         if left and not requests and not plan.span:
             raise ConfigError(
                 f"nothing to copy; {note}",
-                hint="`replace` copies a table without a key in one piece, and removes what it held",
+                hint="`replace` copies a table without a key in one piece, after deleting its rows at the target",
             )
         if dry_run:
             return Dump(

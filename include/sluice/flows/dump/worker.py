@@ -367,7 +367,7 @@ class _Worker:
         if request.keyless and tries >= KEYLESS_TRIES:
             raise DumpRefused(
                 f"{request.table} has no primary key, and was written during each of {KEYLESS_TRIES} attempts to read it in one piece",
-                hint=f"let the writers pause for as long as a read takes and go on (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
+                hint=f"pause the writers for as long as one read takes and continue (`sluice dump work {self.runtime.name} {dump.id}`, or Clear "
                 f"on the task), or cancel the dump (`sluice dump cancel {self.runtime.name} {dump.id}`) and give the table a primary key",
             )
         marks = self.reader.watermarks

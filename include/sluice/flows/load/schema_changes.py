@@ -50,7 +50,9 @@ def plan_ddl(
             continue
         if change.before_rows and found and not found[-1].before_rows:
             raise LoadError(
-                "a batch has rows after a statement", where=change.where, hint="this is a fault of the program"
+                "a batch contains rows after a DDL statement",
+                where=change.where,
+                hint="internal error: please report it",
             )
         require_kinds(target, offered, change)
         found.append(change)
@@ -77,10 +79,10 @@ def _change(
     shared = next((r for r in found if r.shared and set(kinds) - _WIDENS), None)
     if shared is not None:
         raise LoadError(
-            f"{record.sql[:300]} concerns {shared.source}, one of several tables that go to {shared.target}: it is not run there",
+            f"{record.sql[:300]} changes {shared.source}, one of several tables that are written to {shared.target}: it is not run there",
             where=where,
-            hint=f"do by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the ddl of target "
-            f"{target.name} until the batch is delivered",
+            hint=f"apply by hand what {shared.target} needs, then set {', '.join(sorted({KIND_OF[k] for k in kinds}))} to ignore in the "
+            f"ddl of target {target.name} until the batch is delivered",
         )
     partly = DdlPolicy.IGNORE in policies.values() or any(route.shared for route in found)
     return SchemaChange(

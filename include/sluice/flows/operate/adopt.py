@@ -88,7 +88,7 @@ def _as_the_target_says(
     name, target = runtime.name, sides.target
     if checkpoint is None or checkpoint.position is None:
         raise ConfigError(
-            f"target {target} says no position to read on from",
+            f"target {target} has no stored position to continue from",
             where=sides.places(checkpoint),
             hint=f"`sluice adopt {name} {target} --reset` goes on as ZooKeeper says",
         )

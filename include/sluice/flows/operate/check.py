@@ -94,7 +94,7 @@ def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
 
 
 def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
-    """One line a table that fits; one for each remark otherwise."""
+    """One line per table that fits; otherwise one per finding."""
     found, tables = planned_copies(runtime)
     copies += found
     lines = [
@@ -290,7 +290,7 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
         if cursor and not any(line.severity == "error" for line in lines):
             lines += _same_log(source, cursor.position)
         who = source.identity
-        words = f"{who.dialect} {who.version}: nothing to complain of"
+        words = f"{who.dialect} {who.version}: no problems found"
         return lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
 
 

@@ -63,7 +63,7 @@ def restart(runtime: Runtime, *, by: str, reason: str = "", grace_s: float | Non
     grace = runtime.pipeline.coordination.grace.total_seconds() if grace_s is None else grace_s
     if not 0 <= grace <= MAX_GRACE.total_seconds():  # nor for NaN
         raise ConfigError(
-            f"a grace of {grace:g} s is none: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
+            f"a grace of {grace:g} s is out of range: from 0 to {MAX_GRACE.total_seconds():.0f} s ({MAX_GRACE.days} days)",
             hint=f"for longer: `sluice pause {runtime.name}`",
         )
     with runtime.state() as state:

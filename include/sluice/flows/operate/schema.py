@@ -33,7 +33,7 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
         name = table_id(table)
         found, why = known.find(name), known.why_unknown(name)
         if found is None and why is None:
-            raise ConfigError(f"the schema history of {runtime.name} never heard of {table}")
+            raise ConfigError(f"table {table} is not in the schema history of {runtime.name}")
         return head | {"table": found.to_json() if found else None, "unknown": why.to_json() if why else None}
     tables = [
         {"table": str(name), "columns": len(found.columns), "key": list(found.row_key)}

@@ -196,11 +196,13 @@ def new_rule(kind: str, name: str, folder: Path, *, table: str) -> NewRule:
     kinds = [*RuleKind, *builtin.names()]
     if kind not in kinds:
         raise ConfigError(
-            f"{kind!r} is no kind of rule",
+            f"{kind!r} is not a kind of rule",
             hint=f"choose {', '.join(RuleKind)}; or a built-in rule: {', '.join(builtin.names())}",
         )
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", name):
-        raise ConfigError(f"{name!r} is no name for a rule", hint="letters, digits and _, beginning with a letter")
+        raise ConfigError(
+            f"{name!r} cannot be the name of a rule", hint="letters, digits and _, beginning with a letter"
+        )
     schema, _, bare = table.partition(".")
     engine_path = folder / "engine.yaml"
     engine = load_model(engine_path, EngineConfig) if engine_path.exists() else EngineConfig()

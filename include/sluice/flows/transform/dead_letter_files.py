@@ -2,7 +2,7 @@
 
 Below the pipeline's folder, never touched by the retention of batches::
 
-    dead-letters/_rules/batch=0000000042/{attempt}-{part}.parquet     rows on which a rule raised; they lack in every target
+    dead-letters/_rules/batch=0000000042/{attempt}-{part}.parquet     rows rejected by a rule; missing in every target
     dead-letters/{target}/batch=0000000042/{table}-{part}.parquet     rows that the target refused
     dead-letters/{target}/batch=0000000042/skipped.json …             a whole batch that a person skipped, with its segment files
     dead-letters/_settled/{time}-{random}.json                        what became of them: replayed, superseded, discarded

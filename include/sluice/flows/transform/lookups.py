@@ -109,5 +109,5 @@ class LookupReader:
         return RuleError(
             f"lookup {name!r} of rule {self.rule!r} has {what}; its {limit} is less",
             where=self.engine,
-            hint=f"select fewer rows, or raise {limit}: every worker holds it in memory",
+            hint=f"select fewer rows, or raise {limit}: every worker keeps it in memory",
         )

@@ -296,5 +296,5 @@ def _failed(rule: Rule, error: Exception, where: str, *, withheld: bool) -> Rule
         f"rule {rule.name!r} failed on {where}: {type(error).__name__}"
         + ("" if withheld else f": {told.strip()[:500]}"),
         where=f"{rule.path}:{lines[-1] if lines else 1}",
-        hint="fix the rule; the batch stays and is tried again",
+        hint="fix the rule; the batch is retried",
     )

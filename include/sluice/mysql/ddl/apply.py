@@ -225,7 +225,7 @@ def _converted(
             and _WIDE.isdisjoint({charset, column.charset})
         )
     ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
-        raise DecodeError(f"the labels of {column.name} become others when the server converts them")
+        raise DecodeError(f"the labels of {column.name} change when the server converts them")
     if charset == "binary" and family in CHARACTER:
         blank = {"char": "binary", "varchar": "varbinary"}.get(family, family.replace("text", "blob"))
         return replace(column, type=column.type.replace(family, blank, 1), charset=None, collation=None)

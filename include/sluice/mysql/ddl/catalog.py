@@ -71,7 +71,7 @@ class SchemaState:
     def put(self, definition: TableDefinition) -> None:
         """Set a table's definition. Raises DecodeError for one that cannot be stored."""
         if not _can_be_stored(definition):
-            raise DecodeError(f"the definition of {definition.table} has bytes that are no text")
+            raise DecodeError(f"the definition of {definition.table} has bytes that are not text")
         name = self._id(definition.table)
         self.tables[name] = replace(definition, table=name)
         self.unknown.pop(name, None)
@@ -123,7 +123,7 @@ class SchemaState:
         return TableId(table.schema.lower(), table.table.lower()) if self.flavour.lower_case_names else table
 
     def database(self, name: str) -> DatabaseDefinition:
-        """A database, with the server's defaults if it was never heard of."""
+        """A database, with the server's defaults if it is not in the history."""
         key = name.lower() if self.flavour.lower_case_names else name
         found = self.databases.get(key)
         if found is not None:
@@ -363,7 +363,7 @@ class _Step:
 
     def _alter_unknown(self, statement: s.AlterTable, renamed_to: TableId | None) -> None:
         why = self.state.why_unknown(statement.table)
-        reason = why.reason if why else f"{statement.table} was never heard of before this statement"
+        reason = why.reason if why else f"{statement.table} is not in the schema history before this statement"
         if renamed_to is not None:
             self.state.forget(statement.table)
             self.state.lose(renamed_to, Unknown(reason, self.where, self.sql[:2000]))
@@ -390,7 +390,7 @@ class _Step:
         if before is None:
             why = self.state.why_unknown(old)
             self.state.forget(old)
-            reason = why.reason if why else f"{old} was never heard of before it was renamed"
+            reason = why.reason if why else f"{old} is not in the schema history before it was renamed"
             self.state.lose(new, Unknown(reason, self.where, self.sql[:2000]))
             self._changed(old, K.RENAME_TABLE, K.UNKNOWN, renamed_to=new, reason=reason)
             return

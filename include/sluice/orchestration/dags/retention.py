@@ -52,13 +52,13 @@ def ages() -> dict[str, str]:
 
 
 def age(context: Any, name: str) -> timedelta:
-    """What the run was given. Raises ConfigError for what is no span of time."""
+    """What the run was given. Raises ConfigError for what is not a duration."""
     text = str(context["params"].get(name) or ages()[name])
     try:
         return parse_span(text)
     except ValueError as error:
         raise ConfigError(
-            f"{name} {text!r} is no span of time: {error}",
+            f"{name} {text!r} is not a duration: {error}",
             where=f"SLUICE_{name.upper()}, or the form of the DAG retention",
             hint="write a number and a unit, such as 12h or 14d",
         ) from None

@@ -225,5 +225,5 @@ class AckTable:
         return Fenced(
             f"epoch {theirs} took this target over from epoch {mine}",
             where=f"{self._who[0]}.{self._who[1]}",
-            hint="a newer run is at work; this one must not write any more",
+            hint="a newer run writes to this target; this one must stop",
         )

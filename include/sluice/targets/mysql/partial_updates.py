@@ -187,7 +187,7 @@ def _conditions(table: TargetTable, rows: pa.Table) -> list[str]:
 
 def _absent(table: TargetTable, condition: str) -> LoadError:
     return LoadError(
-        f"the target has no row of {table.table} with {condition}, of which only the columns that changed have come",
+        f"the target has no row of {table.table} with {condition}, but the log only contains the changed columns of this row",
         where=str(table.table),
         hint="`sluice dump start PIPELINE --table SCHEMA.TABLE` (the source's name of it) copies the table anew, and while it does, the load "
         "goes on; whole rows make up for a missing one by themselves: binlog_row_image = FULL, send: rows",

@@ -32,7 +32,7 @@ def ordered(tables: Mapping[TableId, TargetTable], references: Sequence[Referenc
 
 
 def generations(parents: Mapping[TableId, Iterable[TableId]]) -> dict[TableId, int | None]:
-    """How many steps each table is below one that refers to nothing; None: it refers to itself, straight or around, and has no place in an order."""
+    """Depth of each table in the foreign-key graph; None if it is part of a cycle."""
     within = {table: {p for p in found if p in parents} for table, found in parents.items()}
     circles = {table for table in within if table in _ancestors(within, table)}
     result: dict[TableId, int | None] = dict.fromkeys(circles)

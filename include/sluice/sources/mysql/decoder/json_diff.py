@@ -111,5 +111,5 @@ def _packed(data: bytes, at: int) -> tuple[int, int]:
         return first, at + 1
     count = {252: 2, 253: 3, 254: 8}.get(first)
     if count is None or at + 1 + count > len(data):
-        raise DecodeError("a JSON difference holds a broken length")
+        raise DecodeError("a JSON difference has an invalid length")
     return int.from_bytes(data[at + 1 : at + 1 + count], "little"), at + 1 + count

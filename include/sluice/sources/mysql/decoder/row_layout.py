@@ -156,9 +156,7 @@ def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -
     if mapped.family is not None:
         special, length = _AS_BINARY[mapped.family]
         if kind != t.STRING or meta != length:
-            raise UnsupportedType(
-                f"the log holds type {kind} ({meta}) for a column of type {mapped.family}", where=where
-            )
+            raise UnsupportedType(f"the log has type {kind} ({meta}) for a column of type {mapped.family}", where=where)
         return Column(name, special, mapped.family, mapped.nullable, length=length)
     if kind == t.JSON:
         return Column(name, K.JSON, "json", mapped.nullable)

@@ -305,7 +305,7 @@ class Scanner:
         name = ev.NAMES.get(kind, f"kind {kind}")
         if code == sc.CODE_CRC:
             return ChecksumMismatch(
-                f"the checksum of an event ({name}) is wrong: the log or the connection flipped a bit",
+                f"the checksum of an event ({name}) is wrong: the data was damaged in the log or on the connection",
                 where=where,
                 hint=look,
             )

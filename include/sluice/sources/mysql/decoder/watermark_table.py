@@ -29,7 +29,7 @@ def mark_plan(table_map: t.TableMap, where: str) -> RowLayout:
     """How its rows are decoded; known without the log's column names. Raises DecodeError if the table is another than ours."""
     if [c.type for c in table_map.columns] != [t.LONG, t.VARCHAR]:
         raise DecodeError(
-            f"{table_map.table} does not look as a watermark table does",
+            f"{table_map.table} is not a Sluice watermark table",
             where=where,
             hint=f"drop it, the next dump makes it anew ({COLUMNS}); {AROUND}",
         )

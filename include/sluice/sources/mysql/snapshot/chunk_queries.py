@@ -25,8 +25,8 @@ def key_of(definition: LiveTable, request: TableRequest) -> ChunkKey:
     if not definition.key and not request.identity:
         raise DumpRefused(
             f"{request.table} has no primary key: its rows cannot be told apart"
-            + (", and the log does not say which of two equal rows lies where in an index" if request.index else ""),
-            hint="say in the mapping which columns tell them apart (`key: [...]`), add a primary key (an invisible one will do: ALTER TABLE … "
+            + (", so an index cannot split the table either" if request.index else ""),
+            hint="name the columns that identify a row in the mapping (`key: [...]`), add a primary key (an invisible one is enough: ALTER TABLE … "
             "ADD _id BIGINT AUTO_INCREMENT PRIMARY KEY INVISIBLE), or replace the whole table in one piece (`--replace`)",
         )
     name = request.index or definition.key or _index_of(indexes, request.identity)

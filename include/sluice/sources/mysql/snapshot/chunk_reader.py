@@ -34,7 +34,7 @@ MAY_PASS = {
     1021, 1028, 1030, 1037, 1038, 1040, 1041, 1042, 1043, 1053, 1077, 1078, 1079, 1105, 1114, 1135, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205,
     1213, 1226, 1290, 1317, 1412, 1615, 1927, 1969, 3024, 3169, 4031,
 }  # fmt: skip
-"""Errors of a server that say nothing of the condition: it stops, is full or busy, or somebody ended the statement."""
+"""Server errors unrelated to the user's condition: shutdown, full disk, overload, a killed statement."""
 
 
 class MySQLLoad:
