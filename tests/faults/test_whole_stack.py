@@ -1,4 +1,4 @@
-"""The demo's whole stack on Airflow and Spark: 200,000 random changes, then a kill of every kind of process while a batch is on its way.
+"""The demo's whole stack on Airflow and Spark: 60,000 random changes (``make faults``: 200,000), then a kill of every kind of process while a batch is on its way.
 
 Nothing is mended by hand: the stack's supervisor restarts servers as an operating system would, Airflow retries tasks.
 """
@@ -26,7 +26,7 @@ from sluice.flows.runtime import Runtime
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CHANGES = int(os.environ.get("SLUICE_STACK_CHANGES", "200000"))
+CHANGES = int(os.environ.get("SLUICE_STACK_CHANGES", "60000"))
 PATIENCE_S = 420
 
 
