@@ -24,6 +24,7 @@ import structlog
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+from devstack import processes  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
 
@@ -210,6 +211,7 @@ FIGURES: dict[str, tuple[Callable[[ap.Servers, int, int], None], int]] = {
 
 
 def main() -> None:
+    processes.tether()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figures", nargs="*", default=list(FIGURES), metavar="figure", help=", ".join(FIGURES))
     parser.add_argument("--changes", type=int, help="changes in the backlog")

@@ -19,6 +19,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.support.capturing import draining, head  # noqa: E402
@@ -211,6 +212,7 @@ RESULTS = _ROOT / "tests/bench/results/capture.json"
 
 
 def main() -> None:
+    processes.tether()
     changes = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
     warm_up()
     lines: list[dict[str, Any]] = []

@@ -21,6 +21,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
+from devstack import processes  # noqa: E402
 from devstack.demo.show import PIPELINE, read_status  # noqa: E402
 from devstack.demo.workload import Workload  # noqa: E402
 from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E402
@@ -33,6 +34,7 @@ AT_WORK = ("running", "queued", "scheduled", "restarting")
 
 
 def main() -> None:
+    processes.tether()
     took: dict[str, dict[str, float]] = {}
     with demo._stack() as stack:
         demo._prepare(stack)

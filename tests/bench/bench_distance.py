@@ -23,6 +23,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import structlog  # noqa: E402
 
+from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
@@ -67,6 +68,7 @@ def through(made: Case, links: dict[str, Link]) -> None:
 
 
 def main() -> None:
+    processes.tether()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_600_000, help="changes in each backlog")
     parser.add_argument("--ms", type=float, default=30, help="round trip in milliseconds")

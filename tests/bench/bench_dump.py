@@ -24,6 +24,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import pymysql.cursors  # noqa: E402
 
+from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer, find_mysql  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from sluice.flows.dump.progress import one_view  # noqa: E402
@@ -157,6 +158,7 @@ def plain_cursor(server: MySQLServer, schema: str, rows: int) -> float:
 
 
 def main() -> None:
+    processes.tether()
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_500_000
     results: list[dict[str, Any]] = []
     with (

@@ -59,6 +59,7 @@ print(tally.changes)
 
 
 def main() -> None:
+    processes.tether()
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     with _stack() as stack:
         _prepare(stack)

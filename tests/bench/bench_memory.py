@@ -26,6 +26,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import psutil  # noqa: E402
 
+from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from devstack.spark import SparkConnectServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
@@ -266,6 +267,7 @@ def save(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
+    processes.tether()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), metavar="workload", help=", ".join(WORKLOADS))
     parser.add_argument("--mb", type=int, default=2_000, help="megabytes of rows in the transaction")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -167,6 +168,37 @@ def test_what_a_killed_test_run_started_ends_with_it(tmp_path: Path) -> None:
             break
         time.sleep(0.05)
     assert not handle.alive
+
+
+def test_what_a_killed_benchmark_started_ends_with_it(tmp_path: Path) -> None:
+    bench = paths.repo_root() / "tests/bench/bench_memory.py"
+    argv = [sys.executable, str(bench), "one_key", "--mb", "1", "--dry", "--folder", str(tmp_path)]
+    with (tmp_path / "log").open("wb") as log:
+        runner = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        servers: list[psutil.Process] = []
+        while not servers:
+            assert runner.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+            children = psutil.Process(runner.pid).children()
+            servers = [child for child in children if processes._token_of(child)]
+    finally:
+        runner.kill()
+        runner.wait()
+    for _ in range(400):
+        if not any(processes.lives(server) for server in servers):
+            break
+        time.sleep(0.05)
+    assert not any(processes.lives(server) for server in servers)
+
+
+def test_every_benchmark_takes_its_servers_along() -> None:
+    benches = sorted((paths.repo_root() / "tests/bench").glob("bench_*.py"))
+    assert len(benches) >= 7
+    for bench in benches:
+        tree = ast.parse(bench.read_text(encoding="utf-8"))
+        (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+        assert ast.unparse(main.body[0]) == "processes.tether()", bench.name
 
 
 def test_a_fetched_mysql_runs_by_its_own_loader() -> None:

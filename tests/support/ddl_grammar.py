@@ -71,9 +71,10 @@ _COLLATIONS = (
     "gbk_chinese_ci", "ascii_bin", "cp1251_bin", "utf8mb4_unicode_ci",
 )  # fmt: skip
 _HEX_LABELS = {
-    "sjis": ("0x9353", "0x9373", "x'61'"), "latin1": ("0xE9", "b'1000010'"), "utf8mb4": ("0xC3A9", "X'6162'"), "cp1251": ("0xE6", "0x61"),
+    "sjis": ("0x9353", "0x9373", "x'61'"), "latin1": ("0xE9", "b'1000010'"), "utf8mb4": ("0xF09F9880", "0xC3A9", "X'6162'"),
+    "cp1251": ("0xE6", "0x61"),
     "gbk": ("0xC4E3", "0x79"), "ucs2": ("0x0061", "0x6587"), "utf16": ("0x0062", "0xD83DDE00"), "utf8mb3": ("0xE4B8AD",), "koi8r": ("0xC1",),
-    "latin2": ("0xE9", "0x41"), "big5": ("0xA440",), "ascii": ("0x41", "b'1100010'"), "utf32": ("0x00000063",),
+    "latin2": ("0xE9", "0x41"), "big5": ("0xA440",), "ascii": ("0x41", "b'1100010'"), "utf32": ("0x00000063", "0x0001F600"),
 }  # fmt: skip
 _INTEGERS = (
     "TINYINT",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from sluice.model.definitions import TableDefinition
@@ -19,17 +18,12 @@ def differing(said: Any, truth: Any) -> tuple[Any, Any]:
     return {n: said[n] for n in names}, {n: truth[n] for n in names}
 
 
-def _printed(text: str) -> str:
-    """As information_schema prints it, which has no characters of four bytes."""
-    return re.sub("[\U00010000-\U0010ffff]", "?", text)
-
-
 def comparable(table: TableDefinition) -> dict[str, Any]:
     """What both ways of knowing a table must agree on."""
     return {
         "columns": [
             (
-                c.name, _printed(c.type), c.nullable, c.charset, c.collation, tuple(map(_printed, c.labels)), bool(c.generated),
+                c.name, c.type, c.nullable, c.charset, c.collation, c.labels, bool(c.generated),
                 c.stored if c.generated else False, c.invisible,
                 c.auto_increment, c.comment, c.compressed, c.default is not None,
             )

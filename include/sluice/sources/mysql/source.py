@@ -58,6 +58,7 @@ from sluice.sources.mysql.server.connection import (
     source_errors,
 )
 from sluice.sources.mysql.server.key_equality import same_keys
+from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
@@ -299,6 +300,7 @@ class MySQLSession:
         info = self.info
         with self._asking():
             live = read_definition(self.connection, table, lambda: self.collations)
+            refuse_merge(self.connection, table)
         return MySQLChunkTable(self.source.endpoint, info, live)
 
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sluice.errors import MappingError
+from sluice.errors import MappingError, UnsupportedType
+from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
@@ -81,13 +84,29 @@ def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableIn
                 uniques[index].append((column or "", int(prefix or 0)))
             kind, engine = next(iter(kinds[name(table)]), ("", ""))
             found[table] = TableInfo(
-                tuple(_column(*row) for row in columns[name(table)]),
+                tuple(_with_exact_labels(cursor, table, _column(*row)) for row in columns[name(table)]),
                 tuple(tuple(column for column, _ in key) for key in uniques.values()),
                 tuple(UniqueKey(index, tuple(key)) for index, key in uniques.items()),
                 view="VIEW" in str(kind).upper(),
                 engine=str(engine or ""),
             )
     return found
+
+
+def _with_exact_labels(cursor: Any, table: TableId, column: ColumnInfo) -> ColumnInfo:
+    """The column with the characters in its labels that information_schema does not print, if the target says them."""
+    labels = labels_of(column.sql_type)
+    if not may_hide(labels, column.charset):
+        return column
+
+    def ask(sql: str) -> Sequence[tuple[Any, ...]]:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+    family = column.sql_type.partition("(")[0].lower()
+    with suppress(UnsupportedType):  # a value whose label is not known is refused when it comes
+        return replace(column, sql_type=declared(family, exact_labels(ask, table, column.name, family, labels)))
+    return column
 
 
 def _column(

@@ -29,6 +29,7 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
+from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 
@@ -136,7 +137,7 @@ def read_tables(
         if table not in heads:
             continue
         try:
-            column = _column(row[3:], flavour)
+            column = _with_exact_labels(connection, table, _column(row[3:], flavour))
             if row[8] is None and "DEFAULT_GENERATED" in str(row[9]):
                 column = replace(column, default=_shown_default(connection, table, column.name, flavour))
             columns[table].append((int(row[2]), column))
@@ -206,6 +207,21 @@ def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
         on_update=on_update[1] if on_update else None,
         comment=comment or "",
         compressed=compressed,
+    )
+
+
+def _with_exact_labels(connection: Any, table: TableId, column: ColumnDefinition) -> ColumnDefinition:
+    """The column with the characters that information_schema does not print. Raises UnsupportedType if the server does not say them."""
+    if not may_hide(column.labels, column.charset):
+        return column
+    labels = exact_labels(lambda sql: rows_of(connection, sql), table, column.name, column.family, column.labels)
+    default = column.default
+    meant = [f"'{label}'" for label in labels if default == f"'{printed(label)}'"]
+    return replace(
+        column,
+        type=labelled(column.family, labels),
+        labels=labels,
+        default=meant[0] if len(meant) == 1 else default,
     )
 
 

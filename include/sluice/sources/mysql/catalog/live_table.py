@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.labels import labels_of
+from sluice.model.labels import declared, labels_of
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.charsets import UTF8, tables_of
+from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, RowLayout, plan_table
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.server.connection import rows_of
@@ -79,7 +80,7 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
     """Ask the server. ``collations``: id -> (collation, charset), see :func:`sluice.sources.mysql.server.connection.collations`.
 
     Raises:
-        ConfigError: there is no such table. UnsupportedType: a column's type is not understood.
+        ConfigError: there is no such table. UnsupportedType: a column's type is not understood, or the server does not say its labels.
     """
     names = (table.schema, table.table)
     rows = rows_of(connection, _COLUMNS, names)
@@ -90,6 +91,7 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
         )
     known = collations()
     numbers = {name: number for number, (name, _) in known.items()}
+    rows = [_with_exact_labels(connection, table, row, dict(known.values())) for row in rows]
     columns = [_mapped(row, numbers, known, f"{table}.{row[0]}") for row in rows]
     indexes = _read_indexes(connection, table)
     order = [str(row[0]) for row in rows]
@@ -104,6 +106,18 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
         return known[number]
 
     return LiveTable(plan_table(table_map, lookup, generated), indexes, key)
+
+
+def _with_exact_labels(
+    connection: Any, table: TableId, row: tuple[Any, ...], charsets: dict[str, str]
+) -> tuple[Any, ...]:
+    """A row of ``_COLUMNS`` with the characters that information_schema does not print. ``charsets``: by collation."""
+    name, kind, column_type = str(row[0]), str(row[2]).lower(), str(row[3])
+    labels = labels_of(column_type)
+    if not may_hide(labels, charsets.get(str(row[8]))):
+        return row
+    exact = exact_labels(lambda sql: rows_of(connection, sql), table, name, kind, labels)
+    return (*row[:3], declared(kind, exact), *row[4:])
 
 
 def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:

@@ -18,6 +18,7 @@ from sluice.sources.mysql.catalog.history_tracker import Rereader, SchemaTracker
 from sluice.sources.mysql.decoder.row_layout import RowLayout, close_open, is_left_open, plan_table
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
+from sluice.sources.mysql.server.merge_tables import is_merge
 
 _log = structlog.get_logger()
 
@@ -79,6 +80,12 @@ class TableResolver:
             definition = self.tracker.state.find(table_map.table)
         elif self.tracker is not None:
             table_map, definition = self._agreed(table_map, where)
+        if definition is not None and is_merge(definition.engine):
+            raise UnsupportedType(
+                f"{table_map.table} is a MERGE table: its rows are those of its members, and the log names only it",
+                where=where,
+                hint="exclude it (capture.exclude), capture its members, and write to them by their own names",
+            )
         self._settle(table_map, definition)
         plan = plan_table(table_map, self._collation, self._generated(table_map, definition), where)
         return replace(plan, definition=definition)

@@ -81,7 +81,14 @@ def reread_table(
 ) -> TableDefinition:
     """Today's definition of a table, if it was the same at ``position``. Raises SchemaUnknown with the statement that says it was not."""
     _open_tables(connection, [table], [])
-    found = read_tables(connection, flavour_of(connection, info), [table])
+    broken: dict[TableId, str] = {}
+    found = read_tables(connection, flavour_of(connection, info), [table], broken=broken)
+    if broken:
+        raise SchemaUnknown(
+            f"the definition of {table} cannot be read: {broken[table]}",
+            where=str(position),
+            hint=f"`sluice schema set PIPELINE {table} --file create.sql` with the CREATE TABLE as of {position}",
+        )
     file, offset = log_end(connection)
     later = _statements(endpoint, server_id, position, position.at(file=file, offset=offset), None)
     state = SchemaState(flavour_of(connection, info))

@@ -6,13 +6,15 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pymysql
 
 from sluice.errors import UnsupportedType
-from sluice.model.labels import labels_of
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted_table
+from sluice.model.labels import declared, labels_of
+from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted, quoted_table
+from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.connection import rows_of
 
@@ -53,7 +55,10 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
     for row in rows_of(connection, _COLUMNS):
         table = TableId(str(row[0]), str(row[1]))
         try:
-            columns[table].append(_column(row))
+            column = _column(row)
+            if may_hide(column.labels, column.charset) and wants(table):
+                column = _with_exact_labels(connection, table, column)
+            columns[table].append(column)
         except UnsupportedType:
             unknown[table].append((str(row[2]), str(row[4])))
     keys: dict[TableId, dict[str, list[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(list))
@@ -86,9 +91,58 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
     return found
 
 
+def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Column:
+    """The column with the characters that are not printed, if the server says them."""
+    with suppress(UnsupportedType):
+        labels = exact_labels(
+            lambda sql: rows_of(connection, sql), table, column.name, column.kind.value, column.labels
+        )
+        return replace(column, labels=labels, sql_type=declared(column.kind.value, labels))
+    return column
+
+
+_LABELLED = (
+    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS "
+    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND DATA_TYPE IN ('enum', 'set')"
+)
+_LITERAL = r"'(?:[^'\\]|''|\\.)*'"
+
+
+def _with_labels(connection: Any, table: TableId, sql: str) -> str:
+    """SHOW CREATE TABLE with the characters in labels that it does not print."""
+    for name, family, column_type, charset in rows_of(connection, _LABELLED, (table.schema, table.table)):
+        kind, shown = str(family).lower(), str(column_type)
+        labels = labels_of(shown)
+        if not may_hide(labels, charset):
+            continue
+        with suppress(UnsupportedType):
+            exact = exact_labels(lambda query: rows_of(connection, query), table, str(name), kind, labels)
+            head = f"  {quoted(str(name))} "
+            lines = [
+                head + declared(kind, exact) + _with_default(line[len(head + shown) :], exact)
+                if line.startswith(head + shown)
+                else line
+                for line in sql.split("\n")
+            ]
+            sql = "\n".join(lines)
+    return sql
+
+
+def _with_default(rest: str, labels: Sequence[str]) -> str:
+    """What follows a column's type, with the label that its default is, if only one is printed so."""
+
+    def spelled(match: re.Match[str]) -> str:
+        (shown,) = labels_of(f"enum({match[1]})")
+        meant = [label for label in labels if printed(label) == shown]
+        return f" DEFAULT {declared('', meant)[1:-1]}" if len(meant) == 1 else match[0]
+
+    return re.sub(rf" DEFAULT ({_LITERAL})", spelled, rest, count=1)
+
+
 def create_statement(connection: Any, table: TableId, named: TableId) -> str:
     """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the name is another."""
     sql = _COUNTER.sub("", str(rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]))
+    sql = _with_labels(connection, table, sql)
     if named != table:
         sql = _CONSTRAINT.sub("", sql)
     return _CREATE_HEAD.sub(lambda _: f"CREATE TABLE {quoted_table(named)}", sql, count=1)

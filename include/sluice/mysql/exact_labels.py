@@ -1,0 +1,83 @@
+"""Labels of ENUM and SET that have characters of four bytes.
+
+Servers print a column's type in utf8mb3 (information_schema, SHOW COLUMNS, SHOW CREATE TABLE), in which such a character is a question mark.
+The column itself gives them: the column of a recursive query has the type of the first SELECT's column, and a number that is stored in it
+comes out as the label. That takes SELECT on the column, and no row of the table is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pymysql
+
+from sluice.errors import UnsupportedType
+from sluice.model.tables import TableId, quoted, quoted_table
+
+_WIDE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+"""Charsets with characters of four bytes."""
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+_LOCK_WAIT_TIMEOUT = 1205
+_AT_ONCE = 1000
+
+
+def printed(text: str) -> str:
+    """The text as the server prints it."""
+    return _FOUR_BYTES.sub("?", text)
+
+
+def may_hide(labels: Sequence[str], charset: str | None) -> bool:
+    """True if a printed question mark may stand for another character."""
+    return charset in _WIDE and any("?" in label for label in labels)
+
+
+def exact_labels(
+    ask: Callable[[str], Sequence[tuple[Any, ...]]], table: TableId, column: str, family: str, labels: Sequence[str]
+) -> tuple[str, ...]:
+    """The labels as they are stored.
+
+    Args:
+        ask: runs a query, in utf8mb4. family: ``enum`` or ``set``. labels: as printed.
+
+    Raises:
+        UnsupportedType: the server does not answer (no right to SELECT; a server without recursive queries). Connection errors stay as they are.
+    """
+    found = list(labels)
+    hidden = [number for number, label in enumerate(labels) if "?" in label]
+    try:
+        for at in range(0, len(hidden), _AT_ONCE):
+            for number, label in ask(_query(table, column, family, hidden[at : at + _AT_ONCE])):
+                found[int(number) - 1] = label.decode() if isinstance(label, bytes) else str(label)
+    except pymysql.err.MySQLError as error:
+        code = error.args[0] if error.args else 0
+        if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not _of_server(code):
+            raise
+        raise _hidden(table, column, f"{str(error.args[-1]).splitlines()[0]} ({code})") from error
+    if [printed(label) for label in found] != list(labels):
+        raise _hidden(table, column, "it was changed meanwhile")
+    return tuple(found)
+
+
+def _query(table: TableId, column: str, family: str, numbers: Sequence[int]) -> str:
+    wanted = " UNION ALL ".join(
+        f"SELECT {number + 1} AS n, {number + 1 if family == 'enum' else 1 << number} AS stored" for number in numbers
+    )
+    return (
+        f"WITH RECURSIVE labels (n, label) AS (SELECT 0, c.{quoted(column)} FROM (SELECT 1 AS one) o "  # noqa: S608 - quoted
+        f"LEFT JOIN {quoted_table(table)} c ON FALSE "
+        f"UNION ALL SELECT w.n, w.stored FROM labels l JOIN ({wanted}) w ON l.n = 0) SELECT n, label FROM labels WHERE n > 0"
+    )
+
+
+def _of_server(code: int) -> bool:
+    return code >= 1000 and not 2000 <= code < 3000
+
+
+def _hidden(table: TableId, column: str, why: str) -> UnsupportedType:
+    return UnsupportedType(
+        f"the server prints ? for some characters in the labels of {column}, and does not say which they are: {why}",
+        where=str(table),
+        hint=f"GRANT SELECT ON {quoted_table(table)} TO the pipeline's user",
+    )
