@@ -107,6 +107,14 @@ WRITTEN = (
     "ALTER TABLE conv3 COLLATE utf8mb4_general_ci, CONVERT TO CHARACTER SET utf8mb4",
     f"CREATE TABLE conv4 {_CONVERTED}",
     "ALTER TABLE conv4 CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    "CREATE TABLE prefix_gone (c VARCHAR(20) NOT NULL, UNIQUE (c(6)))",
+    "ALTER TABLE prefix_gone CHANGE c d TINYINT",
+    "CREATE TABLE prefix_cut (a INT, b TEXT) CHARACTER SET utf8mb4",
+    "ALTER TABLE prefix_cut MODIFY b TINYTEXT, ADD KEY (b(100))",
+    "CREATE TABLE again (a INT, b INT, c INT)",
+    "ALTER TABLE again DROP a, CHANGE b a BIGINT",
+    "ALTER TABLE again DROP a, ADD a INT",
+    "ALTER TABLE again DROP a, RENAME COLUMN c TO a",
 )  # fmt: skip
 
 MYSQL = (
@@ -143,6 +151,12 @@ MYSQL = (
     "SET SESSION sql_generate_invisible_primary_key = ON",
     "CREATE TABLE gipk (a INT)",
     "SET SESSION sql_generate_invisible_primary_key = OFF",
+    "CREATE TABLE unnamed_expression (c1 INT, UNIQUE ((c1 + 1)))",
+    "ALTER TABLE unnamed_expression ADD UNIQUE ((c1 + 2)), ADD UNIQUE (c1)",
+    "ALTER TABLE unnamed_expression DROP INDEX functional_index",
+    "SET SESSION sql_mode = ''",
+    "CREATE TABLE blob_default (b BLOB NOT NULL DEFAULT '')",
+    "SET SESSION sql_mode = DEFAULT",
     "CREATE TABLE srv (a VARCHAR(5)) CHARACTER SET utf8mb4",
 )
 
@@ -170,6 +184,10 @@ MARIADB = (
     "DROP TABLE IF EXISTS gen2 WAIT 3",
     "CREATE SEQUENCE seq",
     "CREATE TABLE srv (a VARCHAR(5)) CHARACTER SET utf8mb4 COLLATE uca1400_ai_ci",
+    "CREATE TABLE serial_key (id SERIAL PRIMARY KEY, n INT)",
+    "SET SESSION sql_mode = ''",
+    "CREATE TABLE long_text (a VARCHAR(20000) CHARACTER SET utf8mb4)",
+    "SET SESSION sql_mode = DEFAULT",
     f"CREATE TABLE conv5 {_CONVERTED}",
     "ALTER TABLE conv5 CONVERT TO CHARACTER SET utf8mb4, DEFAULT CHARACTER SET latin1",
     f"CREATE TABLE conv6 {_CONVERTED}",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import find_pipeline, load_model, load_pipeline, parse_model
@@ -258,3 +260,28 @@ def test_a_password_in_a_store_address_is_refused_and_not_shown() -> None:
     while chain is not None:
         assert "hush" not in str(chain)
         chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "a grace without an end": (["restart", "good", "--grace", "1e308"], "a grace of 1e.308 s is none"),
+    "a grace that is no number": (["restart", "good", "--grace", "nan"], "a grace of nan s is none"),
+    "a grace below zero": (["restart", "good", "--grace", "-1"], "a grace of -1 s is none"),
+    "a target to skip that is not there": (["skip", "good", "nosuch", "3", "--yes"], "has no target 'nosuch'.*t"),
+    "a target to redeliver to that is not there": (["redeliver", "good", "nosuch"], "has no target 'nosuch'.*t"),
+    "a pipeline that is not there": (["status", "goood"], "did you mean 'good'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_refused_before_a_server_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from sluice.cli import app
+
+    arguments, said = WRONG[name]
+    (tmp_path / "good.yaml").write_text(PLAIN)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
+    monkeypatch.setenv("SLUICE_STORE", (tmp_path / "store").as_uri())
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, ConfigError), (done.exception, done.output)
+    assert re.search(said, str(done.exception)), str(done.exception)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.errors import ConfigError
+from sluice.flows.dump.progress import cancel
 from sluice.flows.dump.start import start
 from sluice.flows.load.load import load
 from sluice.sources.memory.source import MemorySession
@@ -48,7 +49,7 @@ def test_a_batch_for_other_targets_is_passed_and_not_merged(two_targets: Serverl
     assert (outcome.batches, outcome.upserts) == (1, 0)
     with made.runtime().state() as state:
         assert not state.require(1).changeset
-    with pytest.raises(ConfigError, match="gone.py"):
+    with pytest.raises(ConfigError, match=r"gone\.py"):
         load(made.runtime(), "two", 1)
 
 
@@ -79,3 +80,14 @@ def test_a_dump_asks_the_source_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         dump = start(made.runtime())
     assert [str(request.table).partition(".")[2] for request in dump.tables] == ["a", "b"]
     assert asked == {"table_rows": 1, "keyless": 1, "estimates": 1}
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "a/b", "nosuch", "\x1b[2J"])
+def test_a_dump_that_is_not_there_cannot_be_cancelled(tmp_path: Path, name: str) -> None:
+    with serverless(tmp_path) as made:
+        made.begin()
+        nodes = set(made.tree.nodes)
+        with pytest.raises(ConfigError) as caught:
+            cancel(made.runtime(), name, by="test")
+        assert "\x1b" not in str(caught.value)
+        assert set(made.tree.nodes) == nodes
