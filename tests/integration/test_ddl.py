@@ -145,6 +145,49 @@ def test_policies_by_kind(shop: Case) -> None:
     assert_same(shop, "t")
 
 
+AGAIN = {
+    "swapped": "RENAME COLUMN a TO b, RENAME COLUMN b TO a",
+    "changed and swapped": "CHANGE a b VARCHAR(9), CHANGE b a INT",
+    "in a ring": "RENAME COLUMN a TO b, RENAME COLUMN b TO c, RENAME COLUMN c TO a",
+    "added anew": "DROP COLUMN a, ADD COLUMN a INT DEFAULT 7",
+    "added anew with another type": "DROP COLUMN a, ADD COLUMN a VARCHAR(20) DEFAULT 'x' FIRST",
+    "taken over": "DROP COLUMN a, RENAME COLUMN b TO a",
+    "renamed and added": "RENAME COLUMN a TO d, ADD COLUMN a INT DEFAULT 3",
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_names_that_a_statement_uses_again(shop: Case, name: str) -> None:
+    """The target's columns are named as after the statement before it has run."""
+    run(
+        shop,
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT DEFAULT 1, b INT DEFAULT 2, c INT DEFAULT 3)",
+        "INSERT INTO t VALUES (1, 10, 20, 30), (2, 11, 21, 31)",
+    )
+    shop.run_until_head()
+    run(shop, f"ALTER TABLE t {AGAIN[name]}", "INSERT INTO t (id) VALUES (3)", "UPDATE t SET a = 5 WHERE id = 2")
+    shop.run_until_head()
+    assert_same(shop, "t")
+
+
+@pytest.mark.parametrize("name", [name for name in AGAIN if name != "changed and swapped"])
+def test_names_that_a_statement_uses_again_are_never_guessed(shop: Case, name: str) -> None:
+    """Neither where the policy wants a person, nor where the statement cannot be run as it is."""
+    run(shop, "CREATE TABLE t (id INT PRIMARY KEY, a INT DEFAULT 1, b INT DEFAULT 2, c INT DEFAULT 3, s INT)")
+    run(shop, "INSERT INTO t VALUES (1, 10, 20, 30, 40)")
+    shop.run_until_head()
+    run(shop, f"ALTER TABLE t {AGAIN[name]}")
+    configured(shop, target="    ddl: stop\n")
+    with pytest.raises(LoadError, match="policy of target"):
+        shop.run_until_head()
+    rename = f"mapping:\n  - {{from: {shop.schema}.t, to: {shop.schema}.t, columns: {{rename: {{s: other}}}}}}\n"
+    shop.target.execute(f"ALTER TABLE {shop.schema}.t RENAME COLUMN s TO other")
+    configured(shop, extra=rename)
+    with pytest.raises(LoadError, match="the two definitions do not tell"):
+        shop.run_until_head()
+    assert shop.target.execute(f"SELECT id, a, b, c FROM {shop.schema}.t") == [(1, 10, 20, 30)]
+
+
 def databases(made: Case, fresh_schema: Any) -> str:
     """A second database that is captured, but for its tables ``kept_…``, with rows."""
     other = str(fresh_schema(made.source, made.target))

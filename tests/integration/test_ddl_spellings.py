@@ -215,6 +215,8 @@ def test_names_without_a_schema_mean_what_they_meant_at_the_source(
         ):
             cursor.execute(statement.format(s=schema))
     run(made, "CREATE TABLE merged2 (id INT) ENGINE=MERGE UNION (m1)", "ALTER TABLE merged2 UNION=(m1), COMMENT 'x'")
-    with pytest.raises(PreflightError, match="MERGE table"):  # which is not captured any longer; its definition is there
+    with pytest.raises(
+        PreflightError, match="MERGE table"
+    ):  # which is not captured any longer; its definition is there
         made.run_until_head()
     assert_same(made, "parent", "child", "child2", "child3", "tree", "copied", "m1", "merged", "merged2")

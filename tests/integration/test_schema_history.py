@@ -119,9 +119,7 @@ def test_labels_that_the_user_may_not_ask_for(request, fresh_schema, kind: str) 
         database=schema,
     )
     try:
-        endpoint = replace(
-            parse_connection("source", source.connection_json()), user="blind", password=f"b{schema}"
-        )
+        endpoint = replace(parse_connection("source", source.connection_json()), user="blind", password=f"b{schema}")
         with open_connection(endpoint) as connection:
             info = server_info(connection)
             state = read_state(connection, info)

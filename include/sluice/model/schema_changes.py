@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -79,8 +79,22 @@ class TableChange:
         """Both names."""
         return (self.table, self.renamed_to) if self.renamed_to else (self.table,)
 
+    @property
+    def names_differ(self) -> bool:
+        """True if the columns have other names than before, whatever their order."""
+        before, after = (
+            {c.name.lower() for c in d.columns} if d is not None else None for d in (self.before, self.after)
+        )
+        return before != after
+
+    @property
+    def reuses_names(self) -> bool:
+        """True if a column came or went that the names before and after do not show: dropped and added anew in one statement."""
+        shown = {one.kind for one in column_changes(self.before, self.after)} if self.before and self.after else None
+        return shown is not None and not {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN} & set(self.kinds) <= shown
+
     def to_json(self) -> dict[str, Any]:
-        """For manifests: ``columns`` can be told from before and after."""
+        """For manifests: ``columns`` can be told from before and after, unless :attr:`reuses_names`."""
         return {
             "table": [self.table.schema, self.table.table],
             "kinds": [kind.value for kind in self.kinds],
@@ -107,9 +121,12 @@ class TableChange:
 
 
 def column_changes(
-    before: TableDefinition, after: TableDefinition, renames: Mapping[str, str] | None = None
+    before: TableDefinition,
+    after: TableDefinition,
+    renames: Mapping[str, str] | None = None,
+    dropped: Collection[str] = (),
 ) -> tuple[ColumnChange, ...]:
-    """Column by column; ``renames``: old name in lower case -> new name."""
+    """Column by column; ``renames``: old name in lower case -> new name; ``dropped``: in lower case, gone even if another has the name now."""
     renames = renames or {}
     found: list[ColumnChange] = []
     new = {column.name.lower(): column for column in after.columns}
@@ -118,7 +135,7 @@ def column_changes(
     for column in before.columns:
         name = renames.get(column.name.lower(), column.name).lower()
         there = new.get(name)
-        if there is None:
+        if there is None or column.name.lower() in dropped:
             found.append(ColumnChange(ChangeKind.DROP_COLUMN, column, None))
             continue
         met.add(name)

@@ -265,7 +265,7 @@ def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour) ->
     for action in actions:
         if isinstance(action, s.AddIndex):
             keys.append(action.index)
-        elif isinstance(action, s.ChangeColumn) or (
+        elif (isinstance(action, s.ChangeColumn) and action.old.lower() in known) or (
             isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in known)
         ):
             keys += _column_keys(action.column, flavour)

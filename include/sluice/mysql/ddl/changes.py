@@ -17,7 +17,8 @@ def altered(
     """What an ALTER TABLE did."""
     renames = {a.old.lower(): a.new for a in actions if isinstance(a, s.RenameColumn)}
     renames |= {a.old.lower(): a.column.name for a in actions if isinstance(a, s.ChangeColumn)}
-    columns = column_changes(before, after, renames)
+    dropped = {a.name.lower() for a in actions if isinstance(a, s.DropColumn)}
+    columns = column_changes(before, after, renames, dropped)
     kinds = [change.kind for change in columns]
     if before.primary_key != after.primary_key and _renamed(before.primary_key, renames) != after.primary_key:
         kinds.append(ChangeKind.PRIMARY_KEY)

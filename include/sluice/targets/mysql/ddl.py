@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sluice.errors import DecodeError, LoadError
 from sluice.mapping import Mapping as TableMapping
+from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId, quoted_table
@@ -162,10 +163,13 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
             continue
         target, naming = step.target(change.table), _naming(step, change.table)
         there = columns(target)
-        old = {column.name.lower() for column in change.before.columns}
+        old = {column.name.lower(): column for column in change.before.columns}
         for column in change.after.columns:
             name = naming(column.name)
-            if there is None or name is None or name.lower() in there or column.name.lower() in old:
+            if there is None or name is None:
+                continue
+            was_there = name.lower() in there or column.name.lower() in old
+            if was_there and not (change.reuses_names or _takes_over(change, column, old)):
                 continue
             default = _TEXT.sub("''", column.default or "")
             if _DIFFERS.search(default):
@@ -183,6 +187,13 @@ def irreproducible(step: DdlStep, columns: Columns) -> list[tuple[TableId, str, 
                     "rows of a table without a primary key are numbered in no order that two servers share",
                 ))
     return found
+
+
+def _takes_over(change: TableChange, column: ColumnDefinition, old: dict[str, ColumnDefinition]) -> bool:
+    """True for a column that may be new under a name that another one had before it was renamed."""
+    before = old.get(column.name.lower())
+    renames = {ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN} <= set(change.kinds)
+    return renames and before is not None and before.default != column.default
 
 
 class _Names(Reader):
@@ -233,8 +244,12 @@ def statements_for(step: DdlStep, columns: Columns) -> list[str]:
                 target = step.target(changed.renamed_to or statement.table)
                 made = columns(target) is None
                 return [definitions.create_sql(target, changed.after, _naming(step, statement.table))] if made else []
-            named = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
-            if changed is not None and named & set(changed.kinds) and _named_as_after(step, changed, columns):
+            if (
+                changed is not None
+                and _NAMED & set(changed.kinds)
+                and changed.names_differ
+                and _named_as_after(step, changed, columns)
+            ):
                 return []  # somebody was here before
             partly = step.kinds is not None or any(t == statement.table for t, *_ in (*step.columns, *step.excluded))
             if partly:
@@ -325,10 +340,15 @@ def _altered(step: DdlStep, changes: list[TableChange], columns: Columns) -> lis
     return found
 
 
+_NAMED = {ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN}
+
+
 def holds(step: DdlStep, columns: Columns) -> bool:
-    """True if the target's tables and columns are named as after the statement."""
+    """True if the target's tables and columns are named as after the statement, and were not before."""
     if not all(_named_as_after(step, change, columns) for change in step.changes):
         return False
+    if any(_NAMED & set(change.kinds) and not change.names_differ for change in step.changes):
+        return False  # names that were swapped, or a column that was dropped and added anew
     return not any(
         kind
         in {

@@ -111,7 +111,7 @@ def _refuse_renames(table: TableId, change: TableChange, columns: tuple[ColumnCh
     gone = [c.old for c in columns if c.kind is ChangeKind.DROP_COLUMN and c.old]
     new = [c.new for c in columns if c.kind is ChangeKind.ADD_COLUMN and c.new]
     pairs = [(old, one) for old in gone for one in new if old.type == one.type]
-    if ChangeKind.RENAME_COLUMN in change.kinds or pairs:
+    if ChangeKind.RENAME_COLUMN in change.kinds or pairs or change.reuses_names:
         names = ", ".join(f"{a.name} -> {b.name}" for a, b in pairs[:3]) or "a column"
         raise LoadError(
             f"{names} of {change.table} may have been renamed, or dropped and added: the two definitions do not tell",
