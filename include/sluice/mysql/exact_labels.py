@@ -62,12 +62,12 @@ def exact_labels(
 
 def _query(table: TableId, column: str, family: str, numbers: Sequence[int]) -> str:
     wanted = " UNION ALL ".join(
-        f"SELECT {number + 1} AS n, {number + 1 if family == 'enum' else 1 << number} AS stored" for number in numbers
+        f"SELECT {number + 1} AS n, {number + 1 if family == 'enum' else 1 << number} AS number_" for number in numbers
     )
     return (
         f"WITH RECURSIVE labels (n, label) AS (SELECT 0, c.{quoted(column)} FROM (SELECT 1 AS one) o "  # noqa: S608 - quoted
         f"LEFT JOIN {quoted_table(table)} c ON FALSE "
-        f"UNION ALL SELECT w.n, w.stored FROM labels l JOIN ({wanted}) w ON l.n = 0) SELECT n, label FROM labels WHERE n > 0"
+        f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) SELECT n, label FROM labels WHERE n > 0"
     )
 
 
