@@ -195,9 +195,12 @@ def test_what_mariadb_calls_default(
 
 @pytest.mark.parametrize("default", [None, "elsewhere"])
 def test_names_without_a_schema_mean_what_they_meant_at_the_source(
-    made: Case, fresh_schema: Any, default: str | None
+    made: Case, fresh_schema: Any, default: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A foreign key's parent stands beside its child, whatever the default schema of the session is, if it has one."""
+    """A foreign key's parent stands beside its child, whatever the default schema of the session is, if it has one.
+
+    MERGE tables are refused by the pre-flight, which sees those that are there now; the log may have older ones.
+    """
     schema = made.schema
     with made.source.connect(default and fresh_schema(made.source)) as connection, connection.cursor() as cursor:
         for statement in (
@@ -215,8 +218,8 @@ def test_names_without_a_schema_mean_what_they_meant_at_the_source(
         ):
             cursor.execute(statement.format(s=schema))
     run(made, "CREATE TABLE merged2 (id INT) ENGINE=MERGE UNION (m1)", "ALTER TABLE merged2 UNION=(m1), COMMENT 'x'")
-    with pytest.raises(
-        PreflightError, match="MERGE table"
-    ):  # which is not captured any longer; its definition is there
+    with pytest.raises(PreflightError, match="MERGE table"):
         made.run_until_head()
+    monkeypatch.setattr("sluice.sources.mysql.server.preflight.merge_findings", lambda *_: [])
+    made.run_until_head()
     assert_same(made, "parent", "child", "child2", "child3", "tree", "copied", "m1", "merged", "merged2")

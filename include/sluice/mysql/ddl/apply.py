@@ -69,6 +69,7 @@ def alter_table(
     timestamps_explicit: bool = True,
 ) -> TableDefinition:
     """The definition after an ALTER TABLE (its name as it was: see RenameTo). Raises DecodeError, UnsupportedType."""
+    there_before = {index.name.lower() for index in table.indexes}
     table = _options(table, actions, database, flavour)
     changes = {a.old.lower(): a for a in actions if isinstance(a, s.ChangeColumn)}
     known = {column.name.lower() for column in table.columns}
@@ -124,7 +125,7 @@ def alter_table(
     table = replace(table, columns=tuple(columns), indexes=tuple(indexes))
     if not timestamps_explicit:
         table = _implied_defaults(table)
-    return with_keys(table, _new_keys(actions, known, flavour), flavour)
+    return with_keys(table, _new_keys(actions, known, flavour, there_before), flavour)
 
 
 def _implied_defaults(table: TableDefinition) -> TableDefinition:
@@ -156,6 +157,7 @@ def _options(
         flavour.mariadb
     ):  # a default charset next to CONVERT TO is the table's wherever it stands; MySQL takes the last of the two
         actions = sorted(actions, key=lambda a: not isinstance(a, s.ConvertCharset))
+    before = (table.charset, table.collation) if flavour.mariadb else None
     for action in actions:
         if isinstance(action, s.SetOptions):
             options = action.options
@@ -165,6 +167,10 @@ def _options(
             if options.charset or options.collation:
                 default = (options.charset or "").lower() == DEFAULT
                 otherwise = (database.charset, database.collation) if default else (charset, collation)
+                if not options.charset and before is not None:  # COLLATE DEFAULT is of the charset before a CONVERT TO
+                    otherwise = before if (options.collation or "").lower() == DEFAULT else otherwise
+                elif options.charset:
+                    before = None
                 charset, collation = flavour.collations.resolve(options.charset, options.collation, otherwise)
             table = replace(
                 table,
@@ -260,16 +266,29 @@ def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: Ta
     raise DecodeError(f"table {table} has no column {place.after!r}")
 
 
-def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour) -> list[s.IndexSpec]:
-    keys = []
+def _new_keys(actions: Sequence[s.Action], known: set[str], flavour: Flavour, there: set[str]) -> list[s.IndexSpec]:
+    """Keys that the clauses add. ``known``, ``there``: columns and keys before the statement, in lower case."""
+    keys: list[s.IndexSpec] = []
     for action in actions:
         if isinstance(action, s.AddIndex):
             keys.append(action.index)
-        elif (isinstance(action, s.ChangeColumn) and action.old.lower() in known) or (
-            isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in known)
-        ):
-            keys += _column_keys(action.column, flavour)
-    return keys
+        elif isinstance(action, s.ChangeColumn) and action.old.lower() in known:
+            keys += _conditional(_column_keys(action.column, flavour), action.if_exists)
+        elif isinstance(action, s.AddColumn) and not (action.if_not_exists and action.column.name.lower() in known):
+            keys += _conditional(_column_keys(action.column, flavour), action.if_not_exists)
+    return [key for key in keys if not (key.if_not_exists and _name_of(key) in there)]
+
+
+def _conditional(keys: Sequence[s.IndexSpec], condition: bool) -> list[s.IndexSpec]:
+    """To MariaDB, IF (NOT) EXISTS of a column is IF NOT EXISTS of the keys that are written with it."""
+    return [replace(key, if_not_exists=key.if_not_exists or condition) for key in keys]
+
+
+def _name_of(key: s.IndexSpec) -> str:
+    """What MariaDB looks for, in lower case: keys that are there before the statement, also if it drops them. ``""``: for no key."""
+    if key.kind in {"foreign", "check"}:
+        return ""
+    return (key.name or (key.columns[0][0] if key.columns else "")).lower()
 
 
 def _column_keys(column: s.ColumnSpec, flavour: Flavour) -> list[s.IndexSpec]:

@@ -184,6 +184,8 @@ def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, fla
         most = bytes_at_most(column.type)
         if not prefix:
             return min(most, limit // width)
+        if flavour.mariadb:  # it takes the type's bytes for characters
+            return min(prefix, most) if unique else min(prefix, most, limit // width)
         wanted = min(prefix * width, most)
         return (wanted if unique else min(wanted, limit)) // width
     if family in _STRINGS:
