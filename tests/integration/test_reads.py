@@ -121,8 +121,8 @@ def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
         for number in range(FIRST - high, FIRST - low):
             data = json.dumps(replace(known, number=number, claim=f"test:old:{number}").to_json()).encode()
             znodes.transact([
-                Create(state._batch_path(number), data),
-                Create(state._claim_path(number, f"test:old:{number}")),
+                Create(state.layout.batch(number), data),
+                Create(state.layout.claim(number, f"test:old:{number}")),
             ])
             shutil.copytree(store / f"batch={FIRST:010d}", store / f"batch={number:010d}", dirs_exist_ok=True)
             tables = tuple(TableRequest(TableId(made.schema, name)) for name in ("t", "u"))

@@ -1,25 +1,18 @@
 """Whose turn it is: of several installations on one pipeline, one works and the others stand by.
 
-::
-
-    {home}/replicator/owner                   which installation works
-    {home}/replicator/installations/{name}    written every second by whatever of an installation is at work or waits,
-                                              while its Airflow's scheduler lives
-    {home}/replicator/restart                 a restart that somebody announced
-
 Only liveness is decided here. Safety never rests on it: that is the lease's epoch (:mod:`sluice.coordination.leases`). All times are
 ZooKeeper's own, taken from the nodes, so that no two clocks are compared.
 """
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from sluice.config.pipeline import MAX_GRACE
+from sluice.coordination.layout import OWNER, RESTART, Layout
 from sluice.coordination.port import Conflict, Create, Put, Remove, Znode, Znodes
 from sluice.errors import LeaseHeld
 
@@ -46,16 +39,16 @@ class Turn:
 
 
 class ActiveInstallation:
-    """Of the pipeline below ``home``; ``session_timeout_s`` is its ZooKeeper session's."""
+    """Of one pipeline; ``session_timeout_s`` is its ZooKeeper session's."""
 
-    def __init__(self, znodes: Znodes, home: str, *, session_timeout_s: float) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, *, session_timeout_s: float) -> None:
         self._z = znodes
-        self._folder = f"{home}/replicator"
+        self._at = layout
         self._timeout_s = session_timeout_s
 
     def beat(self, me: str) -> int:
         """Say that ``me`` is there; returns ZooKeeper's time, milliseconds since 1970."""
-        path = self._beat_path(me)
+        path = self._at.installation(me)
         node = self._z.get(path)
         if node is None:
             self._z.ensure(path)
@@ -68,11 +61,10 @@ class ActiveInstallation:
     def now(self, me: str) -> Turn | None:
         """The turn as ``me`` sees it; None if there is none. Registers ``me``."""
         at_ms = self.beat(me)
-        node = self._z.get(f"{self._folder}/owner")
-        if node is None or not node.data:
+        owner = self._working(self._z.get(self._at.owner))
+        if owner is None:
             return None
-        owner = str(json.loads(node.data)["installation"])
-        seen = self._z.get(self._beat_path(owner))
+        seen = self._z.get(self._at.installation(owner))
         silent_s = max(at_ms - seen.modified_ms, 0) / 1000 if seen else float("inf")
         return Turn(owner, silent_s, max(self._timeout_s + MARGIN_S, self._grace_s(at_ms, silent_s)))
 
@@ -89,57 +81,58 @@ class ActiveInstallation:
         if turn is not None and not turn.is_over:
             raise LeaseHeld(
                 f"{turn.owner} works on this pipeline; {me} stands by",
-                where=f"{self._folder}/owner, last heard of {turn.silent_s:.1f} s ago",
+                where=f"{self._at.owner}, last heard of {turn.silent_s:.1f} s ago",
                 hint=f"it takes over when that one has been silent for {turn.patience_s:.0f} s",
             )
-        path = f"{self._folder}/owner"
+        path = self._at.owner
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
-        if node.data and (turn is None or json.loads(node.data)["installation"] != turn.owner):
+        if node.data and (turn is None or self._working(node) != turn.owner):
             raise LeaseHeld("another installation took its turn just now", where=path)
         try:
-            self._z.transact([Put(path, json.dumps({"installation": me}).encode(), node.version)])
+            self._z.transact([Put(path, OWNER.encode({"installation": me}), node.version)])
         except Conflict as conflict:
             raise LeaseHeld("another installation took its turn just now", where=path) from conflict
         _log.info("turn_taken", installation=me, after=turn.owner if turn else "none")
         if turn is not None:
             with suppress(Conflict):
-                self._z.transact([Remove(self._beat_path(turn.owner))])
+                self._z.transact([Remove(self._at.installation(turn.owner))])
 
     def give_up(self, me: str) -> None:
         """Let others work at once: ``me`` ends in an orderly way."""
-        path = f"{self._folder}/owner"
+        path = self._at.owner
         node = self._z.get(path)
-        if node is not None and node.data and json.loads(node.data)["installation"] == me:
+        if node is not None and self._working(node) == me:
             with suppress(Conflict):
                 self._z.transact([Put(path, b"", node.version)])
         with suppress(Conflict):
-            self._z.transact([Remove(self._beat_path(me))])
+            self._z.transact([Remove(self._at.installation(me))])
 
     def announce_restart(self, grace_s: float) -> None:
         """The active installation is about to be restarted: no other takes over for ``grace_s``."""
-        path = f"{self._folder}/restart"
+        path = self._at.restart
         while True:
             node = self._z.get(path)
-            data = json.dumps({"grace_s": grace_s}).encode()
+            data = RESTART.encode({"grace_s": grace_s})
             with suppress(Conflict):
                 self._z.transact([Create(path, data) if node is None else Put(path, data, node.version)])
                 return
 
     def owner(self) -> str | None:
         """The installation that works, as last written."""
-        node = self._z.get(f"{self._folder}/owner")
-        return str(json.loads(node.data)["installation"]) if node and node.data else None
+        return self._working(self._z.get(self._at.owner))
+
+    def _working(self, node: Znode | None) -> str | None:
+        """The installation that the owner's node names, None if none works."""
+        return str(OWNER.decode(self._at.owner, node.data)["installation"]) if node and node.data else None
 
     def _grace_s(self, now_ms: int, silent_s: float) -> float:
         """Silence borne because of an announced restart: until the grace since its announcement is over; 0 if there is none."""
-        node: Znode | None = self._z.get(f"{self._folder}/restart")
+        node: Znode | None = self._z.get(self._at.restart)
         if node is None or not node.data:
             return 0.0
         since_s = (now_ms - node.modified_ms) / 1000
-        left_s = min(float(json.loads(node.data)["grace_s"]), MAX_GRACE.total_seconds()) - since_s
+        announced_s = float(RESTART.decode(self._at.restart, node.data)["grace_s"])
+        left_s = min(announced_s, MAX_GRACE.total_seconds()) - since_s
         return silent_s + left_s if left_s > 0 else 0.0
-
-    def _beat_path(self, name: str) -> str:
-        return f"{self._folder}/installations/{name.replace('/', '|')}"

@@ -1,22 +1,7 @@
-"""The state of dumps in ZooKeeper. Every move is one compare-and-set; the drain's are part of its own transaction.
-
-::
-
-    {root}/{pipeline}/dumps/{id}                    what was asked for, what people want of it, its tuning
-    {root}/{pipeline}/dumps/{id}/tables/{ordinal}   how far the table is cut into chunks
-    {root}/{pipeline}/dumps/{id}/placed/{ordinal}   what the drain has placed of it; written by the drain alone
-    {root}/{pipeline}/dumps/{id}/chunks/{name}      a chunk that is not placed yet
-    {root}/{pipeline}/dumps/{id}/working/{name}     ephemeral: who selects that chunk; held-{worker}: what a worker waits for
-    {root}/{pipeline}/dumps/{id}/readers            written while somebody reads; why the last one stopped, if it said so
-    {root}/{pipeline}/dumps/{id}/readers/{name}     ephemeral: a process that reads, and which tables
-    {root}/{pipeline}/dumping/{id}                  the dump has not ended
-    {root}/{pipeline}/dumped/{milliseconds}-{id}    it ended then
-    {root}/{pipeline}/captures                      the patterns of captured tables when a drain last looked
-"""
+"""The state of dumps in ZooKeeper. Every move is one compare-and-set; the drain's are part of its own transaction."""
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Sequence
@@ -24,11 +9,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from sluice.coordination.layout import CAPTURES, CHUNK, DUMP, DUMP_FOLDERS, PLACED, PLANNED, READER, Layout
 from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes
 from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
 
-_HELD = "held-"
 _ID = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 """An id is one node's name: no path, and not ``.`` or ``..``."""
 
@@ -37,54 +22,54 @@ KEPT_DUMPS = 100
 
 
 class DumpStates:
-    """Reads and moves the dumps of one pipeline; ``home`` is the pipeline's own node."""
+    """Reads and moves the dumps of one pipeline."""
 
-    def __init__(self, znodes: Znodes, home: str, owner: str) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, owner: str) -> None:
         self._z = znodes
-        self._home = home
-        self._root = f"{home}/dumps"
+        self._at = layout
         self._owner = owner
 
     # -- dumps --------------------------------------------------------------------------------------------------------
 
     def create(self, dump: Dump) -> Dump:
         """Record a dump with its tables. One of the same id that is there already stays as it is."""
-        path = f"{self._root}/{dump.id}"
-        self._z.ensure(self._root)
-        self._z.ensure(f"{self._home}/dumping")
-        steps: list[Step] = [Create(path, _encode(dump.to_json())), Create(f"{self._home}/dumping/{dump.id}")]
-        steps += [Create(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")]
+        at = self._at
+        self._z.ensure(at.dumps)
+        self._z.ensure(at.dumping)
+        steps: list[Step] = [Create(at.dump(dump.id), DUMP.encode(dump.to_json())), Create(at.dumping_of(dump.id))]
+        steps += [Create(at.dump_folder(dump.id, folder)) for folder in DUMP_FOLDERS]
         for ordinal in range(len(dump.tables)):
-            steps.append(Create(f"{path}/tables/{ordinal:04d}", _encode(TablePlanned().to_json())))
-            steps.append(Create(f"{path}/placed/{ordinal:04d}", _encode(TablePlaced().to_json())))
+            steps.append(Create(at.planned(dump.id, ordinal), PLANNED.encode(TablePlanned().to_json())))
+            steps.append(Create(at.placed(dump.id, ordinal), PLACED.encode(TablePlaced().to_json())))
         with suppress(Conflict):
             self._z.transact(steps)
         return self.require(dump.id)
 
     def ids(self) -> list[str]:
         """All dumps, oldest first (ids begin with their time)."""
-        return self._z.children(self._root)
+        return self._z.children(self._at.dumps)
 
     def get(self, dump: str) -> Dump | None:
         """One dump, or None."""
-        node = self._z.get(f"{self._root}/{dump}")
-        return Dump.from_json(json.loads(node.data), node.version) if node and node.data else None
+        path = self._at.dump(dump)
+        node = self._z.get(path)
+        return Dump.from_json(DUMP.decode(path, node.data), node.version) if node and node.data else None
 
     def require(self, dump: str) -> Dump:
         """As :meth:`get`. Raises ConfigError if there is none."""
         found = self.get(dump) if _ID.fullmatch(dump) else None
         if found is None:
             have = ", ".join(self.ids()[-5:]) or "none"
-            raise ConfigError(f"there is no dump {dump!r}", where=self._root, hint=f"the newest are: {have}")
+            raise ConfigError(f"there is no dump {dump!r}", where=self._at.dumps, hint=f"the newest are: {have}")
         return found
 
     def update(self, dump: Dump) -> Dump | None:
         """Write a changed dump; None if it changed meanwhile."""
-        steps: list[Step] = [Put(f"{self._root}/{dump.id}", _encode(dump.to_json()), dump.version)]
+        steps: list[Step] = [Put(self._at.dump(dump.id), DUMP.encode(dump.to_json()), dump.version)]
         if dump.state in {DumpState.DONE, DumpState.CANCELLED}:
             self._index_ended()
-            steps.append(Remove(f"{self._home}/dumping/{dump.id}"))
-            steps.append(Create(self._ended_path(dump)))
+            steps.append(Remove(self._at.dumping_of(dump.id)))
+            steps.append(Create(self._at.dumped_of(dump.id, dump.ended_ms)))
         try:
             self._z.transact(steps)
         except Conflict:
@@ -96,61 +81,59 @@ class DumpStates:
         while (now := self.get(dump)) is not None and note not in now.note:
             changed = replace(now, note=f"{now.note}; {note}" if now.note else note)
             try:
-                self._z.transact([Put(f"{self._root}/{dump}", _encode(changed.to_json()), now.version)])
+                self._z.transact([Put(self._at.dump(dump), DUMP.encode(changed.to_json()), now.version)])
             except Conflict:
                 continue
 
     def active(self) -> list[Dump]:
         """Dumps that are running or paused, oldest first."""
-        found = (self.get(name) for name in self._z.children(f"{self._home}/dumping"))
+        found = (self.get(name) for name in self._z.children(self._at.dumping))
         return [d for d in found if d and d.state in {DumpState.RUNNING, DumpState.PAUSED}]
 
     def under_way_since(self, since_ms: int) -> list[Dump]:
         """Dumps that have not ended, or ended at ``since_ms`` or later. Reads none of the others, and writes nothing but an index that an older
         version did not have."""
-        names = self._z.children(f"{self._home}/dumped")
+        names = self._z.children(self._at.dumped)
         if not names and self.ids():
             self._index_ended()
-            names = self._z.children(f"{self._home}/dumped")
-        ended = [name.partition("-")[2] for name in names if int(name.partition("-")[0]) >= since_ms]
-        running = self._z.children(f"{self._home}/dumping")
+            names = self._z.children(self._at.dumped)
+        ended = [dump for ended_ms, dump in map(self._at.ended, names) if ended_ms >= since_ms]
+        running = self._z.children(self._at.dumping)
         return [dump for dump in map(self.get, dict.fromkeys([*running, *ended])) if dump]
 
     def _index_ended(self) -> None:
         """Once, for dumps that ended under an older version."""
-        if self._z.get(f"{self._home}/dumped") is not None:
+        if self._z.get(self._at.dumped) is not None:
             return
-        self._z.ensure(self._home)
-        active = set(self._z.children(f"{self._home}/dumping"))
+        self._z.ensure(self._at.home)
+        active = set(self._z.children(self._at.dumping))
         ended = [dump for dump in map(self.get, self.ids()) if dump and dump.id not in active]
         with suppress(Conflict):  # another process was first
-            self._z.transact([Create(f"{self._home}/dumped"), *(Create(self._ended_path(dump)) for dump in ended)])
-
-    def _ended_path(self, dump: Dump) -> str:
-        return f"{self._home}/dumped/{dump.ended_ms:015d}-{dump.id}"
+            self._z.transact([
+                Create(self._at.dumped),
+                *(Create(self._at.dumped_of(dump.id, dump.ended_ms)) for dump in ended),
+            ])
 
     def forget(self, dump: str) -> None:
         """Remove all of a dump's nodes."""
-        for name in self._z.children(f"{self._home}/dumped"):
-            if name.partition("-")[2] == dump:
+        for name in self._z.children(self._at.dumped):
+            if self._at.ended(name)[1] == dump:
                 with suppress(Conflict):
-                    self._z.transact([Remove(f"{self._home}/dumped/{name}")])
-        path = f"{self._root}/{dump}"
-        for folder in ("tables", "placed", "chunks", "working", "readers"):
-            for name in self._z.children(f"{path}/{folder}"):
+                    self._z.transact([Remove(f"{self._at.dumped}/{name}")])
+        folders = [self._at.dump_folder(dump, folder) for folder in DUMP_FOLDERS]
+        readers = self._at.readers(dump)
+        for folder in (*folders, readers):
+            for name in self._z.children(folder):
                 with suppress(Conflict):
-                    self._z.transact([Remove(f"{path}/{folder}/{name}")])
+                    self._z.transact([Remove(f"{folder}/{name}")])
         with suppress(Conflict):  # dumps of earlier versions have none
-            self._z.transact([Remove(f"{path}/readers")])
+            self._z.transact([Remove(readers)])
         with suppress(Conflict):
-            self._z.transact([
-                *(Remove(f"{path}/{folder}") for folder in ("tables", "placed", "chunks", "working")),
-                Remove(path),
-            ])
+            self._z.transact([*map(Remove, folders), Remove(self._at.dump(dump))])
 
     def forget_old(self, keep: int = KEPT_DUMPS) -> list[str]:
         """Forget the oldest dumps that have ended, beyond ``keep``. Returns their ids."""
-        active = set(self._z.children(f"{self._home}/dumping"))
+        active = set(self._z.children(self._at.dumping))
         ended = sorted((d.created_ms, d.id) for d in map(self.get, self.ids()) if d and d.id not in active)
         gone = [name for _, name in ended[:-keep]] if keep else [name for _, name in ended]
         for name in gone:
@@ -161,54 +144,57 @@ class DumpStates:
 
     def selection(self) -> dict[str, Any] | None:
         """What the pipeline captured when a drain last looked, None if none did."""
-        node = self._z.get(f"{self._home}/captures")
-        return json.loads(node.data) if node and node.data else None
+        node = self._z.get(self._at.captures)
+        return CAPTURES.decode(self._at.captures, node.data) if node and node.data else None
 
     def set_selection(self, selection: dict[str, Any]) -> None:
         """Remember what is captured from now on."""
-        path = f"{self._home}/captures"
+        path = self._at.captures
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
         with suppress(Conflict):
-            self._z.transact([Put(path, _encode(selection), node.version)])
+            self._z.transact([Put(path, CAPTURES.encode(selection), node.version)])
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
     def planned(self, dump: str, ordinal: int) -> TablePlanned:
         """How far a table is cut."""
-        node = self._z.get(f"{self._root}/{dump}/tables/{ordinal:04d}")
+        path = self._at.planned(dump, ordinal)
+        node = self._z.get(path)
         if node is None:
             return TablePlanned(exhausted=True)
-        data = json.loads(node.data)
-        return TablePlanned(tuple(data["upto"]), data["chunks"], data["exhausted"], node.version)
+        return TablePlanned.from_json(PLANNED.decode(path, node.data), node.version)
 
     def placed(self, dump: str, ordinal: int) -> TablePlaced:
         """What of a table is placed."""
-        node = self._z.get(f"{self._root}/{dump}/placed/{ordinal:04d}")
+        path = self._at.placed(dump, ordinal)
+        node = self._z.get(path)
         if node is None:
             return TablePlaced()
-        return TablePlaced(**json.loads(node.data), version=node.version)
+        return TablePlaced.from_json(PLACED.decode(path, node.data), node.version)
 
     def chunk(self, id_: ChunkId) -> Chunk | None:
         """A chunk that is not placed yet, or None."""
-        node = self._z.get(self._chunk_path(id_))
-        return Chunk.from_json(id_, json.loads(node.data), node.version) if node else None
+        path = self._at.chunk(id_)
+        node = self._z.get(path)
+        return Chunk.from_json(id_, CHUNK.decode(path, node.data), node.version) if node else None
 
     def chunks(self, dump: str) -> list[Chunk]:
         """All chunks of a dump that are not placed yet, in order."""
-        names = self._z.children(f"{self._root}/{dump}/chunks")
+        names = self._z.children(self._at.chunks(dump))
         found = (self.chunk(ChunkId.of(dump, name)) for name in names)
         return [chunk for chunk in found if chunk]
 
     def working(self, dump: str) -> list[str]:
         """Names of the chunks that a living process selects now."""
-        return [name for name in self._z.children(f"{self._root}/{dump}/working") if not name.startswith(_HELD)]
+        return [name for name in self._z.children(self._at.working(dump)) if not self._at.is_waiting(name)]
 
     def held(self, dump: str) -> str:
         """What a living worker waits for, ``""`` if none says so."""
-        for name in self._z.children(f"{self._root}/{dump}/working"):
-            node = self._z.get(f"{self._root}/{dump}/working/{name}") if name.startswith(_HELD) else None
+        folder = self._at.working(dump)
+        for name in self._z.children(folder):
+            node = self._z.get(f"{folder}/{name}") if self._at.is_waiting(name) else None
             if node is not None:
                 return node.data.decode()
         return ""
@@ -217,17 +203,16 @@ class DumpStates:
 
     def join(self, dump: str, tables: Sequence[int] | None) -> str:
         """Say that this process reads ``tables`` (None: all) from now on; returns the name to :meth:`leave` by."""
-        folder = f"{self._root}/{dump}/readers"
-        self._z.ensure(folder)
+        self._z.ensure(self._at.readers(dump))
         name = f"{self._owner.replace('/', '-')}-{uuid.uuid4().hex[:8]}"
-        data = _encode({"tables": None if tables is None else list(tables)})
-        self._z.transact([Create(f"{folder}/{name}", data, ephemeral=True)])
+        data = READER.encode({"tables": None if tables is None else list(tables)})
+        self._z.transact([Create(self._at.reader(dump, name), data, ephemeral=True)])
         self.still_reads(dump)
         return name
 
     def still_reads(self, dump: str, why: str = "") -> None:
         """Write down that somebody reads now. ``why``: the last word of one that stops."""
-        path = f"{self._root}/{dump}/readers"
+        path = self._at.readers(dump)
         node = self._z.get(path)
         if node is not None:
             with suppress(Conflict):  # another reader said so just now
@@ -236,19 +221,18 @@ class DumpStates:
     def leave(self, dump: str, name: str, why: str = "") -> None:
         """This process does not read any more. ``why``: what made it stop before the end."""
         with suppress(Conflict):
-            self._z.transact([Remove(f"{self._root}/{dump}/readers/{name}")])
+            self._z.transact([Remove(self._at.reader(dump, name))])
         self.still_reads(dump, why)
 
     def readers(self, dump: str) -> list[tuple[int, ...] | None]:
         """For each living process that reads: its tables, None for all of them."""
-        folder = f"{self._root}/{dump}/readers"
-        nodes = [self._z.get(f"{folder}/{name}") for name in self._z.children(folder)]
-        tables = [json.loads(node.data)["tables"] for node in nodes if node is not None]
+        paths = [self._at.reader(dump, name) for name in self._z.children(self._at.readers(dump))]
+        tables = [READER.decode(path, node.data)["tables"] for path in paths if (node := self._z.get(path))]
         return [None if one is None else tuple(one) for one in tables]
 
     def last_read(self, dump: str) -> tuple[int, str]:
         """When somebody last read (ZooKeeper's time, milliseconds since 1970; 0: not known), and why that one stopped, if it said so."""
-        node = self._z.get(f"{self._root}/{dump}/readers")
+        node = self._z.get(self._at.readers(dump))
         return (node.modified_ms, node.data.decode()) if node is not None else (0, "")
 
     # -- moves of a worker ----------------------------------------------------------------------------------------------
@@ -258,9 +242,9 @@ class DumpStates:
         id_ = chunk.id
         try:
             self._z.transact([
-                Put(f"{self._root}/{id_.dump}/tables/{id_.table:04d}", _encode(moved.to_json()), plan.version),
-                Create(self._chunk_path(id_), _encode(chunk.to_json())),
-                Create(self._working_path(id_), self._owner.encode(), ephemeral=True),
+                Put(self._at.planned(id_.dump, id_.table), PLANNED.encode(moved.to_json()), plan.version),
+                Create(self._at.chunk(id_), CHUNK.encode(chunk.to_json())),
+                Create(self._at.selecting(id_), self._owner.encode(), ephemeral=True),
             ])
         except Conflict:
             return None
@@ -273,8 +257,8 @@ class DumpStates:
         )
         try:
             self._z.transact([
-                Put(self._chunk_path(chunk.id), _encode(again.to_json()), chunk.version),
-                Create(self._working_path(chunk.id), self._owner.encode(), ephemeral=True),
+                Put(self._at.chunk(chunk.id), CHUNK.encode(again.to_json()), chunk.version),
+                Create(self._at.selecting(chunk.id), self._owner.encode(), ephemeral=True),
             ])
         except Conflict:
             return None
@@ -284,14 +268,14 @@ class DumpStates:
         """Record what a worker did. None: the chunk is no longer this worker's."""
         moved = replace(chunk, state=state, **changes)
         try:
-            self._z.transact([Put(self._chunk_path(chunk.id), _encode(moved.to_json()), chunk.version)])
+            self._z.transact([Put(self._at.chunk(chunk.id), CHUNK.encode(moved.to_json()), chunk.version)])
         except Conflict:
             return None
         return replace(moved, version=chunk.version + 1)
 
     def say_held(self, dump: str, worker: str, why: str) -> None:
         """A worker waits, and says for what; ``""``: it goes on."""
-        path = f"{self._root}/{dump}/working/{_HELD}{worker}"
+        path = self._at.waiting(dump, worker)
         node = self._z.get(path)
         steps: list[Step] = []
         if node is not None:
@@ -304,12 +288,12 @@ class DumpStates:
     def let_go(self, chunk: Chunk) -> None:
         """The worker is done with the chunk, whatever became of it."""
         with suppress(Conflict):
-            self._z.transact([Remove(self._working_path(chunk.id))])
+            self._z.transact([Remove(self._at.selecting(chunk.id))])
 
     def drop(self, chunk: Chunk) -> None:
         """Forget a chunk of a cancelled dump."""
         with suppress(Conflict):
-            self._z.transact([Remove(self._chunk_path(chunk.id), chunk.version)])
+            self._z.transact([Remove(self._at.chunk(chunk.id), chunk.version)])
 
     # -- moves of the drain -----------------------------------------------------------------------------------------------
 
@@ -318,10 +302,10 @@ class DumpStates:
 
         One entry a table may hold the final count; the version is the one read.
         """
-        steps: list[Step] = [Remove(self._chunk_path(chunk.id), chunk.version) for chunk, _ in placed]
+        steps: list[Step] = [Remove(self._at.chunk(chunk.id), chunk.version) for chunk, _ in placed]
         last = {(chunk.id.dump, chunk.id.table): count for chunk, count in placed}
         for (dump, ordinal), count in last.items():
-            steps.append(Put(f"{self._root}/{dump}/placed/{ordinal:04d}", _encode(count.to_json()), count.version))
+            steps.append(Put(self._at.placed(dump, ordinal), PLACED.encode(count.to_json()), count.version))
         return steps
 
     def redo(self, chunk: Chunk) -> None:
@@ -329,19 +313,8 @@ class DumpStates:
         with suppress(Conflict):
             self._z.transact([
                 Put(
-                    self._chunk_path(chunk.id),
-                    _encode(replace(chunk, state=ChunkState.TODO).to_json()),
+                    self._at.chunk(chunk.id),
+                    CHUNK.encode(replace(chunk, state=ChunkState.TODO).to_json()),
                     chunk.version,
                 )
             ])
-
-    # -----------------------------------------------------------------------------------------------------------------
-    def _chunk_path(self, id_: ChunkId) -> str:
-        return f"{self._root}/{id_.dump}/chunks/{id_.name}"
-
-    def _working_path(self, id_: ChunkId) -> str:
-        return f"{self._root}/{id_.dump}/working/{id_.name}"
-
-
-def _encode(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()

@@ -7,7 +7,6 @@ meanwhile, cannot write any more, whatever it believes.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from sluice.coordination.layout import LEASE, lease_epoch, lease_node
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Znodes
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld
 from sluice.model.positions import Epoch
@@ -45,21 +45,22 @@ def owner_label() -> str:
 
 
 def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
-    """Take ``{folder}/node`` now. Raises LeaseHeld with the owner's label if somebody has it."""
-    node, epoch_path = f"{folder}/node", f"{folder}/epoch"
+    """Take the lease of ``folder`` now. Raises LeaseHeld with the owner's label if somebody has it."""
+    node, epoch_path = lease_node(folder), lease_epoch(folder)
     znodes.ensure(epoch_path)
     current = znodes.get(epoch_path)
     assert current is not None
     epoch = Epoch(int(current.data or b"0") + 1)
-    content = json.dumps({"owner": owner, "epoch": epoch, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    content = LEASE.encode({"owner": owner, "epoch": epoch, "since": since})
     try:
         znodes.transact([
             Put(epoch_path, str(epoch).encode(), current.version),
-            Create(node, content.encode(), ephemeral=True),
+            Create(node, content, ephemeral=True),
         ])
     except Conflict as conflict:
         held = znodes.get(node)
-        who = json.loads(held.data)["owner"] if held and held.data else "another process"
+        who = LEASE.decode(node, held.data)["owner"] if held and held.data else "another process"
         raise LeaseHeld(
             f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
         ) from (conflict)
@@ -105,7 +106,7 @@ def holding(
             if clock() >= end:
                 raise
             if not told:
-                _log.info("lease_wait", node=f"{folder}/node", because=held.message, wait_s=round(wait_s, 1))
+                _log.info("lease_wait", node=lease_node(folder), because=held.message, wait_s=round(wait_s, 1))
                 told = True
             sleep(0.2)
     try:

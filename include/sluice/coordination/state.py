@@ -1,26 +1,10 @@
 """The state of one pipeline in ZooKeeper: two cursors, numbered batches, acknowledgements. Every move is one compare-and-set.
 
-::
-
-    {root}/{pipeline}/replicator/node, epoch        who drains now
-    {root}/{pipeline}/replicator/cursor             captured position, next batch number
-    {root}/{pipeline}/replicator/owner              which installation works (see turns)
-    {root}/{pipeline}/identity                      random id of this state; targets store it with the batch they have
-    {root}/{pipeline}/batches/{number}              one batch
-    {root}/{pipeline}/claims/{number}-{digest}      which batch a claim got, found without reading batches
-    {root}/{pipeline}/holds                         targets that fail while the others go on (see holds)
-    {root}/{pipeline}/permit                        may the pipeline work, who said so
-    {root}/{pipeline}/audit/{time}                  what a person did to it
-    {root}/{pipeline}/dumps/{id}                    see :mod:`sluice.coordination.dumps`
-    {root}/{pipeline}/consumers/{target}/node, epoch    who loads now
-    {root}/{pipeline}/consumers/{target}/checkpoint     what a target holds that keeps nothing itself
-    {root}/replicator/{pipeline}.{target}/process   acknowledged position of a target
+All paths and formats: :mod:`sluice.coordination.layout`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +14,20 @@ from typing import Any
 
 from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.dumps import DumpStates
+from sluice.coordination.layout import (
+    ACKNOWLEDGEMENT,
+    ALERT,
+    AUDIT,
+    BATCH,
+    CURSOR,
+    IDENTITY,
+    LEASE,
+    PERMIT,
+    Layout,
+    claim_suffix,
+    lease_epoch,
+    lease_node,
+)
 from sluice.coordination.leases import Lease, fenced, holding, owner_label, raise_epoch
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.coordination.target_checkpoints import TargetRecords
@@ -37,6 +35,7 @@ from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder, Paused, Restarted, SegmentError
 from sluice.model.batches import Batch, BatchState
 from sluice.model.positions import BatchNumber, Position
+from sluice.model.stored_fields import known_fields
 
 KEPT_BATCHES = 200
 """Batch nodes kept below the last one that every target has acknowledged: a retried run still finds its batch there."""
@@ -57,9 +56,14 @@ class Cursor:
     version: int = -1
     schema: str = ""
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
+        position = Position.from_json(data["position"])
+        return cls(position, BatchNumber(data["next_batch"]), version, data.get("schema", ""))
+
     def encoded(self) -> bytes:
         data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
-        return _encode(data | ({"schema": self.schema} if self.schema else {}))
+        return CURSOR.encode(data | ({"schema": self.schema} if self.schema else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,15 @@ class Acknowledgement:
     version: int = -1
     identity: str = ""
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Acknowledgement:
+        position = Position.from_json(data["position"])
+        batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
+        return cls(batch, position, began, version, data.get("identity", ""))
+
     def encoded(self) -> bytes:
         data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
-        return _encode(data | ({"identity": self.identity} if self.identity else {}))
+        return ACKNOWLEDGEMENT.encode(data | ({"identity": self.identity} if self.identity else {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +120,12 @@ class PipelineState:
         session_timeout_s: float = 10.0,
     ) -> None:
         self._z = znodes
-        self._home = f"{root}/{pipeline}"
-        self._root = root
+        self.layout = Layout(root, pipeline)
         self._pipeline = pipeline
         self.targets = tuple(targets)
         self._wait_s = lease_wait_s
-        self.turns = ActiveInstallation(znodes, self._home, session_timeout_s=session_timeout_s)
-        self.holds = Holds(znodes, self._home, self.targets)
+        self.turns = ActiveInstallation(znodes, self.layout, session_timeout_s=session_timeout_s)
+        self.holds = Holds(znodes, self.layout, self.targets)
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
@@ -124,13 +133,13 @@ class PipelineState:
     def replicator(self, owner: str | None = None, *, wait_s: float | None = None) -> Iterator[Lease]:
         """Be the one that drains; waits up to ``wait_s`` for the one that does now. Raises LeaseHeld."""
         patience_s = self._wait_s if wait_s is None else wait_s
-        with holding(self._z, f"{self._home}/replicator", wait_s=patience_s, owner=owner) as lease:
+        with holding(self._z, self.layout.replicator, wait_s=patience_s, owner=owner) as lease:
             yield lease
 
     @contextmanager
     def consumer(self, target: str, owner: str | None = None, *, above: int = 0) -> Iterator[Lease]:
         """Be the one that loads ``target``, with an epoch higher than ``above``."""
-        folder = f"{self._home}/consumers/{target}"
+        folder = self.layout.consumer(target)
         with holding(self._z, folder, wait_s=self._wait_s, owner=owner) as lease:
             if lease.epoch > above:
                 yield lease
@@ -141,12 +150,12 @@ class PipelineState:
 
     def consumer_epoch(self, target: str) -> int:
         """The highest epoch that a loader of ``target`` got, 0 if there was none."""
-        node = self._z.get(f"{self._home}/consumers/{target}/epoch")
+        node = self._z.get(lease_epoch(self.layout.consumer(target)))
         return int(node.data or b"0") if node else 0
 
     def target_records(self, target: str) -> TargetRecords:
         """The checkpoint of a target that keeps nothing itself."""
-        return TargetRecords(self._z, self._home, target)
+        return TargetRecords(self._z, self.layout, target)
 
     @property
     def alive(self) -> bool:
@@ -155,39 +164,37 @@ class PipelineState:
 
     def owner(self, target: str | None = None) -> str | None:
         """Label of whoever drains (or loads ``target``) now."""
-        folder = f"consumers/{target}" if target else "replicator"
-        node = self._z.get(f"{self._home}/{folder}/node")
-        return json.loads(node.data)["owner"] if node and node.data else None
+        path = lease_node(self.layout.consumer(target) if target else self.layout.replicator)
+        node = self._z.get(path)
+        return str(LEASE.decode(path, node.data)["owner"]) if node and node.data else None
 
     # -- phase one: capture -------------------------------------------------------------------------------------------
 
     def cursor(self) -> Cursor | None:
         """The captured position, or None before the first drain."""
-        node = self._z.get(self._cursor_path)
+        node = self._z.get(self.layout.cursor)
         if node is None or not node.data:
             return None
-        data = json.loads(node.data)
-        position = Position.from_json(data["position"])
-        return Cursor(position, BatchNumber(data["next_batch"]), node.version, data.get("schema", ""))
+        return CURSOR.parse(self.layout.cursor, node.data, lambda data: Cursor.from_json(data, node.version))
 
     @property
     def home(self) -> str:
         """The pipeline's own node, for people."""
-        return self._home
+        return self.layout.home
 
     def identity(self) -> str:
         """The random id of this state, "" before the first drain. A state of an older version gets one here, once."""
-        path = self._identity_path
+        path = self.layout.identity
         while True:
             node = self._z.get(path)
             if node and node.data:
-                return str(json.loads(node.data)["id"])
-            cursor = self._z.get(self._cursor_path)
+                return str(IDENTITY.decode(path, node.data)["id"])
+            cursor = self._z.get(self.layout.cursor)
             if cursor is None or not cursor.data:
                 return ""
             made: Step = Put(path, _new_identity()[1], node.version) if node else Create(path, _new_identity()[1])
             with suppress(Conflict):  # another process was first, or the cursor moved
-                self._z.transact([Check(self._cursor_path, cursor.version), made])
+                self._z.transact([Check(self.layout.cursor, cursor.version), made])
 
     def begin(
         self,
@@ -201,17 +208,17 @@ class PipelineState:
         """Write the first cursor, a new identity, and the first acknowledgements of ``targets``: all of it or nothing."""
         cursor = Cursor(position, BatchNumber(next_batch), schema=schema)
         identity, encoded = _new_identity()
-        self._z.ensure(f"{self._home}/batches")
-        self._z.ensure(f"{self._home}/claims")
-        left = self._z.get(self._identity_path)
+        self._z.ensure(self.layout.batches)
+        self._z.ensure(self.layout.claims)
+        left = self._z.get(self.layout.identity)
         steps: list[Step] = [
             lease.fence,
-            Create(self._cursor_path, cursor.encoded()),
-            Put(self._identity_path, encoded, left.version) if left else Create(self._identity_path, encoded),
+            Create(self.layout.cursor, cursor.encoded()),
+            Put(self.layout.identity, encoded, left.version) if left else Create(self.layout.identity, encoded),
         ]
         last = BatchNumber(next_batch - 1)
         for target in targets:
-            path = self._process_path(target)
+            path = self.layout.acknowledgement(target)
             self._z.ensure(path)
             node = self._z.get(path)
             assert node is not None
@@ -225,7 +232,7 @@ class PipelineState:
         self._transact(
             lease,
             f"moving the captured position to {position}",
-            [lease.fence, Put(self._cursor_path, moved.encoded(), cursor.version)],
+            [lease.fence, Put(self.layout.cursor, moved.encoded(), cursor.version)],
         )
         return replace(moved, version=cursor.version + 1)
 
@@ -239,9 +246,9 @@ class PipelineState:
             f"recording batch {batch.number}",
             [
                 lease.fence,
-                Put(self._cursor_path, moved.encoded(), cursor.version),
-                Create(self._batch_path(batch.number), _encode(batch.to_json())),
-                Create(self._claim_path(batch.number, batch.claim)),
+                Put(self.layout.cursor, moved.encoded(), cursor.version),
+                Create(self.layout.batch(batch.number), BATCH.encode(batch.to_json())),
+                Create(self.layout.claim(batch.number, batch.claim)),
                 *also,
             ],
         )
@@ -251,8 +258,9 @@ class PipelineState:
 
     def batch(self, number: int) -> Batch | None:
         """One batch, or None if it is not (or no longer) known."""
-        node = self._z.get(self._batch_path(number))
-        return Batch.from_json(json.loads(node.data)) if node else None
+        path = self.layout.batch(number)
+        node = self._z.get(path)
+        return BATCH.parse(path, node.data, Batch.from_json) if node else None
 
     def require(self, number: int) -> Batch:
         """As :meth:`batch`. Raises SegmentError if it is not known."""
@@ -260,14 +268,14 @@ class PipelineState:
         if batch is None:
             raise SegmentError(
                 f"batch {number} of {self._pipeline} is not in ZooKeeper",
-                where=self._batch_path(number),
+                where=self.layout.batch(number),
                 hint=f"`sluice status {self._pipeline}` lists the batches there are",
             )
         return batch
 
     def numbers(self) -> list[int]:
         """Numbers of all known batches, ascending."""
-        return [int(name) for name in self._z.children(f"{self._home}/batches")]
+        return [int(name) for name in self._z.children(self.layout.batches)]
 
     def undelivered(self) -> list[int]:
         """Numbers of the batches that some target has not acknowledged, ascending."""
@@ -281,12 +289,12 @@ class PipelineState:
 
     def claimed(self, claim: str) -> Batch | None:
         """The newest batch that ``claim`` delivers: what a retried drain gets again. Reads no batch of another claim."""
-        if self._z.get(f"{self._home}/claims") is None:
+        if self._z.get(self.layout.claims) is None:
             self._index_claims()
-        digest = f"-{_digest(claim)}"
-        for name in reversed(self._z.children(f"{self._home}/claims")):
-            if name.endswith(digest):
-                batch = self.batch(int(name.removesuffix(digest)))
+        suffix = claim_suffix(claim)
+        for name in reversed(self._z.children(self.layout.claims)):
+            if name.endswith(suffix):
+                batch = self.batch(self.layout.claimed_batch(name))
                 if batch and batch.claim == claim:
                     return batch
         return None
@@ -294,14 +302,14 @@ class PipelineState:
     def _index_claims(self) -> None:
         """Once, for a state of an older version: the nodes that :meth:`commit` writes by now."""
         batches = [batch for batch in map(self.batch, self.numbers()) if batch]
-        steps: list[Step] = [Create(f"{self._home}/claims")]
-        steps += [Create(self._claim_path(batch.number, batch.claim)) for batch in batches]
+        steps: list[Step] = [Create(self.layout.claims)]
+        steps += [Create(self.layout.claim(batch.number, batch.claim)) for batch in batches]
         with suppress(Conflict):  # another process was first
             self._z.transact(steps)
 
     def reclaim(self, number: int, claim: str) -> Batch | None:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
-        path = self._claim_path(number, claim)
+        path = self.layout.claim(number, claim)
         known = self._z.get(path) is not None
         return self._rewrite(number, lambda batch: replace(batch, claim=claim), [] if known else [Create(path)])
 
@@ -336,7 +344,7 @@ class PipelineState:
             done = self._rewrite(
                 number,
                 lambda b: b if is_done(b) else change(b),
-                [Check(f"{self._home}/permit", under.version)] if under else [],
+                [Check(self.layout.permit, under.version)] if under else [],
             )
             if done:
                 return done
@@ -359,13 +367,13 @@ class PipelineState:
         self._rewrite(number, forgotten)
 
     def _rewrite(self, number: int, change: Any, requirements: Sequence[Step] = ()) -> Batch | None:
-        path = self._batch_path(number)
+        path = self.layout.batch(number)
         node = self._z.get(path)
         if node is None:
             return None
-        batch: Batch = change(Batch.from_json(json.loads(node.data)))
+        batch: Batch = change(BATCH.parse(path, node.data, Batch.from_json))
         try:
-            self._z.transact([*requirements, Put(path, _encode(batch.to_json()), node.version)])
+            self._z.transact([*requirements, Put(path, BATCH.encode(batch.to_json()), node.version)])
         except Conflict:
             return None
         return batch
@@ -374,16 +382,15 @@ class PipelineState:
 
     def process(self, target: str) -> Acknowledgement | None:
         """What a target has acknowledged, or None before its first batch."""
-        node = self._z.get(self._process_path(target))
+        path = self.layout.acknowledgement(target)
+        node = self._z.get(path)
         if node is None or not node.data:
             return None
-        data = json.loads(node.data)
-        began, position = BatchNumber(data["began"]), Position.from_json(data["position"])
-        return Acknowledgement(BatchNumber(data["batch"]), position, began, node.version, data.get("identity", ""))
+        return ACKNOWLEDGEMENT.parse(path, node.data, lambda data: Acknowledgement.from_json(data, node.version))
 
     def begin_process(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
         """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
-        path = self._process_path(target)
+        path = self.layout.acknowledgement(target)
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
@@ -404,16 +411,18 @@ class PipelineState:
         """
         process = seen or self.process(target)
         if process is None:
-            raise OutOfOrder(f"target {target} has no acknowledged position yet", where=self._process_path(target))
+            raise OutOfOrder(
+                f"target {target} has no acknowledged position yet", where=self.layout.acknowledgement(target)
+            )
         if batch.number <= process.batch:
             return process
         if batch.number != process.batch + 1:
             raise OutOfOrder(
                 f"target {target} has acknowledged batch {process.batch}; batch {batch.number} cannot come next",
-                where=self._process_path(target),
+                where=self.layout.acknowledgement(target),
             )
         moved = replace(process, batch=batch.number, position=batch.last)
-        path = self._process_path(target)
+        path = self.layout.acknowledgement(target)
         try:
             self._z.transact([Put(path, moved.encoded(), process.version)])
         except Conflict as conflict:
@@ -432,18 +441,18 @@ class PipelineState:
         for batch in batches:
             if self.batch(batch.number) is None:
                 with suppress(Conflict):
-                    self._z.transact([Create(self._batch_path(batch.number), _encode(batch.to_json()))])
+                    self._z.transact([Create(self.layout.batch(batch.number), BATCH.encode(batch.to_json()))])
         back = replace(process, batch=BatchNumber(batches[0].number - 1), position=position)
         self._transact(
             lease,
             f"taking back the acknowledgements of target {target}",
-            [lease.fence, Put(self._process_path(target), back.encoded(), process.version)],
+            [lease.fence, Put(self.layout.acknowledgement(target), back.encoded(), process.version)],
         )
         return replace(back, version=process.version + 1)
 
     def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Acknowledgement:
         """Set a target's acknowledgement, of this state from now on, whatever it was."""
-        path = self._process_path(target)
+        path = self.layout.acknowledgement(target)
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
@@ -457,7 +466,7 @@ class PipelineState:
 
     def forget_process(self, target: str) -> None:
         """A target's acknowledgement is no longer known: it begins anew with the next drain."""
-        path = self._process_path(target)
+        path = self.layout.acknowledgement(target)
         node = self._z.get(path)
         if node is not None and node.data:
             self._moved(Put(path, b"", node.version))
@@ -475,47 +484,47 @@ class PipelineState:
         limit = self.delivered() - keep
         gone = [n for n in self.numbers() if n <= limit]
         claims = (
-            [name for name in self._z.children(f"{self._home}/claims") if int(name.partition("-")[0]) <= limit]
+            [name for name in self._z.children(self.layout.claims) if self.layout.claimed_batch(name) <= limit]
             if gone
             else []
         )
         for start in range(0, len(gone), 100):
-            steps: list[Step] = [Remove(self._batch_path(n)) for n in gone[start : start + 100]]
+            steps: list[Step] = [Remove(self.layout.batch(n)) for n in gone[start : start + 100]]
             try:
                 self._z.transact(steps)
             except Conflict:
                 break
         for name in claims:
-            self._moved(Remove(f"{self._home}/claims/{name}"))
+            self._moved(Remove(f"{self.layout.claims}/{name}"))
         return gone
 
     def forget_batches(self) -> None:
         """Drop every batch node: of a state whose captured position is gone. Their files stay in the store."""
         if self.cursor() is not None:
             return
-        for folder in ("batches", "claims"):
-            for name in self._z.children(f"{self._home}/{folder}"):
-                self._moved(Remove(f"{self._home}/{folder}/{name}"))
+        for folder in (self.layout.batches, self.layout.claims):
+            for name in self._z.children(folder):
+                self._moved(Remove(f"{folder}/{name}"))
 
     # -- dumps ---------------------------------------------------------------------------------------------------------
 
     @property
     def dumps(self) -> DumpStates:
         """The pipeline's dumps."""
-        return DumpStates(self._z, self._home, owner_label())
+        return DumpStates(self._z, self.layout, owner_label())
 
     # -- what people do ------------------------------------------------------------------------------------------------
 
     def permit(self) -> Permit:
         """The permit; open by default."""
-        node = self._z.get(f"{self._home}/permit")
+        node = self._z.get(self.layout.permit)
         if node is None or not node.data:
             return Permit(version=node.version if node else -1)
-        return Permit(**json.loads(node.data), version=node.version)
+        return Permit(**known_fields(Permit, PERMIT.decode(self.layout.permit, node.data)), version=node.version)
 
     def set_permit(self, *, open_: bool | None, by: str, reason: str) -> Permit:
         """Pause, resume, or (``open_`` None) begin a new round as it is. The last word counts; only a resume keeps the round."""
-        path = f"{self._home}/permit"
+        path = self.layout.permit
         self._z.ensure(path)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         while True:
@@ -528,7 +537,7 @@ class PipelineState:
                     "reason": reason,
                     "since": since,
                 }
-                self._z.transact([Put(path, _encode(data), current.version)])
+                self._z.transact([Put(path, PERMIT.encode(data), current.version)])
             except Conflict:
                 continue
             return self.permit()
@@ -537,40 +546,41 @@ class PipelineState:
         """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
         permit = self.permit()
         if permit.version == -1:
-            self._z.ensure(f"{self._home}/permit")
+            self._z.ensure(self.layout.permit)
             permit = self.permit()
         if not permit.open:
             raise Paused(
                 f"{self._pipeline} was paused by {permit.by}" + (f": {permit.reason}" if permit.reason else ""),
-                where=f"{self._home}/permit since {permit.since}",
+                where=f"{self.layout.permit} since {permit.since}",
                 hint=f"`sluice resume {self._pipeline}` lets it go on",
             )
         if since is not None and permit.round != since.round:
             raise Restarted(
                 f"{self._pipeline} was restarted by {permit.by}" + (f": {permit.reason}" if permit.reason else ""),
-                where=f"{self._home}/permit since {permit.since}",
+                where=f"{self.layout.permit} since {permit.since}",
                 hint="nothing: this work begins again from the same batch",
             )
         return permit
 
     def alert(self, target: str) -> str | None:
         """Since when the lag of ``target`` is above its limit (ISO 8601), or None."""
-        node = self._z.get(f"{self._home}/alerts/{target}")
-        return json.loads(node.data)["since"] if node and node.data else None
+        path = self.layout.alert(target)
+        node = self._z.get(path)
+        return str(ALERT.decode(path, node.data)["since"]) if node and node.data else None
 
     def raise_alert(self, target: str, lag_ms: int) -> bool:
         """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""
-        path = f"{self._home}/alerts/{target}"
+        path = self.layout.alert(target)
         self._z.ensure(path)
         node = self._z.get(path)
         if node is None or node.data:
             return False
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return self._moved(Put(path, _encode({"since": since, "lag_ms": lag_ms}), node.version))
+        return self._moved(Put(path, ALERT.encode({"since": since, "lag_ms": lag_ms}), node.version))
 
     def clear_alert(self, target: str) -> bool:
         """The opposite; True for the one caller that clears it."""
-        path = f"{self._home}/alerts/{target}"
+        path = self.layout.alert(target)
         node = self._z.get(path)
         if node is None or not node.data:
             return False
@@ -585,11 +595,11 @@ class PipelineState:
 
     def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
         """Note what a person did. Entries sort by time; the oldest beyond a thousand go."""
-        folder = f"{self._home}/audit"
+        folder = self.layout.audit
         self._z.ensure(folder)
         now = time.time_ns()
         entry = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "by": by, "what": what, **details}
-        self._z.transact([Create(f"{folder}/{now:020d}", _encode(entry))])
+        self._z.transact([Create(self.layout.audit_entry(now), AUDIT.encode(entry))])
         names = self._z.children(folder)
         for name in names[:-KEPT_AUDIT]:
             with suppress(Conflict):
@@ -597,13 +607,13 @@ class PipelineState:
 
     def audit_log(self) -> list[dict[str, Any]]:
         """All entries, oldest first."""
-        folder = f"{self._home}/audit"
-        nodes = (self._z.get(f"{folder}/{name}") for name in self._z.children(folder))
-        return [json.loads(node.data) for node in nodes if node]
+        folder = self.layout.audit
+        paths = (f"{folder}/{name}" for name in self._z.children(folder))
+        return [AUDIT.decode(path, node.data) for path in paths if (node := self._z.get(path))]
 
     def forget_audit(self, *, before_s: float, dry_run: bool = False) -> int:
         """Remove the entries that were made before that time (seconds since 1970); returns how many."""
-        folder = f"{self._home}/audit"
+        folder = self.layout.audit
         old = [name for name in self._z.children(folder) if int(name) < before_s * 1e9]
         for name in () if dry_run else old:
             with suppress(Conflict):
@@ -616,7 +626,7 @@ class PipelineState:
         if waiting:
             raise OutOfOrder(
                 f"batches {waiting[0]} to {waiting[-1]} of {self._pipeline} are not delivered yet",
-                where=f"{self._home}/batches",
+                where=self.layout.batches,
                 hint=f"wait until they are delivered, or drop them: `sluice seek {self._pipeline} POSITION --drop-undelivered`",
             )
         return self.advance(lease, cursor, position, schema=schema)
@@ -624,33 +634,15 @@ class PipelineState:
     def drop(self, lease: Lease, cursor: Cursor, position: Position, batches: Sequence[int]) -> Cursor:
         """Move the captured position, and let ``batches`` go in the same step: they count as delivered and are loaded nowhere."""
         moved = Cursor(position, cursor.next_batch)
-        steps: list[Step] = [lease.fence, Put(self._cursor_path, moved.encoded(), cursor.version)]
+        steps: list[Step] = [lease.fence, Put(self.layout.cursor, moved.encoded(), cursor.version)]
         for number in batches:
-            node = self._z.get(self._batch_path(number))
+            path = self.layout.batch(number)
+            node = self._z.get(path)
             if node is not None:
-                batch = replace(Batch.from_json(json.loads(node.data)), dropped=True, changeset=None, stages=())
-                steps.append(Put(self._batch_path(number), _encode(batch.to_json()), node.version))
+                batch = replace(BATCH.parse(path, node.data, Batch.from_json), dropped=True, changeset=None, stages=())
+                steps.append(Put(path, BATCH.encode(batch.to_json()), node.version))
         self._transact(lease, f"moving the captured position to {position}", steps)
         return replace(moved, version=cursor.version + 1)
-
-    # -- paths -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _cursor_path(self) -> str:
-        return f"{self._home}/replicator/cursor"
-
-    def _batch_path(self, number: int) -> str:
-        return f"{self._home}/batches/{number:010d}"
-
-    def _claim_path(self, number: int, claim: str) -> str:
-        return f"{self._home}/claims/{number:010d}-{_digest(claim)}"
-
-    @property
-    def _identity_path(self) -> str:
-        return f"{self._home}/identity"
-
-    def _process_path(self, target: str) -> str:
-        return f"{self._root}/replicator/{self._pipeline}.{target}/process"
 
     def _transact(self, lease: Lease, doing: str, steps: Sequence[Step]) -> None:
         try:
@@ -666,16 +658,7 @@ class PipelineState:
             ) from conflict
 
 
-def _digest(claim: str) -> str:
-    """A claim as a part of a node's name."""
-    return hashlib.sha256(claim.encode()).hexdigest()[:24]
-
-
 def _new_identity() -> tuple[str, bytes]:
     """(id, content of its node)."""
     made = uuid.uuid4().hex
-    return made, _encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-
-
-def _encode(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    return made, IDENTITY.encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})

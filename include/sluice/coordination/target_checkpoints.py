@@ -1,17 +1,16 @@
-"""The checkpoint of a target that keeps nothing itself: ``{root}/{pipeline}/consumers/{target}/checkpoint``, moved by compare-and-set.
+"""The checkpoint of a target that keeps nothing itself, moved by compare-and-set.
 
-The node is JSON: epoch, batch, position, identity, format. Every move checks the epoch that wrote last, so that a paused process finds a higher one.
+Every move checks the epoch that wrote last, so that a paused process finds a higher one.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
+from typing import Any
 
+from sluice.coordination.layout import CHECKPOINT, Layout
 from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes
 from sluice.model.positions import Position
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,11 @@ class TargetRecord:
     def encoded(self) -> bytes:
         """JSON."""
         position = self.position.to_json() if self.position else None
-        data = {"format": FORMAT, "epoch": self.epoch, "batch": self.batch, "position": position}
-        return json.dumps(data | {"identity": self.identity}).encode()
+        data = {"epoch": self.epoch, "batch": self.batch, "position": position, "identity": self.identity}
+        return CHECKPOINT.encode(data)
 
     @classmethod
-    def decoded(cls, data: bytes) -> TargetRecord:
-        """From JSON."""
-        found = json.loads(data)
+    def from_json(cls, found: dict[str, Any]) -> TargetRecord:
         position = Position.from_json(found["position"]) if found["position"] else None
         return cls(int(found["epoch"]), int(found["batch"]), position, str(found.get("identity", "")))
 
@@ -46,11 +43,11 @@ class Superseded(Exception):
 
 
 class TargetRecords:
-    """Of one target of the pipeline below ``home``."""
+    """Of one target of a pipeline."""
 
-    def __init__(self, znodes: Znodes, home: str, target: str) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, target: str) -> None:
         self._z = znodes
-        self.path = f"{home}/consumers/{target}/checkpoint"
+        self.path = layout.checkpoint(target)
 
     def read(self) -> TargetRecord | None:
         """None if nothing is kept."""
@@ -85,7 +82,8 @@ class TargetRecords:
         node = self._z.get(self.path)
         if node is None:
             return None, -1
-        return (TargetRecord.decoded(node.data) if node.data else None), node.version
+        found = CHECKPOINT.parse(self.path, node.data, TargetRecord.from_json) if node.data else None
+        return found, node.version
 
     def _moved(self, step: Step) -> bool:
         if isinstance(step, Create):

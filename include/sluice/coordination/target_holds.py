@@ -6,12 +6,13 @@ somebody must go on, and the last one to go holds the pipeline itself, where peo
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from sluice.coordination.layout import HOLDS, Layout
 from sluice.coordination.port import Conflict, Put, Znodes
+from sluice.model.stored_fields import known_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,11 @@ class Hold:
 
 
 class Holds:
-    """Of the pipeline below ``home`` with these targets."""
+    """Of a pipeline with these targets."""
 
-    def __init__(self, znodes: Znodes, home: str, targets: Sequence[str]) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, targets: Sequence[str]) -> None:
         self._z = znodes
-        self._path = f"{home}/holds"
+        self._path = layout.holds
         self._targets = tuple(targets)
 
     def all(self) -> dict[str, Hold]:
@@ -65,14 +66,15 @@ class Holds:
 
     def _read(self) -> tuple[dict[str, Hold], int]:
         node = self._z.get(self._path)
-        found = json.loads(node.data) if node and node.data else {}
-        return {t: Hold(**h) for t, h in found.items() if t in self._targets}, node.version if node else -1
+        found = HOLDS.decode(self._path, node.data) if node and node.data else {}
+        held = {t: Hold(**known_fields(Hold, found[t])) for t in found if t in self._targets}
+        return held, node.version if node else -1
 
     def _write(self, held: dict[str, Hold], version: int) -> bool:
         if version == -1:
             self._z.ensure(self._path)
             version = 0
-        data = json.dumps({t: asdict(h) for t, h in held.items()}, ensure_ascii=False).encode()
+        data = HOLDS.encode({t: asdict(h) for t, h in held.items()})
         try:
             self._z.transact([Put(self._path, data, version)])
         except Conflict:

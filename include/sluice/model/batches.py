@@ -31,7 +31,7 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A numbered run of changes, delivered as a unit; the content of ``/data/sync/{pipeline}/batches/{number}``.
+    """A numbered run of changes, delivered as a unit; stored in ZooKeeper.
 
     Attributes:
         number: from 1, without gaps.

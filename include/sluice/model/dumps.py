@@ -1,4 +1,4 @@
-"""What a dump is: its request, its chunks, its marks. Values only; stored in ZooKeeper as JSON under ``/dumps/{id}``."""
+"""What a dump is: its request, its chunks, its marks. Values only; stored in ZooKeeper as JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from sluice.model.stored_fields import known_fields
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 
 POSITION_LOST = "position lost"
@@ -98,9 +99,9 @@ class TableRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableRequest:
-        table = TableId(**data["table"])
-        known = {name: tuple(data.get(name, ())) for name in ("lower", "upper", "identity")}
-        return cls(**{**data, "table": table, **known})
+        table = TableId(**known_fields(TableId, data["table"]))
+        literals = {name: tuple(data.get(name, ())) for name in ("lower", "upper", "identity")}
+        return cls(**{**known_fields(cls, data), "table": table, **literals})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +135,15 @@ class Dump:
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Dump:
         known = {
-            **data,
+            **known_fields(cls, data),
             "tables": tuple(TableRequest.from_json(t) for t in data["tables"]),
             "targets": tuple(data["targets"]),
             "state": DumpState(data["state"]),
             "marking": Marking(data["marking"]),
-            "tuning": Tuning(**data["tuning"]),
+            "tuning": Tuning(**known_fields(Tuning, data["tuning"])),
+            "version": version,
         }
-        return cls(**known, version=version)
+        return cls(**known)
 
     def to_state(self, state: DumpState, *, note: str = "", ended_ms: int = 0) -> Dump:
         """The same dump in another state."""
@@ -159,6 +161,10 @@ class TablePlanned:
 
     def to_json(self) -> dict[str, Any]:
         return {"upto": list(self.upto), "chunks": self.chunks, "exhausted": self.exhausted}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int) -> TablePlanned:
+        return cls(tuple(data["upto"]), data["chunks"], data["exhausted"], version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,10 @@ class TablePlaced:
         data = asdict(self)
         del data["version"]
         return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int) -> TablePlaced:
+        return cls(**{**known_fields(cls, data), "version": version})
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +248,15 @@ class Chunk:
     @classmethod
     def from_json(cls, id_: ChunkId, data: dict[str, Any], version: int) -> Chunk:
         known = {
-            **data,
+            **known_fields(cls, data),
+            "id": id_,
             "state": ChunkState(data["state"]),
             "after": tuple(data["after"]),
             "upto": tuple(data["upto"]),
             "buckets": tuple(data.get("buckets", (0, 0))),
+            "version": version,
         }
-        return cls(id=id_, **known, version=version)
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)

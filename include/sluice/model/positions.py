@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NewType
 
 from sluice.errors import ConfigError
+from sluice.model.stored_fields import known_fields
 
 Epoch = NewType("Epoch", int)
 BatchNumber = NewType("BatchNumber", int)
@@ -106,15 +107,15 @@ class Position:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Position:
-        """Raises ConfigError for a format that this version does not know."""
-        fields = {name: value for name, value in data.items() if name != "version"}
+        """Fields that a newer version added are left out. Raises ConfigError for a format that this version does not know."""
         if data.get("version", FORMAT_VERSION) != FORMAT_VERSION:
             raise ConfigError(
                 f"a stored position has format {data['version']}; this version reads {FORMAT_VERSION}",
                 hint="it was written by a newer version of Sluice: upgrade this installation, too",
             )
         last = data.get("last_event")
-        return cls(**{**fields, "last_event": LastEvent(**last) if last else None})
+        event = LastEvent(**known_fields(LastEvent, last)) if last else None
+        return cls(**{**known_fields(cls, data), "last_event": event})
 
     def __str__(self) -> str:
         return self.place

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sluice.coordination.dumps import DumpStates
+from sluice.coordination.layout import Layout
 from sluice.coordination.memory import MemoryTree, MemoryZnodes
 from sluice.coordination.port import Remove
 from sluice.model.dumps import Chunk, ChunkId, Dump, DumpState, TablePlanned, TableRequest
@@ -16,7 +17,7 @@ TABLE = TableId("shop", "t")
 
 def states(tree: MemoryTree) -> tuple[MemoryZnodes, DumpStates]:
     session = tree.session()
-    return session, DumpStates(session, "/data/sync/shop", "me")
+    return session, DumpStates(session, Layout("/data/sync", "shop"), "me")
 
 
 def test_a_note_is_added_once_and_lines_are_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.coordination.layout import Layout
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.target_holds import Holds
 
@@ -12,7 +13,7 @@ TARGETS = ("a", "b", "c")
 
 
 def holds(tree: MemoryTree, *targets: str) -> Holds:
-    return Holds(tree.session(), "/data/sync/p", targets or TARGETS)
+    return Holds(tree.session(), Layout("/data/sync", "p"), targets or TARGETS)
 
 
 def test_a_held_target_says_why_since_when_and_how_often() -> None:

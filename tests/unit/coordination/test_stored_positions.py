@@ -44,9 +44,9 @@ def state() -> PipelineState:
     session = MemoryTree().session()
     found = PipelineState(session, "/data/sync", "shop", ["reporting"], lease_wait_s=0)
     nodes = {
-        found._cursor_path: CURSOR,
-        found._process_path("reporting"): PROCESS,
-        found._batch_path(7): BATCH,
+        found.layout.cursor: CURSOR,
+        found.layout.acknowledgement("reporting"): PROCESS,
+        found.layout.batch(7): BATCH,
     }
     for path, content in nodes.items():
         session.ensure(path.rpartition("/")[0])
@@ -69,11 +69,11 @@ def test_the_nodes_of_an_earlier_version_are_read(state: PipelineState) -> None:
 
 
 def test_they_are_carried_on(state: PipelineState) -> None:
-    """What is written for them now is the same to an earlier version: no field is new, none is gone."""
+    """What is written for them now is the same to an earlier version: no field is gone, and only the format's version is new."""
     cursor, batch = state.cursor(), state.batch(7)
     assert cursor is not None
     assert batch is not None
-    assert json.loads(cursor.encoded()) == json.loads(CURSOR)
+    assert json.loads(cursor.encoded()) == {"version": 1, **json.loads(CURSOR)}
     assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
     with state.replicator() as lease:
         assert state.advance(lease, cursor, cursor.position.at(offset=2000)).position.offset == 2000

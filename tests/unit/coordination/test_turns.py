@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from sluice.coordination.active_installation import MARGIN_S, ActiveInstallation
+from sluice.coordination.layout import Layout
 from sluice.coordination.memory import MemoryTree
 from sluice.errors import LeaseHeld
 
-HOME = "/data/sync/p"
+LAYOUT = Layout("/data/sync", "p")
 TIMEOUT_S = 10.0
 
 
@@ -19,7 +20,7 @@ class Two:
         self.tree = MemoryTree()
         self.tree.now_ms = 1_000_000
         self.east, self.west = (
-            ActiveInstallation(self.tree.session(), HOME, session_timeout_s=TIMEOUT_S) for _ in range(2)
+            ActiveInstallation(self.tree.session(), LAYOUT, session_timeout_s=TIMEOUT_S) for _ in range(2)
         )
 
     def pass_time(self, seconds: float, *alive: str) -> None:

@@ -65,7 +65,8 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
         return Due((), changed)
     found = []
     if changed:
-        before = Selection.compile(CaptureConfig.model_validate(known))
+        fields = {name: value for name, value in known.items() if name in CaptureConfig.model_fields}
+        before = Selection.compile(CaptureConfig.model_validate(fields))
         added = {t: rows for t, rows in captured_tables(runtime, source).items() if not before.wants(t)}
         if added:
             found.append(DueDump(f"added-{cursor.next_batch:010d}", "newly captured", added, from_nothing=True))

@@ -1,0 +1,312 @@
+"""What stands where in ZooKeeper: every path and the format of every node, in this module alone.
+
+::
+
+    {root}
+    ├── {pipeline}
+    │   ├── identity                      random id of this state; targets store it with the batch they have
+    │   ├── permit                        may the pipeline work, and who said so
+    │   ├── holds                         targets in quarantine: they fail while the others continue
+    │   ├── captures                      patterns of the captured tables when a drain last looked
+    │   ├── replicator
+    │   │   ├── node                      ephemeral: who drains now
+    │   │   ├── epoch                     (number) grows with every owner and fences the earlier ones
+    │   │   ├── cursor                    captured position, number of the next batch
+    │   │   ├── owner                     which installation works
+    │   │   ├── restart                   an announced restart of that installation
+    │   │   └── installations/{name}      (empty) written every second while the installation lives
+    │   ├── batches/{number}              one batch
+    │   ├── claims/{number}-{digest}      (empty) which batch a claim got, found without reading batches
+    │   ├── consumers/{target}
+    │   │   ├── node                      ephemeral: who loads now
+    │   │   ├── epoch                     (number) as that of the replicator
+    │   │   └── checkpoint                batch and position of a target that stores none itself
+    │   ├── alerts/{target}               since when the lag of a target is too large; (empty) it is not
+    │   ├── audit/{nanoseconds}           what a person did, and when
+    │   ├── dumps/{id}                    what was asked for, its state, its tuning
+    │   │   ├── tables/{ordinal}          how far the table is cut into chunks
+    │   │   ├── placed/{ordinal}          what the drain has placed of it; written by the drain alone
+    │   │   ├── chunks/{table}-{number}   a chunk that is not placed yet
+    │   │   ├── working/{table}-{number}  (text) ephemeral: who selects that chunk
+    │   │   ├── working/held-{worker}     (text) ephemeral: what a worker waits for
+    │   │   └── readers                   (text) why the last reader stopped; its time: when somebody last read
+    │   │       └── {name}                ephemeral: a process that reads, and which tables
+    │   ├── dumping/{id}                  (empty) the dump has not ended
+    │   └── dumped/{milliseconds}-{id}    (empty) it ended then
+    └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
+
+Numbers are padded with zeros, so that names sort as numbers. Every node that is not marked (number), (text) or (empty) is JSON and has a
+format version, see :class:`Format`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sluice.errors import ConfigError
+from sluice.model.dumps import ChunkId
+
+_T = TypeVar("_T")
+
+_WAITS = "held-"
+
+DUMP_FOLDERS = ("tables", "placed", "chunks", "working")
+"""Folders that every dump has from the start; ``readers`` is made by the first reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of one kind of JSON node.
+
+    A field with a default may be added without a new version: a reader leaves out the fields it does not know. The version is raised when
+    an older version of Sluice would misread the node; it then refuses the node instead.
+
+    Attributes:
+        name: the kind, for people.
+        version: what is written, and the newest that is read. A node that says none has version 1.
+        is_written: False: a node of version 1 does not say so. In these kinds, versions of Sluice from before there were format versions
+            fail on every field that they do not know, and installations that share a pipeline are upgraded one after the other. A version
+            above 1 is always written.
+        field: the JSON field of the version.
+    """
+
+    name: str
+    version: int = 1
+    is_written: bool = True
+    field: str = "version"
+
+    def encode(self, data: Mapping[str, Any]) -> bytes:
+        """The content of a node."""
+        if self.field in data:
+            raise ValueError(f"a {self.name} cannot have a field {self.field!r}: it is the format's version")
+        said = {self.field: self.version} if self.is_written or self.version > 1 else {}
+        return json.dumps({**said, **data}, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def decode(self, path: str, content: bytes) -> dict[str, Any]:
+        """The fields of the node at ``path``, without the version. Raises ConfigError for a node of a newer version."""
+        data: dict[str, Any] = json.loads(content)
+        found = data.pop(self.field, 1)
+        if not isinstance(found, int) or found > self.version:
+            raise ConfigError(
+                f"the {self.name} in ZooKeeper has format version {found}; this version of Sluice reads up to {self.version}",
+                where=path,
+                hint="a newer version of Sluice wrote it: upgrade Sluice here, too",
+            )
+        return data
+
+    def parse(self, path: str, content: bytes, made: Callable[[dict[str, Any]], _T]) -> _T:
+        """``made`` of the node's fields. An error in them says ``path``."""
+        data = self.decode(path, content)
+        try:
+            return made(data)
+        except ConfigError as error:
+            error.where = error.where or path
+            raise
+
+
+IDENTITY = Format("identity")
+PERMIT = Format("permit", is_written=False)
+HOLDS = Format(
+    "quarantine list", field="#version"
+)  # its other fields are names of targets, one of which may be "version"
+CAPTURES = Format("list of captured patterns", is_written=False)
+LEASE = Format("lease")
+CURSOR = Format("captured position")
+OWNER = Format("active installation")
+RESTART = Format("announced restart")
+BATCH = Format("batch")
+CHECKPOINT = Format("checkpoint")
+ALERT = Format("alert")
+AUDIT = Format("audit entry")
+DUMP = Format("dump", is_written=False)
+PLANNED = Format("plan of a table's chunks")
+PLACED = Format("progress of a dumped table", is_written=False)
+CHUNK = Format("chunk", is_written=False)
+READER = Format("reader of a dump")
+ACKNOWLEDGEMENT = Format("acknowledgement")
+
+FORMATS = (
+    IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
+    ACKNOWLEDGEMENT,
+)  # fmt: skip
+"""All kinds of JSON nodes."""
+
+
+def lease_node(folder: str) -> str:
+    """Who has the lease of ``folder``."""
+    return f"{folder}/node"
+
+
+def lease_epoch(folder: str) -> str:
+    """How many owners the lease of ``folder`` has had."""
+    return f"{folder}/epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one pipeline's nodes below ``root``."""
+
+    root: str
+    pipeline: str
+
+    @property
+    def home(self) -> str:
+        """The pipeline's own node."""
+        return f"{self.root}/{self.pipeline}"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.home}/identity"
+
+    @property
+    def permit(self) -> str:
+        return f"{self.home}/permit"
+
+    @property
+    def holds(self) -> str:
+        return f"{self.home}/holds"
+
+    @property
+    def captures(self) -> str:
+        return f"{self.home}/captures"
+
+    # -- who works -----------------------------------------------------------------------------------------------------
+
+    @property
+    def replicator(self) -> str:
+        """Folder of the drain's lease."""
+        return f"{self.home}/replicator"
+
+    @property
+    def cursor(self) -> str:
+        return f"{self.replicator}/cursor"
+
+    @property
+    def owner(self) -> str:
+        return f"{self.replicator}/owner"
+
+    @property
+    def restart(self) -> str:
+        return f"{self.replicator}/restart"
+
+    def installation(self, name: str) -> str:
+        return f"{self.replicator}/installations/{name.replace('/', '|')}"
+
+    def consumer(self, target: str) -> str:
+        """Folder of the lease of a target's loader."""
+        return f"{self.home}/consumers/{target}"
+
+    def checkpoint(self, target: str) -> str:
+        return f"{self.consumer(target)}/checkpoint"
+
+    # -- batches -------------------------------------------------------------------------------------------------------
+
+    @property
+    def batches(self) -> str:
+        return f"{self.home}/batches"
+
+    def batch(self, number: int) -> str:
+        return f"{self.batches}/{number:010d}"
+
+    @property
+    def claims(self) -> str:
+        return f"{self.home}/claims"
+
+    def claim(self, number: int, claim: str) -> str:
+        return f"{self.claims}/{number:010d}{claim_suffix(claim)}"
+
+    @staticmethod
+    def claimed_batch(node: str) -> int:
+        """The number of the batch, from the name of a claim's node."""
+        return int(node.partition("-")[0])
+
+    def acknowledgement(self, target: str) -> str:
+        return f"{self.root}/replicator/{self.pipeline}.{target}/process"
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+
+    def alert(self, target: str) -> str:
+        return f"{self.home}/alerts/{target}"
+
+    @property
+    def audit(self) -> str:
+        return f"{self.home}/audit"
+
+    def audit_entry(self, at_ns: int) -> str:
+        return f"{self.audit}/{at_ns:020d}"
+
+    # -- dumps ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def dumps(self) -> str:
+        return f"{self.home}/dumps"
+
+    def dump(self, dump: str) -> str:
+        return f"{self.dumps}/{dump}"
+
+    def dump_folder(self, dump: str, folder: str) -> str:
+        """One of :data:`DUMP_FOLDERS`."""
+        return f"{self.dumps}/{dump}/{folder}"
+
+    def planned(self, dump: str, ordinal: int) -> str:
+        return f"{self.dumps}/{dump}/tables/{ordinal:04d}"
+
+    def placed(self, dump: str, ordinal: int) -> str:
+        return f"{self.dumps}/{dump}/placed/{ordinal:04d}"
+
+    def chunks(self, dump: str) -> str:
+        return f"{self.dumps}/{dump}/chunks"
+
+    def chunk(self, id_: ChunkId) -> str:
+        return f"{self.chunks(id_.dump)}/{id_.name}"
+
+    def working(self, dump: str) -> str:
+        return f"{self.dumps}/{dump}/working"
+
+    def selecting(self, id_: ChunkId) -> str:
+        """Who selects a chunk."""
+        return f"{self.working(id_.dump)}/{id_.name}"
+
+    def waiting(self, dump: str, worker: str) -> str:
+        """What a worker waits for."""
+        return f"{self.working(dump)}/{_WAITS}{worker}"
+
+    @staticmethod
+    def is_waiting(node: str) -> bool:
+        """True for a name in ``working`` of a worker that waits, False for one of a chunk."""
+        return node.startswith(_WAITS)
+
+    def readers(self, dump: str) -> str:
+        return f"{self.dumps}/{dump}/readers"
+
+    def reader(self, dump: str, name: str) -> str:
+        return f"{self.readers(dump)}/{name}"
+
+    @property
+    def dumping(self) -> str:
+        return f"{self.home}/dumping"
+
+    def dumping_of(self, dump: str) -> str:
+        return f"{self.dumping}/{dump}"
+
+    @property
+    def dumped(self) -> str:
+        return f"{self.home}/dumped"
+
+    def dumped_of(self, dump: str, ended_ms: int) -> str:
+        return f"{self.dumped}/{ended_ms:015d}-{dump}"
+
+    @staticmethod
+    def ended(node: str) -> tuple[int, str]:
+        """(time in milliseconds since 1970, id) of a dump that ended, from the name of its node in ``dumped``."""
+        ended_ms, _, dump = node.partition("-")
+        return int(ended_ms), dump
+
+
+def claim_suffix(claim: str) -> str:
+    """How the names of all nodes of a claim end."""
+    return f"-{hashlib.sha256(claim.encode()).hexdigest()[:24]}"
