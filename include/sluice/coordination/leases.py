@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
 
 from sluice.coordination.layout import LEASE, lease_epoch, lease_node
-from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Znodes
-from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znodes
+from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
 from sluice.model.positions import Epoch
 
 _log = structlog.get_logger()
@@ -113,6 +113,24 @@ def holding(
         yield lease
     finally:
         release(znodes, lease)
+
+
+def transact_as(znodes: Znodes, lease: Lease, doing: str, steps: Sequence[Step]) -> None:
+    """A transaction of the lease's owner: all of ``steps``, or none. ``doing``: for the errors.
+
+    Raises:
+        Fenced: another process took the lease since.
+        OutOfOrder: the lease is still this one's, but a step did not fit the state any more.
+    """
+    try:
+        znodes.transact([lease.fence, *steps])
+    except Conflict as conflict:
+        if isinstance(conflict.step, Check) and conflict.step == lease.fence:
+            raise fenced(lease, doing) from conflict
+        current = znodes.get(lease.epoch_path)
+        if current is None or current.version != lease.epoch_version:
+            raise fenced(lease, doing) from conflict
+        raise OutOfOrder(f"{doing}: the state changed meanwhile ({conflict})", where=conflict.step.path) from conflict
 
 
 def fenced(lease: Lease, doing: str) -> Fenced:

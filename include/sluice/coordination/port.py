@@ -84,3 +84,12 @@ class Znodes(Protocol):
     @property
     def alive(self) -> bool:
         """False once the session has expired: every ephemeral node of this session is gone, or will be."""
+
+
+def moved(znodes: Znodes, *steps: Step) -> bool:
+    """All steps are done; or False, and none is."""
+    try:
+        znodes.transact(steps)
+    except Conflict:
+        return False
+    return True

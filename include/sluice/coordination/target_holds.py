@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sluice.coordination.layout import HOLDS, Layout
-from sluice.coordination.port import Conflict, Put, Znodes
+from sluice.coordination.port import Put, Znodes, moved
 from sluice.model.stored_fields import known_fields
 
 
@@ -75,8 +75,4 @@ class Holds:
             self._z.ensure(self._path)
             version = 0
         data = HOLDS.encode({t: asdict(h) for t, h in held.items()})
-        try:
-            self._z.transact([Put(self._path, data, version)])
-        except Conflict:
-            return False
-        return True
+        return moved(self._z, Put(self._path, data, version))

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluice.coordination.state import Permit, PipelineState
+from sluice.coordination.permit import Permit
+from sluice.coordination.state import PipelineState
 from sluice.errors import CoordinationUnavailable, SluiceError
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from functools import partial
 
 import structlog
 
+from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
-from sluice.coordination.state import Acknowledgement, PipelineState
+from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoint_store import checkpoints_of

@@ -59,7 +59,7 @@ def tree() -> MemoryTree:
         try_acquire(session, state.layout.consumer(target), "load")
         state.acknowledge(target, state.require(1))
         state.target_records(target).write(TargetRecord(1, 1, position(5), state.identity()))
-    assert state.raise_alert("copy", 5000)
+    assert state.alerts.raise_("copy", 5000)
     assert state.holds.hold("version", "it does not answer")
     state.audit(by="me", what="pause", details={"reason": "x"})
     dumps = state.dumps
@@ -101,7 +101,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "batches": [state.batch(n) for n in state.numbers()],
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
-        "alert": state.alert("copy"),
+        "alert": state.alerts.since("copy"),
         "dumps": [dumps.get(name) for name in dumps.ids()],
         "planned": [dumps.planned(name, 0) for name in dumps.ids()],
         "placed": [dumps.placed(name, 0) for name in dumps.ids()],

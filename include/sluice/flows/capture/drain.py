@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
-from sluice.coordination.state import Cursor, PipelineState
+from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
+from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
-from sluice.coordination.state import Cursor, PipelineState
+from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions

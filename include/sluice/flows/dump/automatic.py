@@ -13,8 +13,9 @@ from typing import Any
 import structlog
 
 from sluice.config.pipeline import CaptureConfig
+from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
-from sluice.coordination.state import Cursor, PipelineState
+from sluice.coordination.state import PipelineState
 from sluice.errors import LostPosition
 from sluice.flows.dump.start import captured_tables, new_dump
 from sluice.flows.runtime import Runtime

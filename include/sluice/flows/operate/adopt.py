@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.coordination.state import Cursor, PipelineState
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.control import ActionPlan

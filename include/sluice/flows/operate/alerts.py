@@ -62,9 +62,9 @@ def check_lag(runtime: Runtime, now: Status) -> list[Alert]:
             if target.lag_ms is None:
                 continue
             late = target.lag_ms > limit_ms
-            if late and state.raise_alert(target.name, target.lag_ms):
+            if late and state.alerts.raise_(target.name, target.lag_ms):
                 found.append(Alert(runtime.name, target.name, True, target.lag_ms, limit_ms))
-            elif not late and target.alert_since and state.clear_alert(target.name):
+            elif not late and target.alert_since and state.alerts.clear(target.name):
                 found.append(Alert(runtime.name, target.name, False, target.lag_ms, limit_ms))
     for alert in found:
         (_log.error if alert.raised else _log.info)(

@@ -11,7 +11,8 @@ from typing import Any
 import structlog
 
 from sluice.config.connections import Endpoint
-from sluice.coordination.state import Acknowledgement, PipelineState
+from sluice.coordination.acknowledgements import Acknowledgement
+from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
@@ -148,7 +149,7 @@ def status(runtime: Runtime, *, recent: int = 10) -> Status:
                         state.owner(config.name),
                         cursor.next_batch - 1 if cursor else None,
                         _end_of(kept, cursor.next_batch - 1, process) if cursor else None,
-                        state.alert(config.name),
+                        state.alerts.since(config.name),
                         f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
                     )
                 )

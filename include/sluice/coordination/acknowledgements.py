@@ -1,0 +1,141 @@
+"""What each target has acknowledged: the second of the two positions. It moves batch by batch, and never before the target said so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.coordination.identity import Identity
+from sluice.coordination.layout import ACKNOWLEDGEMENT, Layout
+from sluice.coordination.leases import Lease, transact_as
+from sluice.coordination.port import Conflict, Put, Znode, Znodes, moved
+from sluice.errors import OutOfOrder
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A target's acknowledgement: everything up to ``batch`` and ``position`` is in the target.
+
+    ``began`` is the batch that was the last one when the target joined; equal to ``batch`` as long as nothing was acknowledged.
+    ``identity``: of the state that it belongs to; "" if an older version wrote it.
+    """
+
+    batch: BatchNumber
+    position: Position
+    began: BatchNumber
+    version: int = -1
+    identity: str = ""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Acknowledgement:
+        """Raises ConfigError for a position in a format that this version does not know."""
+        position = Position.from_json(data["position"])
+        batch, began = BatchNumber(data["batch"]), BatchNumber(data["began"])
+        return cls(batch, position, began, version, data.get("identity", ""))
+
+    def encoded(self) -> bytes:
+        """The content of its node."""
+        data: dict[str, Any] = {"batch": self.batch, "position": self.position.to_json(), "began": self.began}
+        return ACKNOWLEDGEMENT.encode(data | ({"identity": self.identity} if self.identity else {}))
+
+
+class Acknowledgements:
+    """Of the targets of one pipeline."""
+
+    def __init__(self, znodes: Znodes, layout: Layout, identity: Identity) -> None:
+        self._z = znodes
+        self._at = layout
+        self._identity = identity
+
+    def of(self, target: str) -> Acknowledgement | None:
+        """What a target has acknowledged, or None before its first batch."""
+        path = self._at.acknowledgement(target)
+        node = self._z.get(path)
+        if node is None or not node.data:
+            return None
+        return ACKNOWLEDGEMENT.parse(path, node.data, lambda data: Acknowledgement.from_json(data, node.version))
+
+    def delivered(self, targets: Sequence[str]) -> int:
+        """The last batch that every one of ``targets`` has acknowledged; 0 if none. One that has not begun yet will begin after all of them."""
+        return min((found.batch for found in map(self.of, targets) if found is not None), default=0)
+
+    def begun(self, target: str, first: Acknowledgement) -> Put:
+        """The step that writes a target's first acknowledgement over whatever is there."""
+        return Put(self._at.acknowledgement(target), first.encoded(), self._node(target).version)
+
+    def begin(self, target: str, batch: BatchNumber, position: Position) -> Acknowledgement:
+        """Write a target's first acknowledgement: everything up to ``batch`` counts as delivered. Keeps one that is there."""
+        node = self._node(target)
+        if not node.data:
+            first = Acknowledgement(batch, position, batch, identity=self._identity.read())
+            with suppress(Conflict):  # another process wrote it first; its value is as good
+                self._z.transact([Put(self._at.acknowledgement(target), first.encoded(), node.version)])
+        found = self.of(target)
+        assert found is not None
+        return found
+
+    def acknowledge(self, target: str, batch: Batch, *, seen: Acknowledgement | None = None) -> Acknowledgement:
+        """``batch`` is delivered. Strictly the next one: raises OutOfOrder otherwise; a repeat is harmless.
+
+        No lease is needed: what is acknowledged is what the target itself said, and the node's version guards the move. So an
+        acknowledgement never waits for the load of the next batch. ``seen``: the acknowledgement as it was before the target was
+        asked; if it was moved back since (redeliver), the target's answer is out of date, and the move is refused.
+        """
+        path = self._at.acknowledgement(target)
+        before = seen or self.of(target)
+        if before is None:
+            raise OutOfOrder(f"target {target} has no acknowledged position yet", where=path)
+        if batch.number <= before.batch:
+            return before
+        if batch.number != before.batch + 1:
+            raise OutOfOrder(
+                f"target {target} has acknowledged batch {before.batch}; batch {batch.number} cannot come next",
+                where=path,
+            )
+        after = replace(before, batch=batch.number, position=batch.last)
+        try:
+            self._z.transact([Put(path, after.encoded(), before.version)])
+        except Conflict as conflict:
+            now = self.of(target)
+            if now is not None and now.batch >= batch.number:
+                return now
+            raise OutOfOrder(
+                f"acknowledging batch {batch.number}: the position moved meanwhile", where=path
+            ) from conflict
+        return replace(after, version=before.version + 1)
+
+    def take_back(self, lease: Lease, target: str, batch: int, position: Position) -> Acknowledgement:
+        """Move a target's acknowledgement back to ``batch``, which ends at ``position``."""
+        before = self.of(target)
+        assert before is not None
+        after = replace(before, batch=BatchNumber(batch), position=position)
+        step = Put(self._at.acknowledgement(target), after.encoded(), before.version)
+        transact_as(self._z, lease, f"taking back the acknowledgements of target {target}", [step])
+        return replace(after, version=before.version + 1)
+
+    def adopt(self, lease: Lease, target: str, batch: int, position: Position, began: int) -> Acknowledgement:
+        """Set a target's acknowledgement, of this state from now on, whatever it was."""
+        node = self._node(target)
+        made = Acknowledgement(BatchNumber(batch), position, BatchNumber(began), identity=self._identity.read())
+        step = Put(self._at.acknowledgement(target), made.encoded(), node.version)
+        transact_as(self._z, lease, f"setting the acknowledgement of target {target}", [step])
+        return replace(made, version=node.version + 1)
+
+    def forget(self, target: str) -> None:
+        """A target's acknowledgement is no longer known: it begins anew with the next drain."""
+        path = self._at.acknowledgement(target)
+        node = self._z.get(path)
+        if node is not None and node.data:
+            moved(self._z, Put(path, b"", node.version))
+
+    def _node(self, target: str) -> Znode:
+        """A target's node, made if there is none."""
+        path = self._at.acknowledgement(target)
+        self._z.ensure(path)
+        node = self._z.get(path)
+        assert node is not None
+        return node

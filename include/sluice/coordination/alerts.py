@@ -1,0 +1,38 @@
+"""Whose lag is too large: of many processes that see it, one tells people."""
+
+from __future__ import annotations
+
+import time
+
+from sluice.coordination.layout import ALERT, Layout
+from sluice.coordination.port import Put, Znodes, moved
+
+
+class Alerts:
+    """Of the targets of one pipeline."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._at = layout
+
+    def since(self, target: str) -> str | None:
+        """Since when the lag of ``target`` is above its limit (ISO 8601), or None."""
+        path = self._at.alert(target)
+        node = self._z.get(path)
+        return str(ALERT.decode(path, node.data)["since"]) if node and node.data else None
+
+    def raise_(self, target: str, lag_ms: int) -> bool:
+        """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""
+        path = self._at.alert(target)
+        self._z.ensure(path)
+        node = self._z.get(path)
+        if node is None or node.data:
+            return False
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return moved(self._z, Put(path, ALERT.encode({"since": since, "lag_ms": lag_ms}), node.version))
+
+    def clear(self, target: str) -> bool:
+        """The opposite; True for the one caller that clears it."""
+        path = self._at.alert(target)
+        node = self._z.get(path)
+        return bool(node and node.data and moved(self._z, Put(path, b"", node.version)))

@@ -1,0 +1,57 @@
+"""The cursor: how far the log is captured. It moves in one transaction with the batch that it moves over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.coordination.layout import CURSOR, Layout
+from sluice.coordination.port import Create, Put, Znodes
+from sluice.model.positions import BatchNumber, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's.
+
+    ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for none.
+    """
+
+    position: Position
+    next_batch: BatchNumber
+    version: int = -1
+    schema: str = ""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
+        """Raises ConfigError for a position in a format that this version does not know."""
+        position = Position.from_json(data["position"])
+        return cls(position, BatchNumber(data["next_batch"]), version, data.get("schema", ""))
+
+    def encoded(self) -> bytes:
+        """The content of its node."""
+        data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
+        return CURSOR.encode(data | ({"schema": self.schema} if self.schema else {}))
+
+
+class CursorNode:
+    """Reads the cursor of one pipeline and says which steps move it."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._path = layout.cursor
+
+    def read(self) -> Cursor | None:
+        """The captured position, or None before the first drain."""
+        node = self._z.get(self._path)
+        if node is None or not node.data:
+            return None
+        return CURSOR.parse(self._path, node.data, lambda data: Cursor.from_json(data, node.version))
+
+    def created(self, first: Cursor) -> Create:
+        """The step that writes the first cursor."""
+        return Create(self._path, first.encoded())
+
+    def moved(self, before: Cursor, after: Cursor) -> Put:
+        """The step that moves the cursor, if it still is ``before``."""
+        return Put(self._path, after.encoded(), before.version)

@@ -1,0 +1,41 @@
+"""The random id of a pipeline's state. A target stores it with its batch, so that a state that was deleted or restored is told from its own."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import suppress
+
+from sluice.coordination.layout import IDENTITY, Layout
+from sluice.coordination.port import Check, Conflict, Create, Put, Step, Znode, Znodes
+
+
+class Identity:
+    """Of one pipeline's state."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._path = layout.identity
+        self._cursor_path = layout.cursor
+
+    def read(self) -> str:
+        """The id, "" before the first drain. A state of an older version gets one here, once."""
+        while True:
+            node = self._z.get(self._path)
+            if node and node.data:
+                return str(IDENTITY.decode(self._path, node.data)["id"])
+            cursor = self._z.get(self._cursor_path)
+            if cursor is None or not cursor.data:
+                return ""
+            _, written = self._written(node)
+            with suppress(Conflict):  # another process was first, or the cursor moved
+                self._z.transact([Check(self._cursor_path, cursor.version), written])
+
+    def renewed(self) -> tuple[str, Step]:
+        """A new id, and the step that writes it over whatever is there."""
+        return self._written(self._z.get(self._path))
+
+    def _written(self, left: Znode | None) -> tuple[str, Step]:
+        made = uuid.uuid4().hex
+        content = IDENTITY.encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+        return made, Put(self._path, content, left.version) if left else Create(self._path, content)
