@@ -74,5 +74,5 @@ class Permits:
         return permit
 
     def unchanged(self, permit: Permit) -> Check:
-        """The requirement that nobody said anything since ``permit`` was read."""
+        """The requirement that no one has changed it since ``permit`` was read."""
         return Check(self._path, permit.version)
