@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.fields import is_key, true_name
 from sluice.model.tables import META_COLUMNS, member
 
 
@@ -19,12 +20,12 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
         rows: without ``_present``. groups: names of columns at the target. A row that the target gets for the first time is sent whole.
     """
     users = [field for field in rows.schema if field.name not in META_COLUMNS]
-    names = [(field.metadata or {}).get(b"sluice.name", field.name.encode()).decode() for field in users]
+    names = list(map(true_name, users))
     before = rows["_before"].combine_chunks()
     updates = pc.and_(pc.equal(rows["_op"], "u"), pc.is_valid(rows["_before"])).to_numpy(zero_copy_only=False)
     sent = np.ones((rows.num_rows, len(users)), bool)
     for index, field in enumerate(users):
-        if b"sluice.key" not in (field.metadata or {}):
+        if not is_key(field):
             sent[:, index] = ~updates | _differs(rows[field.name].combine_chunks(), before, field.name)
     for group in groups:
         members = [index for index, name in enumerate(names) if name in group]

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from sluice.config.pipeline import ColumnConversion
 from sluice.errors import MappingError
 from sluice.model import temporal
+from sluice.model.fields import declared_type, described, is_key
 
 _DIGITS = re.compile(r"\(\d\)")
 
@@ -56,16 +57,15 @@ def refuse(column: str, sql_type: str, in_key: bool, conversion: ColumnConversio
 
 def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, table: str) -> tuple[pa.Field, pa.Array]:
     """A column's field and values at the target. Raises MappingError (see :func:`refuse`)."""
-    metadata = dict(field.metadata or {})
-    sql_type = metadata.get(b"sluice.type", b"").decode()
-    refuse(field.name, sql_type, b"sluice.key" in metadata, conversion, table)
-    way = _moves(sql_type, conversion)
+    source_type = declared_type(field)
+    refuse(field.name, source_type, is_key(field), conversion, table)
+    way = _moves(source_type, conversion)
     if way == 0:
         return field, values
-    digits = _DIGITS.search(sql_type)
-    metadata[b"sluice.type"] = (("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")).encode()
+    digits = _DIGITS.search(source_type)
+    made = ("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")
     kind = pa.timestamp("us", tz="UTC") if way > 0 else pa.timestamp("us")
-    return pa.field(field.name, kind, metadata=metadata), _moved(values, conversion.time_zone, kind)
+    return described(field.with_type(kind), type=made), _moved(values, conversion.time_zone, kind)
 
 
 def _moves(sql_type: str, conversion: ColumnConversion) -> int:

@@ -13,6 +13,7 @@ from sluice.config.pipeline import ColumnConversion, TableMapping
 from sluice.errors import MappingError
 from sluice.mapping.changed import only_changed
 from sluice.mapping.convert import converted
+from sluice.model.fields import described, is_key, true_name
 from sluice.model.tables import META_COLUMNS, TableId, member, stored_name
 
 _GROUP = re.compile(r"\\\d|\\g<")
@@ -68,7 +69,7 @@ class TableRoute:
             MappingError: a key column is excluded, or two columns get one name.
         """
         mapped = rows if self.keeps_columns else self._mapped(rows)
-        keyed = any(b"sluice.key" in (field.metadata or {}) for field in mapped.schema)
+        keyed = any(map(is_key, mapped.schema))
         if not self.changed_only or not keyed or "_present" in rows.schema.names:  # the log brought no more than that
             return mapped
         return only_changed(mapped, [[dict(self.rename).get(c, c) for c in group] for group in self.column_groups])
@@ -102,10 +103,9 @@ class TableRoute:
         return pa.table(columns, schema=pa.schema(fields))
 
     def _field(self, field: pa.Field) -> pa.Field | None:
-        metadata = dict(field.metadata or {})
-        name = metadata.get(b"sluice.name", field.name.encode()).decode()
+        name = true_name(field)
         target = self.target_name(name)
-        if target is None and b"sluice.key" in metadata:
+        if target is None and is_key(field):
             if name in self.exclude:
                 raise MappingError(
                     f"the key column {name!r} of {self.source} is excluded",
@@ -115,12 +115,10 @@ class TableRoute:
             target = dict(self.rename).get(name, name)
         if target is None:
             return None
-        metadata[b"sluice.name"] = target.encode()
-        return field.with_name(stored_name(target)).with_metadata(metadata)
+        return described(field.with_name(stored_name(target)), name=target)
 
     def _converted(self, field: pa.Field, renamed: pa.Field, values: pa.Array) -> tuple[pa.Field, pa.Array]:
-        name = (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
-        conversion = self.conversion(name)
+        conversion = self.conversion(true_name(field))
         return (renamed, values) if conversion is None else converted(renamed, values, conversion, str(self.source))
 
     def _struct(self, struct: pa.StructArray, kind: pa.StructType) -> pa.StructArray:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
+from sluice.model.fields import described, true_name
 from sluice.model.tables import TableId, member, stored_name
 
 
@@ -25,7 +26,7 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
         MappingError: a key column does not exist, or is NULL somewhere.
     """
     fields = list(changes.schema)
-    names = {_name(field): index for index, field in enumerate(fields)}
+    names = {true_name(field): index for index, field in enumerate(fields)}
     for ordinal, column in enumerate(key, 1):
         if column not in names or stored_name(column) not in changes.schema.names:
             raise MappingError(
@@ -40,12 +41,9 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
                 where=str(table),
                 hint="name the columns of a unique key that are all NOT NULL",
             )
-        fields[index] = fields[index].with_metadata({
-            **(fields[index].metadata or {}),
-            b"sluice.key": str(ordinal).encode(),
-        })
+        fields[index] = described(fields[index], key=str(ordinal))
     before = changes["_before"].combine_chunks()
-    children = [fields[names[_name(f)]] if _name(f) in names else f for f in before.type]
+    children = [fields[names[true_name(f)]] if true_name(f) in names else f for f in before.type]
     struct = pa.StructArray.from_arrays(
         [member(before, f.name) for f in before.type], fields=children, mask=pc.is_null(before)
     )
@@ -55,10 +53,6 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
     keyed = pa.table(columns, schema=pa.schema(fields))
     moved = _moved(keyed, struct, [stored_name(column) for column in key])
     return pa.concat_tables([keyed, _left(keyed.filter(pa.array(moved)))]) if moved.any() else keyed
-
-
-def _name(field: pa.Field) -> str:
-    return str((field.metadata or {}).get(b"sluice.name", field.name.encode()).decode())
 
 
 def _moved(changes: pa.Table, before: pa.StructArray, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -7,10 +7,10 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.model.fields import KEY, MASKED, NAME, TYPE, declared_type, described, made_field, true_name
 from sluice.model.nearest import meant
 from sluice.model.tables import stored_name
 from sluice.rules import images
-from sluice.rules.values import true_name
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 32, "int": 32, "integer": 32, "bigint": 64}
 
@@ -40,12 +40,8 @@ def append(
     name = stored_name(column)
     if name in rows.schema.names:
         raise ValueError(f"there is a column {column!r} already")
-    metadata = (
-        {"sluice.name": column}
-        | ({"sluice.type": sql_type} if sql_type else {})
-        | ({"sluice.key": str(key)} if key else {})
-    )
-    return rows.append_column(pa.field(name, values.type, metadata=metadata), values)
+    more = {what: said for what, said in (("type", sql_type), ("key", str(key or ""))) if said}
+    return rows.append_column(described(made_field(column, values.type), **more), values)
 
 
 def repeated(value: object, times: int, kind: pa.DataType) -> pa.Array:
@@ -64,7 +60,7 @@ def text(rows: pa.Table, column: str) -> pa.ChunkedArray:
 
 def declared_length(rows: pa.Table, column: str) -> int | None:
     """Characters (bytes) that a column of type CHAR, VARCHAR, BINARY or VARBINARY holds at the source; None for others."""
-    declared = (rows.schema.field(require(rows, column)).metadata or {}).get(b"sluice.type", b"").decode()
+    declared = declared_type(rows.schema.field(require(rows, column)))
     match = re.match(r"(?:var)?(?:char|binary)\((\d+)\)", declared)
     return int(match[1]) if match else None
 
@@ -107,8 +103,8 @@ def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
     limit = re.search(r"char\((\d+)\)", sql_type.lower())
     if limit and (pc.max(pc.utf8_length(made)).as_py() or 0) > int(limit[1]):
         raise ValueError(f"a value of column {column!r} is longer than {sql_type}")
-    kept = {k: v for k, v in (field.metadata or {}).items() if k in {b"sluice.name", b"sluice.key", b"sluice.masked"}}
-    metadata = {**kept, b"sluice.name": true_name(field).encode(), b"sluice.type": sql_type.encode()}
+    kept = {k: v for k, v in (field.metadata or {}).items() if k in {NAME, KEY, MASKED}}
+    metadata = {**kept, NAME: true_name(field).encode(), TYPE: sql_type.encode()}
     return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind, metadata=metadata), made)
 
 

@@ -11,14 +11,11 @@ from sluice.model.tables import META_COLUMNS, RULE_COLUMNS, member
 AFTER, SHADOW, DELETED = 0, 1, 2
 """Values of ``_image``: the row as it is; the row as it was, of a row that still is; the last image of a deleted row."""
 
-INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, "_revived")
+REVIVED = "$revived"
+"""Rows that the source deleted and a rule keeps, while images become rows again. No column of a user is stored under this name."""
+
+INTERNAL = (*META_COLUMNS, *RULE_COLUMNS, REVIVED)
 """Columns that are not the user's."""
-
-
-def key_columns(schema: pa.Schema) -> list[str]:
-    """Stored names of the key columns, in key order."""
-    keys = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
-    return [name for _, name in sorted(keys)]
 
 
 def user_columns(schema: pa.Schema) -> list[str]:

@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from sluice.config.engine import OnError, RuleKind
 from sluice.config.masking import SHOWN
 from sluice.errors import RuleError, SluiceError
-from sluice.model.tables import TableId, stored_name
+from sluice.model.fields import declared_type, key_columns, made_field, true_name
+from sluice.model.tables import TableId
 from sluice.rules import guard, images, views
 from sluice.rules.context import RuleContext, Sent
 from sluice.rules.lookups import Lookup
 from sluice.rules.script import Rule
-from sluice.rules.values import fitted, from_python, inferred, to_python, to_rows, true_name
+from sluice.rules.values import fitted, from_python, inferred, to_python, to_rows
 
 _EVENTS = {"i": "insert", "u": "update", "d": "delete"}
 
@@ -48,7 +49,7 @@ class Run:
 
     def context(self, rows: pa.Table) -> RuleContext:
         """The context of these rows."""
-        key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
+        key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
         return RuleContext(self.rule.name, self.table.schema, self.table.table, key, self.rule.params(), self.lookups)
 
     def error(self, error: BaseException, what: str) -> RuleError:
@@ -246,7 +247,7 @@ def _columns(
         except KeyError:
             lacking = next(i for i, row in enumerate(results) if name not in row)
             key = work.key_text({
-                k: results[lacking].get(k) for k in fields if fields[k].name in images.key_columns(rows.schema)
+                k: results[lacking].get(k) for k in fields if fields[k].name in key_columns(rows.schema)
             })
             raise RuleError(
                 f"rule {rule.name!r} returned a row without column {name!r} for {table} {key}, and others with it",
@@ -258,7 +259,7 @@ def _columns(
                 array, made = from_python(values, fields[name]), fields[name]
             else:
                 array = inferred(values)
-                made = pa.field(stored_name(str(name)), array.type, metadata={"sluice.name": str(name)})
+                made = made_field(str(name), array.type)
         except ValueError as error:
             told = "(the value is withheld: the table has masked columns)" if work.hidden else str(error)
             raise RuleError(
@@ -356,9 +357,7 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
                 where=rule.home,
             ) from None
         columns.append(column)
-        schema.append(
-            known if known is not None else pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
-        )
+        schema.append(known if known is not None else made_field(name, column.type))
     revived = _revived(taken, result)
     for index, internal in enumerate(taken.schema):
         if internal.name in images.INTERNAL:
@@ -373,13 +372,9 @@ def _restored(work: Run, rows: pa.Table, result: pa.Table) -> Tables:
 def _declared(given: pa.Field, schema: pa.Schema) -> pa.Field | None:
     """What a result column is: the source's field, unless the rule gave its own another name or type (``sluice.*`` metadata)."""
     known = schema.field(given.name) if given.name in schema.names else None
-    metadata = given.metadata or {}
-    if known is not None and metadata.get(b"sluice.type", b"") in {
-        b"",
-        (known.metadata or {}).get(b"sluice.type", b""),
-    }:
+    if known is not None and declared_type(given) in {"", declared_type(known)}:
         return known
-    return given if any(key.startswith(b"sluice.") for key in metadata) else None
+    return given if any(key.startswith(b"sluice.") for key in given.metadata or {}) else None
 
 
 def _revived(taken: pa.Table, result: pa.Table) -> dict[str, pa.Array]:

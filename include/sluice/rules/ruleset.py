@@ -25,12 +25,12 @@ from sluice.config.engine import EngineConfig, OnError
 from sluice.config.loading import load_model_with_lines, read_text
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
+from sluice.model.fields import KEY, declared_type, described, is_masked, key_columns, key_ordinal, true_name
 from sluice.model.tables import TableId
 from sluice.rules import builtin, images, kinds
 from sluice.rules.kinds import Run, Tables
 from sluice.rules.lookups import LookupSource, resolved
 from sluice.rules.script import Rule
-from sluice.rules.values import true_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +176,12 @@ class RuleSet:
                 pc.equal(rows["_image"], images.AFTER), pc.equal(merged["_op"].take(rows["_source_row"]), "d")
             )
             if not pc.any(kept).as_py():
-                folded[place] = images.fold(rows, images.key_columns(rows.schema), each=each)
+                folded[place] = images.fold(rows, key_columns(rows.schema), each=each)
                 continue
-            marked = rows.append_column("_revived", kept)
-            whole = images.fold(marked, images.key_columns(rows.schema), each=each)
-            revived[place] = whole["_revived"].combine_chunks()
-            folded[place] = whole.drop_columns(["_revived"])
+            marked = rows.append_column(images.REVIVED, kept)
+            whole = images.fold(marked, key_columns(rows.schema), each=each)
+            revived[place] = whole[images.REVIVED].combine_chunks()
+            folded[place] = whole.drop_columns([images.REVIVED])
         return Ruled(folded, counts, rejected, revived)
 
 
@@ -190,8 +190,8 @@ def _hidden(rows: pa.Table, table: TableId, masking: Masking | None, secret: boo
     if masking is None:
         return frozenset()
     users = [field for field in rows.schema if field.name not in images.INTERNAL]
-    marked = {true_name(f) for f in users if b"sluice.masked" in (f.metadata or {})}
-    made = {true_name(f) for f in users if secret and b"sluice.type" not in (f.metadata or {})}
+    marked = {true_name(f) for f in filter(is_masked, users)}
+    made = {true_name(f) for f in users if secret and not declared_type(f)}
     return masking.hidden(table.schema, table.table, map(true_name, users)) | marked | made
 
 
@@ -199,7 +199,7 @@ def _apply_to(work: Run, tables: Tables) -> tuple[int, int]:
     """One rule on one table; ``tables`` are what they are afterwards. Returns visible rows in and out."""
     rule, place = work.rule, work.table
     rows = tables[place]
-    key = images.key_columns(rows.schema)
+    key = key_columns(rows.schema)
     mask = sees(rule, rows)
     if not mask.any():
         return 0, 0
@@ -229,7 +229,7 @@ def emitted(rule: Rule, rows: pa.Table, table: TableId, source: TableId, key: Se
         rows = rows.select([n for n in rows.schema.names if n in keep or n in images.INTERNAL])
         names = {true: stored for true, stored in names.items() if stored in keep}
     if not (line and line.key):
-        have = {_ordinal(f) for f in rows.schema}
+        have = {key_ordinal(f) for f in rows.schema}
         lost = [name for number, name in enumerate(key, 1) if number not in have]
         if lost:
             raise _lost_key(rule, lost[0], table, source)
@@ -245,7 +245,7 @@ def _refuse_doubles(work: Run, rows: pa.Table, table: TableId) -> None:
     origin = ["_source_row", "_image"]
     if not rows.num_rows or len(np.unique(images.row_codes(rows, origin))) == rows.num_rows:
         return
-    key = images.key_columns(rows.schema)
+    key = key_columns(rows.schema)
     if not key:
         return
     keys = images.row_codes(rows, [*origin, *key])
@@ -276,15 +276,9 @@ def _lost_key(rule: Rule, column: str, table: TableId, source: TableId) -> RuleE
     )
 
 
-def _ordinal(column: pa.Field) -> int:
-    return int((column.metadata or {}).get(b"sluice.key", 0))
-
-
 def _keyed(column: pa.Field, key: Sequence[str]) -> pa.Field:
-    metadata = {k: v for k, v in (column.metadata or {}).items() if k != b"sluice.key"}
-    if column.name in key:
-        metadata[b"sluice.key"] = str(key.index(column.name) + 1).encode()
-    return column.with_metadata(metadata)
+    plain = column.with_metadata({name: value for name, value in (column.metadata or {}).items() if name != KEY})
+    return described(plain, key=str(key.index(column.name) + 1)) if column.name in key else plain
 
 
 def matches(rule: Rule, table: TableId) -> bool:

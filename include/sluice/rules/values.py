@@ -15,11 +15,6 @@ from sluice.model import temporal
 _MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
 
 
-def true_name(field: pa.Field) -> str:
-    """The column's name as the server spells it."""
-    return (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()  # type: ignore[no-any-return]
-
-
 def to_python(values: pa.ChunkedArray | pa.Array) -> list[Any]:
     """int, Decimal, float, str, bytes, date, datetime, timedelta or None; dates that no calendar has are MySQL's text of them."""
     if isinstance(values, pa.ChunkedArray):

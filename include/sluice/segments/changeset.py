@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
+from sluice.model.fields import declared_type, key_ordinal, true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
@@ -304,7 +305,7 @@ def _encoded(
 def key_numbers(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """The first key column's stored numbers as int64; None if it is no number, is too large or has nulls."""
     for field in rows.schema:
-        if field.metadata and field.metadata.get(b"sluice.key") == b"1":
+        if key_ordinal(field) == 1:
             kind = field.type
             if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)) or rows[field.name].null_count:
                 return None
@@ -414,9 +415,9 @@ def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         columns.append(
             ChangesetColumn(
-                name=metadata.get("sluice.name", field.name),
-                type=metadata.get("sluice.type", ""),
-                key=int(metadata.get("sluice.key", 0)),
+                name=true_name(field),
+                type=declared_type(field),
+                key=key_ordinal(field),
                 generated="sluice.generated" in metadata,
                 charset=metadata.get("sluice.charset", ""),
                 collation=metadata.get("sluice.collation", ""),

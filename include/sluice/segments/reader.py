@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SegmentError
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.fields import true_name
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
 from sluice.model.temporal import to_python
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
@@ -167,7 +168,7 @@ class OfTable(Protocol):
 def batch_changes(file: OfTable, batch: pa.RecordBatch) -> Iterator[Change]:
     """Rows of a segment, in their order, as changes."""
     fields = tuple(field for field in batch.schema if field.name not in META_COLUMNS)
-    names = [_name(field) for field in fields]
+    names = [true_name(field) for field in fields]
     rows = list(zip(*(_values(batch.column(field.name)) for field in fields), strict=True))
     before = batch.column("_before")
     before_valid = before.is_valid().to_pylist()
@@ -215,11 +216,6 @@ def _values(column: pa.Array) -> list[Any]:
     if pa.types.is_date32(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         return to_python(column)
     return list(column.to_pylist())
-
-
-def _name(field: pa.Field) -> str:
-    metadata = field.metadata or {}
-    return str(metadata.get(b"sluice.name", field.name.encode()).decode())
 
 
 def _groups(reader: pq.ParquetFile, lo: int, hi: int) -> list[int]:

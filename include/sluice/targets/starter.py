@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import TargetUnavailable
+from sluice.model.fields import true_name
 from sluice.targets.base import (
     BatchInput,
     Capabilities,
@@ -168,7 +169,7 @@ class Unit:
         seen: dict[tuple[int, str], int] = {}
         for piece in self.reader.pieces(table.files):
             names = {
-                field.name: (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
+                field.name: true_name(field)
                 for field in piece.schema
                 if field.name not in {"_op", "_seq", "_commit_ts", "_before", "_present"}
             }

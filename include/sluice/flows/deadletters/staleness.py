@@ -21,6 +21,7 @@ from sluice.errors import SluiceError
 from sluice.flows.batches import manifest_of
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
+from sluice.model.fields import key_columns
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import META_COLUMNS, TableId, member
 from sluice.segments.changeset import read_changeset, read_changeset_file
@@ -63,7 +64,7 @@ class LaterBatches:
         later = [self._manifest(number) for number in range(batch + 1, self.held + 1)]
         later = [manifest for manifest in later if not manifest.targets or self.target in manifest.targets]
         mask = self._emptied(rows, table, own, later, at_target=at_target)
-        key = key_names(rows)
+        key = key_columns(rows.schema)
         if not key:
             return pa.array(mask | self._removed(rows, table, later, at_target=at_target))
         whole, parts = self._keys(key, table, later, at_target=at_target)
@@ -223,12 +224,6 @@ class LaterBatches:
             raise _unproven(
                 f"the source could not be asked whether two keys are one to it ({error.message})"
             ) from error
-
-
-def key_names(rows: pa.Table) -> list[str]:
-    """Stored names of the key columns, in key order."""
-    keys = [(int(f.metadata[b"sluice.key"]), f.name) for f in rows.schema if f.metadata and b"sluice.key" in f.metadata]
-    return [name for _, name in sorted(keys)]
 
 
 def _values(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:

@@ -19,8 +19,9 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.dead_letter_files import FOLDER, METADATA, RULES, SETTLED, Origin, letter_id
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.mapping import Mapping as Routes
+from sluice.model.fields import is_masked, key_fields, true_name
 from sluice.model.tables import META_COLUMNS, TableId
-from sluice.rules.values import to_python, true_name
+from sluice.rules.values import to_python
 from sluice.segments.changeset import read_changeset
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.packed import copy_path
@@ -253,8 +254,7 @@ def _read_rows(
 ) -> Iterator[DeadLetter]:
     table, origin = _read(store, path)
     hidden = _hidden(table, f"{origin.schema}.{origin.table}", masking)
-    keyed = [f for f in table.schema if b"sluice.key" in (f.metadata or {})]
-    keyed.sort(key=lambda f: int(f.metadata[b"sluice.key"]))
+    keyed = key_fields(table.schema)
     plain = table.select([
         "_dl_id",
         "_dl_reason",
@@ -294,7 +294,7 @@ def _read_skipped(store: SegmentStore, path: str, settled: dict[tuple[str, str],
 def _hidden(table: pa.Table, name: str, masking: Masking) -> frozenset[str]:
     schema, _, bare = name.partition(".")
     names = [true_name(f) for f in table.schema]
-    marked = {true_name(f) for f in table.schema if b"sluice.masked" in (f.metadata or {})}
+    marked = {true_name(f) for f in filter(is_masked, table.schema)}
     return masking.hidden(schema, bare, names) | marked
 
 

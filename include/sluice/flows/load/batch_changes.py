@@ -27,9 +27,9 @@ from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import user_columns
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.fields import key_fields, true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import Ruled, RuleSet
-from sluice.rules.values import true_name
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import batch_changes, read_file
 from sluice.segments.store import SegmentStore
@@ -102,7 +102,7 @@ class StoredChanges(StoredRows):
                 route = replace(routes.route(table), changed_only=False)  # whole images, as the log has them
                 out = tagged_as_made(out) if hides else out
                 mapped = _known_columns(out, route.apply(out), route)
-                found[_Place(route.target, _key(mapped.schema))] = mapped
+                found[_Place(route.target, tuple(map(true_name, key_fields(mapped.schema))))] = mapped
         return found
 
     def _keep_rejected(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table, ruled: Ruled) -> None:
@@ -185,16 +185,6 @@ def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Ta
 def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
     index = rows.schema.get_field_index(name)
     return rows.set_column(index, rows.schema.field(index), values)
-
-
-def _key(schema: pa.Schema) -> tuple[str, ...]:
-    """Names of the key's columns, in key order."""
-    key = [
-        (int(f.metadata[b"sluice.key"]), f.metadata.get(b"sluice.name", f.name.encode()).decode())
-        for f in schema
-        if f.metadata and b"sluice.key" in f.metadata
-    ]
-    return tuple(name for _, name in sorted(key))
 
 
 def stored_changes(runtime: Runtime, target: str, manifest: SegmentManifest, path: str) -> StoredChanges:

@@ -14,6 +14,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
+from sluice.model.fields import key_columns
 from sluice.model.nearest import meant
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
@@ -201,7 +202,7 @@ def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckF
                 continue
             try:
                 held = resolved(rule.config.lookups, ruling.reader(rule))
-                key = images.key_columns(rows.schema)
+                key = key_columns(rows.schema)
                 made = kinds.run(kinds.Run(rule, table.id, held), rows)[table.id]
                 rows = emitted(rule, made, table.id, table.id, key)
             except SluiceError as error:

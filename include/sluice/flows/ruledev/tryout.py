@@ -22,12 +22,13 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.lookups import LookupReader
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.flows.transform.spark_rules import try_frames
+from sluice.model.fields import declared_type, is_key, true_name
 from sluice.model.nearest import meant
 from sluice.model.tables import META_COLUMNS, TableId, stored_name
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type
 from sluice.rules.script import Rule
-from sluice.rules.values import from_python, inferred, to_python, true_name
+from sluice.rules.values import from_python, inferred, to_python
 
 _OPS = {"insert": "i", "update": "u", "delete": "d"}
 _WORDS = {short: word for word, short in _OPS.items()}
@@ -310,9 +311,7 @@ def _row(rows: pa.Table, hide: frozenset[str], *, made: bool = False) -> dict[st
         if column.name in META_COLUMNS:
             continue
         name = true_name(column)
-        secret = name in hide or (
-            made and b"sluice.type" not in (column.metadata or {}) and b"sluice.key" not in (column.metadata or {})
-        )
+        secret = name in hide or (made and not declared_type(column) and not is_key(column))
         value = to_python(rows[column.name])[0]
         found[name] = SHOWN if secret and value is not None else value
     return found

@@ -19,6 +19,7 @@ from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.merge.column_presence import is_partial, remapped, unknown_before
 from sluice.merge.compact import user_columns
+from sluice.model.fields import true_name
 from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
@@ -206,16 +207,11 @@ def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Ta
     if mapped is rows or not is_partial(rows):
         return mapped
     before = user_columns(rows.schema)
-    origin = {column_name(rows.schema.field(name)): name for name in before}
+    origin = {true_name(rows.schema.field(name)): name for name in before}
     back = {route.target_name(name) or name: stored for name, stored in origin.items()}
-    after = [back.get(column_name(mapped.schema.field(name))) for name in user_columns(mapped.schema)]
+    after = [back.get(true_name(mapped.schema.field(name))) for name in user_columns(mapped.schema)]
     index = mapped.schema.get_field_index("_present")
     return mapped.set_column(index, mapped.schema.field(index), remapped(rows, before, after))
-
-
-def column_name(field_: pa.Field) -> str:
-    """A column's own name."""
-    return str((field_.metadata or {}).get(b"sluice.name", field_.name.encode()).decode())
 
 
 def _by_version(rows: pa.Table, route: TableRoute, added: Sequence[tuple[int, str]]) -> list[pa.Table]:

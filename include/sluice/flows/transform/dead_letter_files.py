@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.config.masking import Masking
+from sluice.model.fields import described, true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import Rejected
 from sluice.segments.manifest import SegmentFile
@@ -201,10 +202,8 @@ def _tagged(field: pa.Field, origin: Origin, masking: Masking) -> pa.Field:
     """Columns that are masked now stay masked when the setting changes."""
     if field.name in META_COLUMNS or field.name.startswith("_dl_"):
         return field
-    name = (field.metadata or {}).get(b"sluice.name", field.name.encode()).decode()
-    if not masking.hides(origin.schema, origin.table, name):
-        return field
-    return field.with_metadata({**(field.metadata or {}), b"sluice.masked": b"1"})
+    hidden = masking.hides(origin.schema, origin.table, true_name(field))
+    return described(field, masked="1") if hidden else field
 
 
 def _now() -> str:

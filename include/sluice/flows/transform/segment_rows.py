@@ -15,6 +15,7 @@ from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
 from sluice.model import packing
+from sluice.model.fields import key_columns
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
@@ -184,12 +185,6 @@ def _thinned(tables: list[pa.Table]) -> list[pa.Table]:
     if not all(table.schema.equals(schema, check_metadata=True) for table in tables):
         return tables
     return [thinned(pa.concat_tables(tables), key_columns(schema))]
-
-
-def key_columns(schema: pa.Schema) -> list[str]:
-    """Stored names of the key columns of a segment, in key order."""
-    key = [(int(f.metadata[b"sluice.key"]), f.name) for f in schema if f.metadata and b"sluice.key" in f.metadata]
-    return [name for _, name in sorted(key)]
 
 
 def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:

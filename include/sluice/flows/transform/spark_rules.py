@@ -21,12 +21,13 @@ from sluice.config.masking import Masking
 from sluice.errors import RuleError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import StageManifest, StageTable
-from sluice.model.tables import TableId, stored_name
+from sluice.model.fields import key_columns, made_field, true_name
+from sluice.model.tables import TableId
 from sluice.rules import RuleContext, RuleCount, images, views
 from sluice.rules.lookups import LookupSource, resolved
 from sluice.rules.ruleset import emitted, matches, sees
 from sluice.rules.script import Rule
-from sluice.rules.values import fitted, true_name
+from sluice.rules.values import fitted
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import ChangesetFile, changeset_file_path, read_changeset_file, write_changeset_file
 from sluice.segments.store import SegmentStore
@@ -69,7 +70,7 @@ def run_frames(
             stored = pq.read_schema(source)
         schema = views.view(images.unfold(stored.empty_table())).schema
         hidden = masking.hidden(table.schema_, table.table, map(true_name, stored))
-        key = tuple(true_name(stored.field(name)) for name in images.key_columns(stored))
+        key = tuple(true_name(stored.field(name)) for name in key_columns(stored))
         context = RuleContext(rule.name, table.schema_, table.table, key, rule.params(), held)
         tables.append(
             FrameTable(
@@ -161,7 +162,7 @@ def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) ->
                 f"rule {rule.name!r} returned a value for column {name!r} of {table} that does not fit", where=rule.home
             ) from None
         columns.append(column)
-        made = pa.field(stored_name(name), column.type, metadata={"sluice.name": name})
+        made = made_field(name, column.type)
         fields.append(known if known is not None else made)
     shadow, gone = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
     kinds = [pa.scalar(kind, pa.int8()) for kind in (images.SHADOW, images.DELETED, images.AFTER)]
@@ -172,7 +173,7 @@ def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) ->
     fields.append(pa.field("_image", pa.int8()))
     whole = pa.table(columns, schema=pa.schema(fields))
     places = views.by_table(whole, rows["_table"], table) if "_table" in rows.schema.names else {table: whole}
-    key = images.key_columns(stored)
+    key = key_columns(stored)
     return {place: emitted(rule, part, place, table, key) for place, part in places.items() if part.num_rows}
 
 
@@ -205,7 +206,7 @@ def try_frames(
     from sluice.spark.frames import FrameTable, local_session, plain, plain_type, run_frames
 
     schema = views.view(images.unfold(rows.slice(0, 0))).schema
-    key = tuple(true_name(rows.schema.field(name)) for name in images.key_columns(rows.schema))
+    key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
     context = RuleContext(
         rule.name, table.schema, table.table, key, rule.params(), resolved(rule.config.lookups, lookups)
     )
@@ -255,7 +256,7 @@ def _folded(rows: pa.Table) -> pa.Table:
     """Images without ``_before`` and ``_source_row`` as merged rows."""
     whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
     whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
-    return images.fold(whole, images.key_columns(whole.schema))
+    return images.fold(whole, key_columns(whole.schema))
 
 
 def fold_files(
@@ -280,7 +281,7 @@ def fold_files(
 
 def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:
     number, of = share
-    key = images.key_columns(rows.schema)
+    key = key_columns(rows.schema)
     if of == 1 or not key or not rows.num_rows:
         return rows
     buckets = key_bucket("", "", [rows[name].combine_chunks() for name in key], rows.num_rows)

@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.errors import SluiceError
-from sluice.flows.transform.segment_rows import MergePart, key_columns, wanted_columns
+from sluice.flows.transform.segment_rows import MergePart, wanted_columns
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
+from sluice.model.fields import key_columns
 from sluice.model.packing import memory_of
 from sluice.model.sizes import row_bytes
 from sluice.segments.buckets import key_bucket

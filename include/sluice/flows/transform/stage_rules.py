@@ -16,10 +16,10 @@ from sluice.config.resolved import ResolvedConnections
 from sluice.errors import ConfigError
 from sluice.flows.transform.dead_letter_files import Written, write_rejected
 from sluice.flows.transform.lookups import LookupReader
+from sluice.model.fields import declared_type, described, true_name
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import RuleCount, Ruled, RuleSet
 from sluice.rules.script import Rule
-from sluice.rules.values import true_name
 from sluice.segments.changeset import RuleTotal
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.store import SegmentStore
@@ -104,9 +104,7 @@ class StageRules:
 def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table:
     """``sluice.masked`` on the user's fields for which ``is_masked``."""
     fields = [
-        field.with_metadata({**(field.metadata or {}), b"sluice.masked": b"1"})
-        if field.name not in META_COLUMNS and is_masked(field)
-        else field
+        described(field, masked="1") if field.name not in META_COLUMNS and is_masked(field) else field
         for field in rows.schema
     ]
     return pa.table(rows.columns, schema=pa.schema(fields))
@@ -114,7 +112,7 @@ def with_mark(rows: pa.Table, is_masked: Callable[[pa.Field], bool]) -> pa.Table
 
 def tagged_as_made(rows: pa.Table) -> pa.Table:
     """The same mark on columns that rules made of a table with masked columns: they may hold what those held."""
-    return with_mark(rows, lambda field: b"sluice.type" not in (field.metadata or {}))
+    return with_mark(rows, lambda field: not declared_type(field))
 
 
 def rule_totals(counts: Iterable[RuleCount], written: Iterable[Written]) -> tuple[RuleTotal, ...]:

@@ -6,6 +6,7 @@ params: {columns: {ts: created_at}}
 
 import pyarrow as pa
 
+from sluice.model.fields import described
 from sluice.rules.columns import require
 from sluice.rules.context import RuleContext
 
@@ -20,10 +21,5 @@ def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
     taken = [new for new in names.values() if new in rows.schema.names and new not in names]
     if taken:
         raise ValueError(f"there is a column {taken[0]!r} already")
-    fields = [
-        f.with_name(names[f.name]).with_metadata({**(f.metadata or {}), b"sluice.name": names[f.name].encode()})
-        if f.name in names
-        else f
-        for f in rows.schema
-    ]
+    fields = [described(f.with_name(names[f.name]), name=names[f.name]) if f.name in names else f for f in rows.schema]
     return pa.table(rows.columns, schema=pa.schema(fields))

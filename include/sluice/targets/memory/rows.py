@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS
 from sluice.targets.memory.store import Row
 
@@ -27,10 +28,10 @@ class MergedRow:
 def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
     """The rows of a piece, in its order."""
     fields = [field for field in rows.schema if field.name not in META_COLUMNS]
-    names = [_name(field) for field in fields]
+    names = [true_name(field) for field in fields]
     columns = [rows[field.name].to_pylist() for field in fields]
     befores = rows["_before"].to_pylist()
-    children = [_name(child) for child in rows.schema.field("_before").type]
+    children = [true_name(child) for child in rows.schema.field("_before").type]
     stored = [child.name for child in rows.schema.field("_before").type]
     present = rows["_present"].to_pylist() if "_present" in rows.schema.names else [None] * rows.num_rows
     for number, (op, seq) in enumerate(zip(rows["_op"].to_pylist(), rows["_seq"].to_pylist(), strict=True)):
@@ -40,7 +41,3 @@ def merged_rows(rows: pa.Table) -> Iterator[MergedRow]:
         known = frozenset(n for i, n in enumerate(names) if bits[i >> 3] >> (i & 7) & 1) if bits is not None else None
         values: dict[str, Any] = {name: column[number] for name, column in zip(names, columns, strict=True)}
         yield MergedRow(op, seq, number, values, before, known)
-
-
-def _name(field: pa.Field) -> str:
-    return str((field.metadata or {}).get(b"sluice.name", field.name.encode()).decode())

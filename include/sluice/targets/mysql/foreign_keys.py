@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model.fields import is_masked, true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.mysql.key_sql import among
@@ -76,7 +77,7 @@ def verify(cursor: Any, item: TableChanges) -> int:
             keys |= _keys(live, {f.name: live[f.name] for f in user_fields(live.schema)}, reference.columns)
         for some in _pieces(sorted(keys)):
             asked += 1
-            _look(cursor, reference, some, hidden=any(b"sluice.masked" in (f.metadata or {}) for f in item.rows.schema))
+            _look(cursor, reference, some, hidden=any(map(is_masked, item.rows.schema)))
     return asked
 
 
@@ -96,7 +97,7 @@ def _gone(item: TableChanges, columns: Sequence[str]) -> set[tuple[str, ...]]:
 
 def _keys(rows: pa.Table, values: Mapping[str, Any], columns: Sequence[str]) -> set[tuple[str, ...]]:
     """Literals of the values that ``rows`` have in ``columns``, each once; rows with a NULL, and columns that do not come, have none."""
-    fields = {literals.column_name(field).casefold(): field for field in user_fields(rows.schema)}
+    fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
     wanted = [fields.get(name.casefold()) for name in columns]
     if not rows.num_rows or any(field is None for field in wanted):
         return set()

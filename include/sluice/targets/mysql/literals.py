@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model import temporal
+from sluice.model import fields, temporal
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.targets.mysql import documents, labelled
 
@@ -27,7 +27,7 @@ _FSP = re.compile(r"\((\d)\)")
 
 def sql_type(field: pa.Field) -> str:
     """The column's SQL type at the source in lower case, ``""`` if a rule made the column."""
-    return str((field.metadata or {}).get(b"sluice.type", b"").decode()).lower()
+    return fields.declared_type(field).lower()
 
 
 def target_type(field: pa.Field) -> str:
@@ -37,12 +37,7 @@ def target_type(field: pa.Field) -> str:
 
 def at_target(field: pa.Field, target: str) -> pa.Field:
     """The field with what :func:`target_type` gives."""
-    return field.with_metadata({**(field.metadata or {}), b"sluice.target": target.encode()})
-
-
-def column_name(field: pa.Field) -> str:
-    """The column's name at the target."""
-    return str((field.metadata or {}).get(b"sluice.name", field.name.encode()).decode())
+    return fields.described(field, target=target)
 
 
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:
@@ -94,7 +89,7 @@ def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any
         return documents.inexact(values)
     found = enum_errors(field, values)
     if labelled.is_labelled(target) and pa.types.is_string(values.type):
-        digits, which = labelled.numbers(values, _raw_type(field), target, column_name(field))
+        digits, which = labelled.numbers(values, _raw_type(field), target, fields.true_name(field))
         unknown = pa.array([number is None for number in digits], pa.bool_())
         found = found | pc.fill_null(unknown.take(which), False).to_numpy(zero_copy_only=False)
     return found
@@ -102,11 +97,11 @@ def in_statements_only(field: pa.Field, values: pa.Array) -> np.ndarray[Any, Any
 
 def _raw_type(field: pa.Field) -> str:
     """The declared type with its labels as they are spelled."""
-    return str((field.metadata or {}).get(b"sluice.type", b"").decode())
+    return fields.declared_type(field)
 
 
 def _labels(field: pa.Field, text: pa.Array, target: str, *, comparing: bool) -> pa.Array:
-    digits, which = labelled.numbers(text, _raw_type(field), target, column_name(field))
+    digits, which = labelled.numbers(text, _raw_type(field), target, fields.true_name(field))
     if comparing:  # both servers compare a SET of 64 labels as a signed number
         digits = [str(int(n) - (1 << 64)) if n is not None and int(n) >> 63 else n for n in digits]
     if None not in digits:

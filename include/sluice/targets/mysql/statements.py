@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
+from sluice.model.fields import is_masked, true_name
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
 from sluice.targets.mysql import documents, labelled, literals
@@ -88,7 +89,7 @@ def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, s
     """Fields that are written with the column's spelling at the target; generated columns are left out. The fields know the target's types."""
     spelling = {name.casefold(): name for name in table.columns}
     types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
-    found = [(field, spelling.get(literals.column_name(field).casefold())) for field in user_fields(schema)]
+    found = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
     return [(literals.at_target(field, types.get(name, "")), name) for field, name in found if name is not None]
 
 
@@ -176,7 +177,7 @@ def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Ite
     As the table itself remembers the batch, each of them has to be there, unless a dump is to copy them.
     """
     fields = sent_fields(rows.schema, table)
-    masked = any(b"sluice.masked" in (field.metadata or {}) for field, _ in fields)
+    masked = any(is_masked(field) for field, _ in fields)
     for piece in slices(rows):
         conditions = [
             _exactly(field, quoted(name), piece[field.name].combine_chunks(), dialect) for field, name in fields
@@ -238,7 +239,7 @@ def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
     if not table.unique_keys or not rows.num_rows:
         return rows.slice(0, 0)
     before = rows["_before"].combine_chunks()
-    stored = {literals.column_name(field).casefold(): field.name for field in user_fields(rows.schema)}
+    stored = {true_name(field).casefold(): field.name for field in user_fields(rows.schema)}
     names = {stored[column.casefold()] for key in table.unique_keys for column in key if column.casefold() in stored}
     changed = np.zeros(rows.num_rows, bool)
     for name in names:

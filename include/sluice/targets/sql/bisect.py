@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sluice.config.masking import without_values
 from sluice.errors import LoadError
+from sluice.model.fields import is_masked
 from sluice.targets.base import Rejection, WriteResult
 from sluice.targets.sql.tables import TableChanges
 
@@ -109,7 +110,7 @@ class Bisection:
 
 def discreet(error: LoadError, rows: pa.Table) -> LoadError:
     """The same error without values, if a column of the table is masked."""
-    if not any(b"sluice.masked" in (field.metadata or {}) for field in rows.schema):
+    if not any(map(is_masked, rows.schema)):
         return error
     hidden = LoadError(without_values(error.message), where=error.where, hint=error.hint)
     hidden.code = error.code

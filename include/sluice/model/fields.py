@@ -1,0 +1,68 @@
+"""What the metadata of an Arrow field says of a column: its true name, its SQL type, its place in the key, and whether its values are masked.
+
+Rules may make columns. Such a field has ``sluice.name`` alone, or no metadata at all; then its true name is its Arrow name.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from sluice.model.tables import stored_name
+
+NAME = b"sluice.name"
+"""The column's name as the server spells it (an Arrow name may have a ``$`` before it, see :func:`sluice.model.tables.stored_name`)."""
+
+TYPE = b"sluice.type"
+"""The column type as SQL, e.g. ``bigint unsigned``."""
+
+KEY = b"sluice.key"
+"""Ordinal of the column in the key, from 1."""
+
+MASKED = b"sluice.masked"
+"""There where values must not be shown."""
+
+
+def true_name(field: pa.Field) -> str:
+    """The column's name as the server spells it."""
+    return str((field.metadata or {}).get(NAME, field.name.encode()).decode())
+
+
+def declared_type(field: pa.Field) -> str:
+    """The column type as SQL, "" for a column that a rule made."""
+    return str((field.metadata or {}).get(TYPE, b"").decode())
+
+
+def key_ordinal(field: pa.Field) -> int:
+    """The column's place in the key, from 1; 0: it is not in the key."""
+    return int((field.metadata or {}).get(KEY, 0))
+
+
+def is_key(field: pa.Field) -> bool:
+    """True for a column of the key."""
+    return KEY in (field.metadata or {})
+
+
+def is_masked(field: pa.Field) -> bool:
+    """True if the column's values must not be shown."""
+    return MASKED in (field.metadata or {})
+
+
+def key_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The key's columns, in key order."""
+    return sorted(filter(is_key, schema), key=key_ordinal)
+
+
+def key_columns(schema: pa.Schema) -> list[str]:
+    """Arrow names of the key's columns, in key order."""
+    return [field.name for field in key_fields(schema)]
+
+
+def made_field(name: str, kind: pa.DataType) -> pa.Field:
+    """The field of a column that a rule made."""
+    return pa.field(stored_name(name), kind, metadata={NAME: name.encode()})
+
+
+def described(field: pa.Field, **metadata: str) -> pa.Field:
+    """The field with more metadata: ``described(field, name="a", masked="1")``."""
+    more = {f"sluice.{name}".encode(): value.encode() for name, value in metadata.items()}
+    return field.with_metadata({**(field.metadata or {}), **more})

@@ -1,0 +1,126 @@
+"""The layouts of Arrow tables that pass between rooms: which columns they have besides the user's.
+
+Every layout has the user's columns under their stored names (:func:`sluice.model.tables.stored_name`), with the metadata of
+:mod:`sluice.model.fields`. What each adds:
+
+==================  ==============================================================================================================
+layout              rows, and where they pass
+==================  ==============================================================================================================
+``SELECTED_ROWS``   rows as a select of the source gives them: the user's columns alone (``ChunkReader.rows``)
+``SEGMENT_ROWS``    changes as a segment file stores them: one row per change (``ChangeSink.add``, ``read_file`` of all columns)
+``CHANGE_ROWS``     the same without their place in the log, in the newest definition of the table (``PartRead.changes``)
+``MERGED_ROWS``     one row per key with its state after the batch and before it (``compact``, ``Ruled.tables``, ``StageRows.rows``)
+``IMAGE_ROWS``      one row per image of a merged row, while rules run (``images.unfold``)
+``FRAME_ROWS``      images as a Spark rule gave them, stored until they are folded into merged rows (``Framed.images``)
+``CHANGESET_ROWS``  merged rows under the names of the target (changeset files, ``RowReader.pieces``, ``TableChanges.rows``)
+==================  ==============================================================================================================
+
+The columns:
+
+===============  ======================  =================================================================================================
+column           type                    meaning
+===============  ======================  =================================================================================================
+``_op``          string                  changes: i, u, d, r (read by a dump), k (an update moved the row to another key); merged: i, u, d
+``_seq``         uint64                  number of the change in the batch, over all tables; merged: of the key's last change
+``_file``        string                  log file of the row event
+``_offset``      uint64                  offset of the row event in it, bytes
+``_row``         uint32                  number of the row in the event, from 0
+``_commit_ts``   timestamp[us, UTC]      commit time at the source; merged: of the last change
+``_gtid``        string, or null         GTID of the transaction
+``_txn``         uint64                  ordinal of the transaction in the batch
+``_origin``      uint32                  server_id that first wrote the change
+``_bucket``      uint8                   ``hash(schema, table, key) % 64``
+``_present``     binary, or null         bitmap of the columns whose value is known (LSB first, a bit per column), in changes after it the
+                                         before image's; null: all are known
+``_before``      struct, or null         the user's columns before the change; merged: before the batch; null: there was no such row
+``_image``       int8                    which image of a merged row this is, see :mod:`sluice.rules.images`
+``_source_row``  int64                   number of the merged row that an image belongs to
+===============  ======================  =================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.errors import SegmentError
+from sluice.model.tables import META_COLUMNS, META_FIELDS, RULE_COLUMNS
+
+_TYPES: Mapping[str, pa.DataType] = {
+    **{field.name: field.type for field in META_FIELDS},
+    "_image": pa.int8(),
+    "_source_row": pa.int64(),
+}
+_OURS = frozenset((*META_COLUMNS, *RULE_COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """A layout of rows.
+
+    Attributes:
+        name: as in the table at the top of this module.
+        required, optional: the columns besides the user's.
+    """
+
+    name: str
+    required: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+    def problems(self, schema: pa.Schema) -> list[str]:
+        """What of ``schema`` does not fit, in words; empty: it fits. Looks at no row."""
+        ours = [name for name in schema.names if name in _OURS]
+        found = [f"no {name}" for name in sorted(self.required - set(ours))]
+        found += [f"{name} does not belong to it" for name in ours if name not in self.required | self.optional]
+        found += [
+            f"{name} is there twice" for name in sorted({name for name in schema.names if schema.names.count(name) > 1})
+        ]
+        if found:
+            return found
+        for name in ours:
+            kind = schema.field(name).type
+            if name in _TYPES and kind != _TYPES[name]:
+                found.append(f"{name} is {kind}, not {_TYPES[name]}")
+        if "_before" in ours:
+            found += _before_problems(schema)
+        return found
+
+    def require(self, schema: pa.Schema, *, where: str) -> None:
+        """Raises SegmentError, at ``where``, for a schema that does not fit."""
+        problems = self.problems(schema)
+        if problems:
+            raise SegmentError(
+                f"rows are not {self.name}: {', '.join(problems)}",
+                where=where,
+                hint="this is a defect of Sluice (or of a kind of target that is not its own): please report it with this line",
+            )
+
+
+def _before_problems(schema: pa.Schema) -> list[str]:
+    """``_before`` has the user's columns, of the same types."""
+    struct = schema.field("_before").type
+    if not pa.types.is_struct(struct):
+        return [f"_before is {struct}, not a struct"]
+    users = {name: schema.field(name).type for name in schema.names if name not in _OURS}
+    then = {field.name: field.type for field in struct}
+    return [
+        f"_before.{name} is {then.get(name)}, and {name} is {users.get(name)}"
+        for name in users.keys() | then.keys()
+        if users.get(name) != then.get(name)
+    ]
+
+
+_STATE = frozenset({"_op", "_seq", "_commit_ts", "_before"})
+_PRESENT = frozenset({"_present"})
+
+SELECTED_ROWS = RowLayout("SELECTED_ROWS", frozenset())
+SEGMENT_ROWS = RowLayout("SEGMENT_ROWS", frozenset(META_COLUMNS) - _PRESENT, _PRESENT)
+CHANGE_ROWS = RowLayout("CHANGE_ROWS", _STATE, _PRESENT)
+MERGED_ROWS = RowLayout("MERGED_ROWS", _STATE, _PRESENT)
+IMAGE_ROWS = RowLayout("IMAGE_ROWS", _STATE | {"_image", "_source_row"}, _PRESENT)
+FRAME_ROWS = RowLayout("FRAME_ROWS", (_STATE - {"_before"}) | {"_image"})
+CHANGESET_ROWS = RowLayout("CHANGESET_ROWS", _STATE, _PRESENT)
+
+LAYOUTS = (SELECTED_ROWS, SEGMENT_ROWS, CHANGE_ROWS, MERGED_ROWS, IMAGE_ROWS, FRAME_ROWS, CHANGESET_ROWS)
