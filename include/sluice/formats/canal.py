@@ -21,6 +21,7 @@ from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE
+from sluice.mysql.column_types import JavaTypes
 
 _TYPES = {Op.INSERT: "INSERT", Op.UPDATE: "UPDATE", Op.DELETE: "DELETE", Op.READ: "INSERT"}
 
@@ -88,29 +89,16 @@ def java_float(value: float) -> str:
     return f"{'-' if sign else ''}{mantissa[0]}.{mantissa[1:] or '0'}E{power}"
 
 
-_JAVA = {
-    "tinyint": -6, "smallint": 5, "mediumint": 4, "int": 4, "bigint": -5, "decimal": 3, "float": 7, "double": 8, "bit": -7, "date": 91,
-    "datetime": 93, "timestamp": 93, "time": 92, "year": 12, "char": 1, "varchar": 12, "tinytext": 2005, "text": 2005, "mediumtext": 2005,
-    "longtext": 2005, "binary": 2004, "varbinary": 2004, "tinyblob": 2004, "blob": 2004, "mediumblob": 2004, "longblob": 2004,
-    "enum": 4, "set": -7, "json": 12, "vector": 2004,
-}  # fmt: skip
-_JAVA_OF_NULL = {
-    "tinytext": -3, "text": -4, "mediumtext": -4, "longtext": -4, "binary": -2, "varbinary": -3, "tinyblob": -3, "blob": -4,
-    "mediumblob": -4, "longblob": -4, "set": -2, "json": 1111, "vector": 1111,
-}  # fmt: skip
-_BEYOND_SIGNED = {"tinyint": (2**7, 5), "smallint": (2**15, 4), "int": (2**31, -5), "bigint": (2**63, 3)}
-
-
 def java_type(value: Any, column: Column) -> int:
     """java.sql.Types as canal tells it: of the value, so NULL and numbers beyond the signed range have types of their own."""
-    word = "geometry" if column.geometry else column.word
-    if word == "geometry":
-        return -2 if value is None else 2004
+    row = column.sql.row
+    if row is None:  # a rule made the column
+        return JavaTypes().canal
     if value is None:
-        return _JAVA_OF_NULL.get(word, _JAVA.get(word, 12))
-    if column.sql.unsigned and word in _BEYOND_SIGNED and value >= _BEYOND_SIGNED[word][0]:
-        return _BEYOND_SIGNED[word][1]
-    return _JAVA.get(word, 12)
+        return row.java.null
+    if column.sql.unsigned and row.java.beyond is not None and value > row.range[False][1]:
+        return row.java.beyond
+    return row.java.canal
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:

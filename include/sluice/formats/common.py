@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sluice.mapping.types import SqlType
 from sluice.model.changes import Change
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
 from sluice.model.temporal import time_text
+from sluice.mysql.column_types import Literal, is_spatial
+from sluice.mysql.type_loss import SqlType
 
 MICROSECOND = dt.timedelta(microseconds=1)
-GEOMETRIES = {
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +78,17 @@ class Column:
     @property
     def digits(self) -> int:
         """Digits of fractional seconds."""
-        return self.sql.first if self.word in {"time", "datetime", "timestamp"} else 0
+        return self.sql.first if self.temporal else 0
 
     @property
     def temporal(self) -> bool:
         """A DATE, DATETIME, TIMESTAMP or TIME."""
-        return self.word in {"date", "datetime", "timestamp", "time"}
+        return self.sql.row is not None and self.sql.row.literal is Literal.TEMPORAL
 
     @property
     def geometry(self) -> bool:
         """One of the spatial types."""
-        return self.word in GEOMETRIES
+        return is_spatial(self.word)
 
 
 _known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}

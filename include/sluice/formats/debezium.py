@@ -27,6 +27,7 @@ from sluice.model.changes import Change
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.mysql.column_types import JavaTypes, find_type
 
 _EPOCH_DATE = dt.date(1970, 1, 1)
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -162,13 +163,6 @@ def _table(table: TableDefinition) -> dict[str, Any]:
     }
 
 
-_JDBC = {
-    "tinyint": 5, "smallint": 5, "mediumint": 4, "int": 4, "bigint": -5, "decimal": 3, "float": 6, "double": 8, "bit": -7, "date": 91,
-    "datetime": 93, "timestamp": 2014, "time": 92, "year": 4, "char": 1, "varchar": 12, "tinytext": 12, "text": 12, "mediumtext": 12,
-    "longtext": 12, "binary": -2, "varbinary": -3, "tinyblob": 2004, "blob": 2004, "mediumblob": 2004, "longblob": 2004, "enum": 1, "set": 1,
-}  # fmt: skip
-
-
 def _column(column: ColumnDefinition, position: int) -> dict[str, Any]:
     name = column.family.upper() + (" UNSIGNED" if column.unsigned else "")
     length, scale = (*column.arguments, None, None)[:2]
@@ -176,10 +170,10 @@ def _column(column: ColumnDefinition, position: int) -> dict[str, Any]:
         length = 1
     elif column.family == "set":
         length = max(0, len(column.labels) * 2 - 1)
-    labels = [f"'{value}'" for value in column.labels]
+    labels, row = [f"'{value}'" for value in column.labels], find_type(column.type)
     return {
         "name": column.name,
-        "jdbcType": _JDBC.get(column.family, 1111),
+        "jdbcType": (row.java if row is not None else JavaTypes()).debezium,
         "nativeType": None,
         "typeName": name,
         "typeExpression": name,

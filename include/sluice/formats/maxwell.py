@@ -26,6 +26,7 @@ from sluice.model.batches import Op
 from sluice.model.changes import Change
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.mysql.column_types import Brackets, find_type
 
 _TYPES = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete", Op.READ: "bootstrap-insert"}
 
@@ -128,14 +129,12 @@ def _definition(table: TableDefinition) -> dict[str, Any]:
     }
 
 
-_INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
-
-
 def _column(column: ColumnDefinition) -> dict[str, Any]:
     described: dict[str, Any] = {"type": column.family, "name": column.name}
-    if column.family in _INTEGERS:
+    row = find_type(column.type)
+    if row is not None and row.bits:
         described["signed"] = not column.unsigned
-    elif column.family in {"datetime", "timestamp", "time"}:
+    elif row is not None and row.brackets is Brackets.DIGITS:
         if column.arguments:
             described["column-length"] = column.arguments[0]
     elif column.labels:

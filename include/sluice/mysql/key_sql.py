@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 
@@ -17,39 +17,66 @@ import pyarrow as pa
 from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.tables import Column, ColumnKind, quoted
 from sluice.model.temporal import to_text
+from sluice.mysql.column_types import Literal, type_named
 
 K = ColumnKind
-_NUMBERS = {K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR, K.BIT}
-_MOMENTS = {K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}
-_DECIMALS = {K.DECIMAL, K.FLOAT, K.DOUBLE}
-_BYTES = {K.BINARY, K.VARBINARY, K.BLOB}
-_NO_KEYS = {K.JSON, K.GEOMETRY, K.VECTOR}
 
 
 def literals(column: Column, values: pa.Array) -> list[str]:
     """SQL literals of a key column's values (stored form, no nulls). Raises UnsupportedType for a type no key has."""
-    kind = column.kind
-    if kind in _NO_KEYS:
-        raise UnsupportedType(f"a {kind.value} column cannot be a key", where=column.name)
-    if kind in _NUMBERS:
-        return [str(v) for v in values.to_pylist()]
-    if kind is K.DECIMAL:
-        return [f"{v:f}" for v in values.to_pylist()]
-    if kind in {K.FLOAT, K.DOUBLE}:
-        return [text if "e" in (text := repr(float(v))) else f"{text}e0" for v in values.to_pylist()]
-    if kind in _MOMENTS:
-        return [f"'{text}'" for text in to_text(values, fsp=0 if kind is K.DATE else 6).to_pylist()]
-    if kind in _BYTES:
-        return [f"x'{bytes(v).hex()}'" for v in values.to_pylist()]
-    if kind is K.ENUM:
-        numbers = {label: i + 1 for i, label in enumerate(column.labels)}
-        return [str(numbers.get(v, 0)) for v in values.to_pylist()]
-    if kind is K.SET:
-        bits = {label: 1 << i for i, label in enumerate(column.labels)}
-        return [str(sum(bits[part] for part in v.split(",") if v)) for v in values.to_pylist()]
+    row = type_named(column.sql_type, column.name)
+    if not row.key:
+        raise UnsupportedType(f"a {row.word} column cannot be a key", where=column.name)
+    return LITERALS[row.literal](column, values)
+
+
+def _numbers(_: Column, values: pa.Array) -> list[str]:
+    return [str(v) for v in values.to_pylist()]
+
+
+def _decimals(_: Column, values: pa.Array) -> list[str]:
+    return [f"{v:f}" for v in values.to_pylist()]
+
+
+def _floats(_: Column, values: pa.Array) -> list[str]:
+    return [text if "e" in (text := repr(float(v))) else f"{text}e0" for v in values.to_pylist()]
+
+
+def _moments(_: Column, values: pa.Array) -> list[str]:
+    return [f"'{text}'" for text in to_text(values, fsp=0 if pa.types.is_date32(values.type) else 6).to_pylist()]
+
+
+def _hexadecimal(_: Column, values: pa.Array) -> list[str]:
+    return [f"x'{bytes(v).hex()}'" for v in values.to_pylist()]
+
+
+def _label_numbers(column: Column, values: pa.Array) -> list[str]:
+    numbers = {label: i + 1 for i, label in enumerate(column.labels)}
+    return [str(numbers.get(v, 0)) for v in values.to_pylist()]
+
+
+def _label_bits(column: Column, values: pa.Array) -> list[str]:
+    bits = {label: 1 << i for i, label in enumerate(column.labels)}
+    return [str(sum(bits[part] for part in v.split(",") if v)) for v in values.to_pylist()]
+
+
+def _texts(_: Column, values: pa.Array) -> list[str]:
     if pa.types.is_binary(values.type):
-        return [f"x'{bytes(v).hex()}'" for v in values.to_pylist()]
+        return _hexadecimal(_, values)
     return [f"_utf8mb4 x'{v.encode('utf-8').hex()}'" for v in values.to_pylist()]
+
+
+LITERALS: Mapping[Literal, Callable[[Column, pa.Array], list[str]]] = {
+    Literal.NUMBER: _numbers,
+    Literal.DECIMAL: _decimals,
+    Literal.FLOAT: _floats,
+    Literal.TEMPORAL: _moments,
+    Literal.TEXT: _texts,
+    Literal.BYTES: _hexadecimal,
+    Literal.LABEL: _label_numbers,
+    Literal.LABELS: _label_bits,
+}
+"""The function of each way in which SQL writes a value."""
 
 
 def key_literals(columns: Sequence[Column], keys: pa.Table) -> list[tuple[str, ...]]:
@@ -63,22 +90,22 @@ def typed_literal(column: Column, text: str) -> str:
 
     A server would take the text ``abc`` for the number 0, and dump another range than the one that was meant.
     """
-    kind = column.kind
+    literal = type_named(column.sql_type, column.name).literal
     with _said(column, text):
-        if kind in _NUMBERS:
+        if literal is Literal.NUMBER:
             return str(int(text))
-        if kind in _DECIMALS:
+        if literal in {Literal.DECIMAL, Literal.FLOAT}:
             value = Decimal(text.strip())
             if not value.is_finite():
                 raise ValueError(text)
-            return f"{value:f}" + ("e0" if kind is not K.DECIMAL else "")
-        if kind is K.ENUM:
+            return f"{value:f}" + ("e0" if literal is Literal.FLOAT else "")
+        if literal is Literal.LABEL:
             folded = [label.casefold() for label in column.labels]
             return str(1 + (column.labels.index(text) if text in column.labels else folded.index(text.casefold())))
-        if kind in _BYTES and text.lower().startswith("0x"):
+        if literal is Literal.BYTES and text.lower().startswith("0x"):
             return f"x'{bytes.fromhex(text[2:]).hex()}'"
-        if kind in _MOMENTS:
-            _require_moment(kind, text.strip())
+        if literal is Literal.TEMPORAL:
+            _require_moment(column.kind, text.strip())
     return f"_utf8mb4 x'{text.encode().hex()}'"
 
 

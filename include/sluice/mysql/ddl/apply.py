@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, DatabaseDefinition, TableDefinition, may_be_cut
-from sluice.model.schema_changes import BLOBS, TEXTS
 from sluice.model.tables import TableId
+from sluice.mysql.column_types import is_spatial, type_named
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.collations import DEFAULT
 from sluice.mysql.ddl.keys import kept_indexes, with_keys
-from sluice.mysql.ddl.types import CHARACTER, GEOMETRIES, Flavour, converted_text, stored_type, varying
+from sluice.mysql.ddl.types import BLOBS, TEXTS, Flavour, converted_text, stored_type, varying
 
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 _NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
@@ -205,7 +205,7 @@ def _altered(
 
 def _kept_default(default: str | None, family: str, flavour: Flavour) -> str | None:
     """MySQL takes a literal as default of a BLOB, where it is not strict, and forgets it."""
-    forgets = not flavour.mariadb and (family in TEXTS or family in BLOBS or family == "json" or family in GEOMETRIES)
+    forgets = not flavour.mariadb and (family in TEXTS or family in BLOBS or family == "json" or is_spatial(family))
     return None if forgets and default is not None and not default.startswith("(") else default
 
 
@@ -232,8 +232,8 @@ def _converted(
         )
     ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
         raise DecodeError(f"the labels of {column.name} change when the server converts them")
-    if charset == "binary" and family in CHARACTER:
-        blank = {"char": "binary", "varchar": "varbinary"}.get(family, family.replace("text", "blob"))
+    blank = type_named(family).twin
+    if charset == "binary" and blank:
         return replace(column, type=column.type.replace(family, blank, 1), charset=None, collation=None)
     kind = column.type
     if family in TEXTS and old is not None:

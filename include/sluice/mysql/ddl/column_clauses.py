@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from sluice.mysql.charsets import decoded
+from sluice.mysql.column_types import SYNONYMS
 from sluice.mysql.ddl.ast import ColumnSpec, IndexSpec, Place, TableOptions, TypeSpec
 from sluice.mysql.ddl.lexer import Kind
 from sluice.mysql.ddl.token_cursor import Reader
 
-_SYNONYMS = {
-    "integer": "int", "int1": "tinyint", "int2": "smallint", "int3": "mediumint", "int4": "int", "int8": "bigint", "middleint": "mediumint",
-    "dec": "decimal", "numeric": "decimal", "fixed": "decimal", "number": "decimal", "float4": "float", "float8": "double", "character": "char",
-    "varcharacter": "varchar", "varchar2": "varchar", "raw": "varbinary", "clob": "longtext", "geomcollection": "geometrycollection",
-}  # fmt: skip
 _LABELLED = {"enum", "set"}
 _LITERAL_WORDS = {"DATE", "TIME", "TIMESTAMP", "N"}
 _KEY_WORDS = {"CONSTRAINT", "PRIMARY", "KEY", "INDEX", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK"}
@@ -90,7 +86,7 @@ def _type_name(r: Reader) -> tuple[str, str | None]:
         r.accept("PRECISION")
     elif word == "real":
         return ("float" if r.dialect.sql_mode & 1 else "double"), None
-    word = _SYNONYMS.get(word, word)
+    word = SYNONYMS.get(word, word)
     if word == "char" and r.accept("VARYING"):
         word = "varchar"
     return word, charset

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
-from sluice.model.schema_changes import BLOBS, TEXTS
+from sluice.mysql.column_types import TYPES, Brackets, is_spatial, label_bytes
 from sluice.mysql.ddl import ast as s
-from sluice.mysql.ddl.types import GEOMETRIES, Flavour, bytes_at_most
+from sluice.mysql.ddl.types import Flavour, bytes_at_most
 
 _UNNAMED_EXPRESSION = "functional_index"
-_STRINGS = {"char", "varchar", "binary", "varbinary"}
-_LONG = {*TEXTS, *BLOBS}
+_STRINGS = {row.word for row in TYPES if row.brackets in {Brackets.CHARACTERS, Brackets.BYTES}}
+_LONG = {row.word for row in TYPES if row.brackets is Brackets.SIZE}
 _WHOLE = {"fulltext", "spatial", "vector"}
 _PART_BYTES = {"myisam": 1000}
 _INNODB_PART_BYTES = 3072
@@ -70,14 +70,11 @@ def _kept_prefix(prefix: int, old: ColumnDefinition, new: ColumnDefinition, flav
 
 
 def _label_bytes(column: ColumnDefinition) -> int:
-    if column.family == "enum":
-        return 1 if len(column.labels) < 256 else 2
-    size = (len(column.labels) + 7) // 8
-    return size if size <= 4 else 8
+    return label_bytes(len(column.labels), several=column.family == "set")
 
 
 def _may_have_prefix(column: ColumnDefinition) -> bool:
-    return column.family in _STRINGS or column.family in _LONG or column.family in GEOMETRIES
+    return column.family in _STRINGS or column.family in _LONG or is_spatial(column.family)
 
 
 def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Flavour) -> TableDefinition:
@@ -163,7 +160,7 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
     if index.kind in _WHOLE:
         return replace(index, columns=tuple((name, 0) for name, _ in index.columns))
     limit = _PART_BYTES.get(table.engine.lower(), _INNODB_PART_BYTES)
-    shapes = [name for name, _ in index.columns if name and table.column(name).family in GEOMETRIES]
+    shapes = [name for name, _ in index.columns if name and is_spatial(table.column(name).family)]
     if shapes and not flavour.mariadb:
         return replace(index, kind="spatial", columns=tuple((name, 0) for name, _ in index.columns))
     parts = tuple(
@@ -175,7 +172,7 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
 
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
     family = column.family
-    if family in GEOMETRIES:
+    if is_spatial(family):
         return prefix or (_POINT_BYTES if family == "point" else limit)
     width = flavour.collations.max_bytes(column.charset)
     if family in _LONG:

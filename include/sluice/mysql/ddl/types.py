@@ -5,25 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import DecodeError
-from sluice.model.schema_changes import BLOBS, TEXTS
+from sluice.model.tables import ColumnKind
 from sluice.mysql.charsets import UTF8, decoded, has_character
+from sluice.mysql.column_types import Brackets, MysqlType, find_type, type_named, words
 from sluice.mysql.ddl.ast import TypeSpec
 from sluice.mysql.ddl.collations import Collations
 
-WIDTHS = {
-    "tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20),
-}  # fmt: skip
-"""Display widths (signed, unsigned) that older servers and MariaDB print."""
-
-_BLOB_LIMITS = (255, 65_535, 16_777_215, 4_294_967_295)
-CHARACTER = {"char", "varchar", *TEXTS}
-_BINARY_OF = {"char": "binary", "varchar": "varbinary", **dict(zip(TEXTS, BLOBS, strict=True))}
-_TEXT_OF = {binary: text for text, binary in _BINARY_OF.items()}
-GEOMETRIES = {
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection",
-}  # fmt: skip
-_PLAIN = {"date", "json", "uuid", "inet4", "inet6", *GEOMETRIES}
-_TIMES = {"datetime", "timestamp", "time"}
+TEXTS = words(kind=ColumnKind.TEXT)
+BLOBS = words(kind=ColumnKind.BLOB)
+"""From the shortest to the longest."""
 
 
 @dataclass(frozen=True)
@@ -56,48 +46,51 @@ class StoredType:
 
 def stored_type(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
     """The type that is stored. ``default``: charset and collation of the table. Raises DecodeError, UnsupportedType."""
-    name = spec.name
-    if flavour.mariadb and name in _TEXT_OF and spec.collation and spec.collation.lower() != "binary":
-        name, spec = _TEXT_OF[name], replace(spec, name=_TEXT_OF[name])  # BLOB COLLATE x is a TEXT
-    if name in CHARACTER or name in {"enum", "set"}:
-        return _text(spec, default, flavour)
-    if name == "json" and flavour.mariadb:
+    row = find_type(spec.name)
+    if row is None:
+        raise DecodeError(f"the column type {spec.name!r} is not understood")
+    if flavour.mariadb and row.twin and not row.charset and spec.collation and spec.collation.lower() != "binary":
+        row = type_named(row.twin)  # BLOB COLLATE x is a TEXT
+        spec = replace(spec, name=row.word)
+    if row.charset:
+        return _text(row, spec, default, flavour)
+    if row.kind is ColumnKind.JSON and flavour.mariadb:
         return StoredType("longtext", "utf8mb4", flavour.collations.binary_of("utf8mb4"))
-    return StoredType(_plain(spec, flavour))
+    return StoredType(_plain(row, spec, flavour))
 
 
-def _plain(spec: TypeSpec, flavour: Flavour) -> str:
-    name, arguments = spec.name, spec.arguments
+def _plain(row: MysqlType, spec: TypeSpec, flavour: Flavour) -> str:
+    name, arguments = row.word, spec.arguments
     sign = (" unsigned" if spec.unsigned else "") + (" zerofill" if spec.zerofill else "")
-    if name in WIDTHS:
-        return _integer(name, arguments, spec, flavour) + sign
-    if name == "decimal":
-        precision, scale = arguments[0] if arguments else 10, arguments[1] if len(arguments) > 1 else 0
-        return f"decimal({precision or 10},{scale}){sign}"
-    if name in {"float", "double"}:
-        if len(arguments) == 1:
-            name = "float" if arguments[0] <= 24 and name == "float" else "double"
-            arguments = ()
-        return name + (f"({arguments[0]},{arguments[1]})" if arguments else "") + sign
-    if name == "bit":
-        return f"bit({arguments[0] if arguments and arguments[0] else 1})"
-    if name == "year":
-        return "year(4)" if flavour.prints_widths else "year"
-    if name in _TIMES:
-        return f"{name}({arguments[0]})" if arguments and arguments[0] else name
-    if name == "varbinary" and arguments:
-        return varying(name, arguments[0], "binary", flavour)
-    if name in {"binary", "varbinary"}:
-        return f"{name}({arguments[0] if arguments else 1})"
-    if name in BLOBS:
-        return _sized(BLOBS, arguments[0], 1) if name == "blob" and _has_length(arguments, flavour) else name
-    if name == "vector":
-        return f"vector({arguments[0] if arguments else 2048})"
-    if name == "geometrycollection":
-        return name if flavour.mariadb or 0 < flavour.version < 80000 else "geomcollection"
-    if name in _PLAIN:
-        return name
-    raise DecodeError(f"the column type {name!r} is not understood")
+    match row.brackets:
+        case Brackets.WIDTH:
+            return _integer(row, arguments, spec, flavour) + sign
+        case Brackets.PRECISION:
+            precision, scale = arguments[0] if arguments else 10, arguments[1] if len(arguments) > 1 else 0
+            return f"{name}({precision or 10},{scale}){sign}"
+        case Brackets.FLOAT:
+            if len(arguments) == 1:
+                name = "float" if arguments[0] <= 24 and name == "float" else "double"
+                arguments = ()
+            return name + (f"({arguments[0]},{arguments[1]})" if arguments else "") + sign
+        case Brackets.BITS:
+            return f"{name}({arguments[0] if arguments and arguments[0] else row.argument})"
+        case Brackets.YEAR:
+            return f"{name}(4)" if flavour.prints_widths else name
+        case Brackets.DIGITS:
+            return f"{name}({arguments[0]})" if arguments and arguments[0] else name
+        case Brackets.BYTES:
+            if row.kind is ColumnKind.VARBINARY and arguments:
+                return varying(name, arguments[0], "binary", flavour)
+            return f"{name}({arguments[0] if arguments else row.argument})"
+        case Brackets.SIZE:
+            return _sized(BLOBS, arguments[0], 1) if name == "blob" and _has_length(arguments, flavour) else name
+        case Brackets.DIMENSION:
+            return f"{name}({arguments[0] if arguments else row.argument})"
+        case _ if name == "geometrycollection" and not flavour.mariadb and not 0 < flavour.version < 80000:
+            return "geomcollection"
+        case _:
+            return name
 
 
 def _has_length(arguments: tuple[int, ...], flavour: Flavour) -> bool:
@@ -105,8 +98,8 @@ def _has_length(arguments: tuple[int, ...], flavour: Flavour) -> bool:
     return bool(arguments) and (arguments[0] > 0 or not flavour.mariadb)
 
 
-def _integer(name: str, arguments: tuple[int, ...], spec: TypeSpec, flavour: Flavour) -> str:
-    signed, unsigned = WIDTHS[name]
+def _integer(row: MysqlType, arguments: tuple[int, ...], spec: TypeSpec, flavour: Flavour) -> str:
+    name, (signed, unsigned) = row.word, row.widths
     usual = unsigned if spec.unsigned else signed
     if flavour.prints_widths:
         return f"{name}({arguments[0] if arguments else usual})"
@@ -115,23 +108,23 @@ def _integer(name: str, arguments: tuple[int, ...], spec: TypeSpec, flavour: Fla
     return "tinyint(1)" if name == "tinyint" and arguments == (1,) and not spec.unsigned else name
 
 
-def _text(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
+def _text(row: MysqlType, spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredType:
     collations = flavour.collations
     charset, collation = collations.resolve(spec.charset, spec.collation, default)
     if not charset:
         raise DecodeError("the default charset of its database or table is not known")
     if spec.binary and not (spec.collation and spec.charset):  # MariaDB takes no BINARY together with another collation
         collation = collations.binary_of(charset)
-    name, arguments = spec.name, spec.arguments
-    if charset == "binary" and name in _BINARY_OF:
-        return StoredType(_plain(TypeSpec(_BINARY_OF[name], arguments), flavour))
-    if name in {"enum", "set"}:
+    name, arguments = row.word, spec.arguments
+    if charset == "binary" and row.twin:
+        return StoredType(_plain(type_named(row.twin), TypeSpec(row.twin, arguments), flavour))
+    if row.brackets is Brackets.LABELS:
         sent = spec.labels_charset not in UTF8
         if charset == "binary" and sent and not all(label.isascii() for label in spec.labels):
             raise DecodeError("labels that are bytes were sent as text of another charset")
         labels = tuple(stored_label(label, charset) for label in spec.labels)
         return StoredType(labelled(name, labels), charset, collation, labels)
-    if name in TEXTS:
+    if row.brackets is Brackets.SIZE:
         sized = (
             _sized(TEXTS, arguments[0], collations.max_bytes(charset))
             if name == "text" and _has_length(arguments, flavour)
@@ -140,7 +133,7 @@ def _text(spec: TypeSpec, default: tuple[str, str], flavour: Flavour) -> StoredT
         return StoredType(sized, charset, collation)
     if name == "varchar" and arguments:
         return StoredType(varying(name, arguments[0], charset, flavour), charset, collation)
-    return StoredType(f"{name}({arguments[0] if arguments else 1})", charset, collation)
+    return StoredType(f"{name}({arguments[0] if arguments else row.argument})", charset, collation)
 
 
 _VARCHAR_BYTES = 65_535
@@ -156,8 +149,7 @@ def varying(name: str, length: int, charset: str, flavour: Flavour) -> str:
 
 def bytes_at_most(type_: str) -> int:
     """Of TEXT and BLOB types."""
-    names = TEXTS if type_ in TEXTS else BLOBS
-    return _BLOB_LIMITS[names.index(type_)]
+    return type_named(type_).most_bytes
 
 
 def labelled(name: str, labels: tuple[str, ...]) -> str:
@@ -179,10 +171,8 @@ def _quoted(label: str) -> str:
 
 
 def _sized(names: tuple[str, ...], length: int, max_bytes: int) -> str:
-    for name, limit in zip(names, _BLOB_LIMITS, strict=True):
-        if length * max_bytes <= limit:
-            return name
-    return names[-1]
+    fitting = (name for name in names if length * max_bytes <= bytes_at_most(name))
+    return next(fitting, names[-1])
 
 
 def converted_text(type_: str, old_bytes: int, new_bytes: int) -> str:
@@ -190,4 +180,4 @@ def converted_text(type_: str, old_bytes: int, new_bytes: int) -> str:
     number = TEXTS.index(type_)
     if number == len(TEXTS) - 1:
         return type_
-    return _sized(TEXTS, _BLOB_LIMITS[number] // old_bytes, new_bytes)
+    return _sized(TEXTS, bytes_at_most(type_) // old_bytes, new_bytes)

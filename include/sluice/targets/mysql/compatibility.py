@@ -8,9 +8,9 @@ from typing import Any
 import pymysql
 
 from sluice.errors import MappingError
-from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.base import Finding
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, column_type
 from sluice.targets.mysql.tables import compare, create_table, rows_about

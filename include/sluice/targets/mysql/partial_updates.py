@@ -12,7 +12,6 @@ Reading before writing makes a repeat differ, so the caller does all of a table 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,14 +22,10 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.model.tables import member, quoted, quoted_table
+from sluice.mysql.column_types import Brackets, Literal, find_type
 from sluice.targets.mysql import documents, labelled, literals
 from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate, sent_fields, user_fields
 from sluice.targets.sql.tables import TargetTable
-
-_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year")
-_TEMPORAL = ("date", "time", "datetime", "timestamp")
-_BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector")
-_WORD = re.compile(r"[a-z0-9]+")
 
 
 def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
@@ -197,17 +192,17 @@ def _absent(table: TargetTable, condition: str) -> LoadError:
 def _read(field: pa.Field, column: str) -> str:
     """SQL that gives the value of a column as text, of which :func:`_as_literal` makes an SQL literal."""
     target = literals.target_type(field).lower()
-    declared = _WORD.match(target or literals.sql_type(field))
-    word = declared[0] if declared else ""
-    if labelled.is_labelled(target) or word == "bit":
+    row = find_type(target or literals.sql_type(field))
+    literal = row.literal if row is not None else None
+    if labelled.is_labelled(target) or (row is not None and row.brackets is Brackets.BITS):
         return f"CAST({column} + 0 AS CHAR)"
-    if word in _NUMBERS or documents.is_json(target):
+    if literal in {Literal.NUMBER, Literal.DECIMAL} or documents.is_json(target):
         return f"CAST({column} AS CHAR)"
-    if word in {"float", "double"}:
+    if literal is Literal.FLOAT:
         return f"IF({column} = 0, {column}, {column} + 0e0)"  # a FLOAT is printed with 6 digits; an addition loses the sign of -0
-    if word in _TEMPORAL:
+    if literal is Literal.TEMPORAL:
         return f"CONCAT('''', CAST({column} AS CHAR), '''')"
-    if pa.types.is_binary(field.type) or word in _BYTES:
+    if pa.types.is_binary(field.type) or literal is Literal.BYTES:
         return f"CONCAT('x''', HEX({column}), '''')"
     return f"CONCAT('_utf8mb4 x''', HEX(CONVERT({column} USING utf8mb4)), '''')"
 

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import pymysql
 
 from sluice.errors import LoadError
-from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
+from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo

@@ -17,6 +17,7 @@ from sluice.errors import LoadError
 from sluice.model.fields import is_masked, true_name
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
+from sluice.mysql.column_types import find_type
 from sluice.targets.mysql import documents, labelled, literals
 from sluice.targets.sql.tables import TargetTable
 
@@ -210,7 +211,7 @@ def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) ->
     elif pa.types.is_string(field.type):
         exact = f"CONVERT({column} USING utf8mb4) COLLATE {dialect.exact_collation}"
         pieces = [pa.scalar(f"{column} <=> "), values, pa.scalar(f" AND {exact} <=> "), values]
-    elif literals.sql_type(field).startswith("vector") or target.lower().startswith("vector"):
+    elif any(row is not None and not row.equals for row in (find_type(literals.sql_type(field)), find_type(target))):
         pieces = [pa.scalar(f"HEX({column}) <=> '"), literals.hexadecimal(array), pa.scalar("'")]
     elif pa.types.is_floating(
         field.type

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
-from sluice.mapping.types import SqlType, loss
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
+from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
 from sluice.targets.sql.tables import TargetTable
 

@@ -12,19 +12,9 @@ from dataclasses import replace
 from sluice.errors import DecodeError
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.mysql.charsets import MAX_BYTES
+from sluice.mysql.column_types import FORMS, Brackets, Collated, Fill, Meta, label_bytes, type_named
 from sluice.sources.mysql.events import table_map as t
 
-_INTEGERS = {"tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "bigint": t.LONGLONG}
-_TEMPORAL = {
-    "date": {t.DATE, t.NEWDATE}, "year": {t.YEAR}, "datetime": {t.DATETIME, t.DATETIME2}, "timestamp": {t.TIMESTAMP, t.TIMESTAMP2},
-    "time": {t.TIME, t.TIME2}, "float": {t.FLOAT}, "double": {t.DOUBLE}, "json": {t.JSON}, "vector": {t.VECTOR, t.BLOB, t.VARCHAR},
-}  # fmt: skip
-_LENGTH_BYTES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
-_GEOMETRIES = (
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection", "geomcollection",
-)  # fmt: skip
-_FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
-_NUMERIC = {*_INTEGERS, "decimal", "float", "double"}
 BINARY_COLLATION = 63
 
 
@@ -54,18 +44,18 @@ def complete(
 
 
 def _completed(mapped: t.MappedColumn, column: ColumnDefinition, collation_ids: Mapping[str, int]) -> t.MappedColumn:
-    collation = mapped.collation
-    if collation is None and mapped.type in t.CHARACTER | {t.ENUM, t.SET}:
+    collation, form, row = mapped.collation, FORMS.get(mapped.type), type_named(column.type)
+    if collation is None and form is not None and form.collated in {Collated.CHARACTER, Collated.LABELS}:
         collation = collation_ids[column.collation] if column.collation else BINARY_COLLATION
-    family = column.family
+    dimension = column.arguments[0] if row.brackets is Brackets.DIMENSION and column.arguments else None
     return replace(
         mapped,
         name=mapped.name if mapped.name is not None else column.name,
         unsigned=column.unsigned if mapped.unsigned is None else mapped.unsigned,
         collation=collation,
         labels=column.labels if mapped.labels is None and column.labels else mapped.labels,
-        geometry=min(_GEOMETRIES.index(family), 7) if family in _GEOMETRIES else mapped.geometry,
-        dimension=column.arguments[0] if family == "vector" and mapped.dimension is None else mapped.dimension,
+        geometry=mapped.geometry if row.shape is None else row.shape,
+        dimension=dimension if mapped.dimension is None else mapped.dimension,
     )
 
 
@@ -79,7 +69,7 @@ def _compare(mapped: t.MappedColumn, column: ColumnDefinition, collation_ids: Ma
         raise contradiction(f"that it is called {mapped.name}")
     if mapped.nullable != column.nullable:
         raise contradiction("that it may be null" if mapped.nullable else "that it is not null")
-    if mapped.unsigned is not None and column.family in _NUMERIC and mapped.unsigned != column.unsigned:
+    if mapped.unsigned is not None and type_named(column.type).signed and mapped.unsigned != column.unsigned:
         raise contradiction("unsigned" if mapped.unsigned else "signed")
     if mapped.collation is not None and column.collation is not None:
         expected = collation_ids.get(column.collation)
@@ -88,39 +78,28 @@ def _compare(mapped: t.MappedColumn, column: ColumnDefinition, collation_ids: Ma
 
 
 def _fits(mapped: t.MappedColumn, column: ColumnDefinition) -> bool:
-    family, arguments, kind, meta = column.family, column.arguments, mapped.type, mapped.meta
-    if family in _INTEGERS:
-        return kind == _INTEGERS[family]
-    if family == "decimal":
-        return kind == t.NEWDECIMAL and meta == arguments[0] << 8 | arguments[1]
-    if family == "bit":
-        return kind == t.BIT and meta == arguments[0]
-    if family in _TEMPORAL:
-        digits = arguments[0] if arguments and family in {"datetime", "timestamp", "time"} else 0
-        fractional = kind in {t.DATETIME2, t.TIMESTAMP2, t.TIME2}
-        return kind in _TEMPORAL[family] and (not fractional or meta == digits)
-    if family == "enum":
-        return kind == t.ENUM and meta == (1 if len(column.labels) < 256 else 2)
-    if family == "set":
-        return kind == t.SET and meta == _set_bytes(len(column.labels))
-    if family in _GEOMETRIES:
-        return kind == t.GEOMETRY
-    if family in _FIXED:
-        return kind == t.STRING and meta == _FIXED[family]
-    if family in {"char", "binary"}:
-        return kind == t.STRING and meta == _bytes(column)
-    if family in {"varchar", "varbinary"}:
-        return (kind == t.VARCHAR and meta == _bytes(column)) or kind == t.VARCHAR_COMPRESSED
-    for suffix in ("text", "blob"):
-        if family.endswith(suffix):
-            return kind in {t.BLOB, t.BLOB_COMPRESSED} and meta == _LENGTH_BYTES[family.removesuffix(suffix)]
-    return False
+    row, arguments, meta = type_named(column.type), column.arguments, mapped.meta
+    if mapped.type in row.logged_as:
+        return True
+    form = row.form(mapped.type)
+    if form is None:
+        return False
+    match form.meta:
+        case Meta.NONE | Meta.UNSAID | Meta.SIZE:
+            return True
+        case Meta.DIGITS:
+            return meta == (arguments[0] if arguments else 0)
+        case Meta.PRECISION:
+            return meta == arguments[0] << 8 | arguments[1]
+        case Meta.BITS:
+            return meta == arguments[0]
+        case Meta.LABELS:
+            return meta == label_bytes(len(column.labels), several=form.fill is Fill.LABELS)
+        case Meta.LENGTH_BYTES:
+            return meta == row.length_bytes
+        case Meta.BYTES | Meta.STRING:
+            return form.fill is Fill.COMPRESSED or meta == (row.binary_bytes or _bytes(column))
 
 
 def _bytes(column: ColumnDefinition) -> int:
     return column.arguments[0] * (MAX_BYTES.get(column.charset, 1) if column.charset else 1)
-
-
-def _set_bytes(labels: int) -> int:
-    size = (labels + 7) // 8
-    return 8 if size > 4 else size

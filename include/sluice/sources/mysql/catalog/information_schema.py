@@ -21,6 +21,7 @@ from sluice.model.definitions import (
     whole_float,
 )
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.column_types import NUMERIC, Literal, find_type
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.collations import Collations
@@ -38,8 +39,6 @@ from sluice.sources.table_filter import SYSTEM_SCHEMAS
 _SYSTEM = ", ".join(f"'{name}'" for name in sorted(SYSTEM_SCHEMAS))
 _COMPRESSED = re.compile(r"\s*/\*!?M?!?\d* ?COMPRESSED.*?\*/", re.I)
 _NOW = re.compile(r"^(CURRENT_TIMESTAMP|NOW|LOCALTIME)", re.I)
-_NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "bit", "year"}
-_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 
 
 def flavour_of(connection: Any, info: ServerInfo) -> Flavour:
@@ -275,7 +274,8 @@ def _default(value: str | None, family: str, extra: str, expression: str | None,
         return None if value.upper() == "NULL" else value
     if "DEFAULT_GENERATED" in extra or (family in {"timestamp", "datetime"} and _NOW.match(value)):
         return value if _NOW.match(value) else f"({value})"
-    if family in _NUMBERS or (family in _BINARY and value.startswith("0x")):
+    row = find_type(family)
+    if row is not None and (row.literal in NUMERIC or (row.literal is Literal.BYTES and value.startswith("0x"))):
         return value
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 

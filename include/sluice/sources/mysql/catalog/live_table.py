@@ -18,6 +18,7 @@ from sluice.errors import ConfigError, UnsupportedType
 from sluice.model.labels import declared, labels_of
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.charsets import UTF8, tables_of
+from sluice.mysql.column_types import Brackets, Collated, Fill, Meta, label_bytes, type_named
 from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, RowLayout, plan_table
 from sluice.sources.mysql.events import table_map as t
@@ -30,19 +31,6 @@ _COLUMNS = (
 _INDEX = (  # all columns: which there are depends on the server
     "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
 )
-_PLAIN = {
-    "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG, "bigint": t.LONGLONG,
-    "float": t.FLOAT, "double": t.DOUBLE, "year": t.YEAR, "date": t.DATE,
-}  # fmt: skip
-_TEMPORAL = {"datetime": t.DATETIME2, "timestamp": t.TIMESTAMP2, "time": t.TIME2}
-_BLOBS = {
-    "tinyblob": 1, "blob": 2, "mediumblob": 3, "longblob": 4, "tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4,
-}  # fmt: skip
-_GEOMETRIES = {
-    "geometry": 0, "point": 1, "linestring": 2, "polygon": 3, "multipoint": 4, "multilinestring": 5, "multipolygon": 6,
-    "geometrycollection": 7, "geomcollection": 7,
-}  # fmt: skip
-_FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,39 +160,36 @@ def _mapped(
     made = t.MappedColumn(0, 0, str(nullable).upper() == "YES", name=str(name))
     made.unsigned = "unsigned" in full.lower().partition("(")[2].partition(")")[2] or full.lower().endswith("unsigned")
     made.unsigned = made.unsigned or "zerofill" in full.lower().rpartition(")")[2]
-    if kind in _PLAIN:
-        made.type = _PLAIN[kind]
-    elif kind in _TEMPORAL:
-        made.type, made.meta = _TEMPORAL[kind], int(digits or 0)
-    elif kind in {"decimal", "numeric"}:
-        made.type, made.meta = t.NEWDECIMAL, int(precision) << 8 | int(scale or 0)
-    elif kind == "bit":
-        made.type, made.meta = t.BIT, int(precision)
-    elif kind in {"char", "varchar", "binary", "varbinary"}:
-        made.type, made.meta = (t.VARCHAR if kind.startswith("var") else t.STRING), int(octets or 0)
-        if "compressed" in full.lower():  # MariaDB's log counts the byte in which a value says how it is packed
-            made.type, made.meta = t.VARCHAR_COMPRESSED, made.meta + 1
-        made.collation = _collation(collation, numbers, where)
-    elif kind in _BLOBS:
-        made.type, made.meta = t.BLOB, _BLOBS[kind]
-        made.collation = _collation(collation, numbers, where)
-    elif kind in {"enum", "set"}:
-        number = _collation(collation, numbers, where)
-        labels = labels_of(full)
-        made.type, made.collation = (t.ENUM if kind == "enum" else t.SET), number
-        made.meta = _pack_bytes(kind, len(labels))
-        made.labels = tuple(_encoded(label, known[number][1]) for label in labels)
-    elif kind == "json":
-        made.type, made.meta = t.JSON, 4
-    elif kind in _GEOMETRIES:
-        made.type, made.meta, made.geometry = t.GEOMETRY, 4, _GEOMETRIES[kind]
-    elif kind == "vector":
-        made.type, made.meta = t.VECTOR, 4
+    own = type_named(kind, where)
+    form = own.log[0]
+    if form.meta is Meta.BYTES and "compressed" in full.lower():
+        form = next(f for f in own.log if f.fill is Fill.COMPRESSED)
+    made.type = form.code
+    match form.meta:
+        case Meta.DIGITS:
+            made.meta = int(digits or 0)
+        case Meta.PRECISION:
+            made.meta = int(precision) << 8 | int(scale or 0)
+        case Meta.BITS:
+            made.meta = int(precision)
+        case Meta.BYTES | Meta.STRING:
+            made.meta = own.binary_bytes or int(octets or 0)
+            if form.fill is Fill.COMPRESSED:  # MariaDB's log counts the byte in which a value says how it is packed
+                made.meta += 1
+        case Meta.LENGTH_BYTES:
+            made.meta = own.length_bytes
+        case Meta.LABELS:
+            labels = labels_of(full)
+            number = _collation(collation, numbers, where)
+            made.meta = label_bytes(len(labels), several=form.fill is Fill.LABELS)
+            made.labels = tuple(_encoded(label, known[number][1]) for label in labels)
+    if form.collated in {Collated.CHARACTER, Collated.LABELS}:
+        made.collation = BINARY_COLLATION if own.binary_bytes else _collation(collation, numbers, where)
+    made.geometry = own.shape
+    if own.binary_bytes:
+        made.family = own.word
+    if own.brackets is Brackets.DIMENSION:
         made.dimension = int(full.partition("(")[2].partition(")")[0] or 0)
-    elif kind in _FIXED_BYTES:
-        made.type, made.meta, made.collation, made.family = t.STRING, _FIXED_BYTES[kind], BINARY_COLLATION, kind
-    else:
-        raise UnsupportedType(f"column type {kind!r} is not understood by this version", where=where)
     return made
 
 
@@ -214,13 +199,6 @@ def _collation(name: Any, numbers: dict[str, int], where: str) -> int:
     if str(name) not in numbers:
         raise UnsupportedType(f"collation {name!r} is not one the server lists", where=where)
     return numbers[str(name)]
-
-
-def _pack_bytes(kind: str, labels: int) -> int:
-    if kind == "enum":
-        return 1 if labels < 256 else 2
-    size = (labels + 7) // 8
-    return 8 if size > 4 else size
 
 
 def _encoded(label: str, charset: str) -> bytes:

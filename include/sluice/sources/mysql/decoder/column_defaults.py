@@ -13,11 +13,10 @@ from sluice.model.definitions import ColumnDefinition, may_be_cut
 from sluice.model.tables import Column, ColumnKind
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.mysql.charsets import decode_bytes
+from sluice.mysql.column_types import NUMERIC, Literal, type_named
 from sluice.mysql.ddl.lexer import Dialect, Kind, tokens
 
 K = ColumnKind
-_INTEGERS = {K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR, K.BIT}
-_BINARY = {K.BINARY, K.VARBINARY, K.BLOB}
 _DAY = re.compile(r"^\s*(\d{1,4})[^\w\s](\d{1,2})[^\w\s](\d{1,2})(?:[ T]+(.*))?$")
 _PLAIN_DAY = re.compile(r"^\s*(\d{2}|\d{4})(\d\d)(\d\d)(?:T?(\d\d)(\d\d)(\d\d)?(?:\.(\d*))?)?$")
 _CLOCK = re.compile(r"^\s*(-?)(?:(\d+) +)?(\d+):(\d+)(?::(\d+)(?:\.(\d*))?)?$")
@@ -88,13 +87,13 @@ def _literal(definition: ColumnDefinition) -> str | bytes | None:
 
 
 def _typed(value: str | bytes, definition: ColumnDefinition, column: Column) -> pa.Scalar:
-    kind, arrow_type = column.kind, column.arrow_type
-    if isinstance(value, str) and "?" in value and (kind in _BINARY or column.charset in _WIDE):
+    kind, arrow_type, literal = column.kind, column.arrow_type, type_named(column.sql_type).literal
+    if isinstance(value, str) and "?" in value and (literal is Literal.BYTES or column.charset in _WIDE):
         raise UnsupportedType(f"its default {definition.default} may have other characters where the server prints ?")
-    if kind in _BINARY:
+    if literal is Literal.BYTES:
         data = value.encode() if isinstance(value, str) else value
         return pa.scalar(data.ljust(column.length, b"\0") if kind is K.BINARY else data, arrow_type)
-    number = isinstance(value, bytes) and kind in _INTEGERS | {K.DECIMAL, K.FLOAT, K.DOUBLE}
+    number = isinstance(value, bytes) and literal in NUMERIC
     if number and (definition.default or "").lstrip("( ").lower().startswith("x'"):
         raise UnsupportedType(f"its default {definition.default} is a number to MySQL and text to MariaDB")
     if isinstance(value, bytes):  # x'…' and b'…' are numbers to a number, and text in the column's charset to text
@@ -103,11 +102,11 @@ def _typed(value: str | bytes, definition: ColumnDefinition, column: Column) -> 
         return pa.scalar(int.from_bytes(value.encode(), "big"), arrow_type)
     if kind is K.YEAR:
         return pa.scalar(_year(value), arrow_type)
-    if kind in _INTEGERS:
+    if literal is Literal.NUMBER:
         return pa.scalar(int(_ROUNDED.quantize(Decimal(value), Decimal(1))), arrow_type)
-    if kind is K.DECIMAL:
+    if literal is Literal.DECIMAL:
         return pa.scalar(_ROUNDED.quantize(Decimal(value), Decimal(1).scaleb(-column.scale)), arrow_type)
-    if kind in {K.FLOAT, K.DOUBLE}:
+    if literal is Literal.FLOAT:
         return pa.scalar(_float(value, column), arrow_type)
     if kind is K.DATE:
         return pa.scalar(_day(value)[0], pa.int32()).cast(arrow_type)
@@ -154,20 +153,10 @@ def _implicit(definition: ColumnDefinition, column: Column) -> pa.Scalar:
     """What a session that is not strict puts into a column that must have a value and got none."""
     if column.kind is K.ENUM:
         return pa.scalar(column.labels[0], column.arrow_type)
-    if column.kind in {K.GEOMETRY, K.VECTOR}:
+    row = type_named(column.sql_type)
+    if row.zero is None:
         raise UnsupportedType("it has no default")
-    zero = {
-        K.JSON: "null",
-        K.UUID: "00000000-0000-0000-0000-000000000000",
-        K.INET4: "0.0.0.0",  # noqa: S104 - the address of no host, a value
-        K.INET6: "::",
-        K.DATE: "0000-00-00",
-        K.DATETIME: "0000-00-00 00:00:00",
-        K.TIMESTAMP: "0000-00-00 00:00:00",
-        K.TIME: "00:00:00",
-    }
-    text = column.kind in {K.CHAR, K.VARCHAR, K.TEXT, K.SET} | _BINARY
-    return _typed("" if text else zero.get(column.kind, _Number("0")), definition, column)
+    return _typed(_Number(row.zero) if row.literal in NUMERIC else row.zero, definition, column)
 
 
 def _year(text: str) -> int:

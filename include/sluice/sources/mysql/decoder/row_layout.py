@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,44 +11,26 @@ import pyarrow as pa
 from sluice.errors import UnsupportedType
 from sluice.model.definitions import TableDefinition
 from sluice.model.labels import declared
-from sluice.model.tables import Column, ColumnKind, TableSchema
+from sluice.model.tables import Column, TableSchema
+from sluice.model.tables import ColumnKind as K
 from sluice.mysql.charsets import MAX_BYTES, decode_bytes, is_known
+from sluice.mysql.column_types import (
+    FORMS,
+    TYPES,
+    Brackets,
+    Collated,
+    Fill,
+    Meta,
+    MysqlType,
+    type_named,
+    types_of_code,
+)
 from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.unreadable import AROUND
 
-K = ColumnKind
 CollationLookup = Callable[[int], tuple[str, str]]
 """Collation id -> (collation, charset). Raises UnsupportedType."""
 
-_FIXED = {
-    t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8, t.FLOAT: 4, t.DOUBLE: 8, t.YEAR: 1, t.DATE: 3, t.NEWDATE: 3, t.TIME: 3,
-    t.DATETIME: 8, t.TIMESTAMP: 4, t.NULL: 0,
-}  # fmt: skip
-_INTEGERS = {t.TINY: K.TINYINT, t.SHORT: K.SMALLINT, t.INT24: K.MEDIUMINT, t.LONG: K.INT, t.LONGLONG: K.BIGINT}
-_BLOB_NAMES = {
-    1: ("tinyblob", "tinytext"),
-    2: ("blob", "text"),
-    3: ("mediumblob", "mediumtext"),
-    4: ("longblob", "longtext"),
-}
-_GEOMETRIES = (
-    "geometry",
-    "point",
-    "linestring",
-    "polygon",
-    "multipoint",
-    "multilinestring",
-    "multipolygon",
-    "geometrycollection",
-)
-_OLD_WITH_DIGITS = {
-    t.TIME: (3, 4, 4, 5, 5, 5, 6),
-    t.DATETIME: (8, 6, 6, 7, 7, 7, 8),
-    t.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
-}
-"""Bytes by digits of MariaDB's temporal types before 10.1 (``mysql56_temporal_format=OFF``)."""
-_AS_BINARY = {"uuid": (K.UUID, 16), "inet6": (K.INET6, 16), "inet4": (K.INET4, 4)}
-_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 BINARY_COLLATION = 63
 
 
@@ -56,7 +38,8 @@ BINARY_COLLATION = 63
 class ColumnLayout:
     """How one column's values are decoded.
 
-    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map.
+    ``width``: see :func:`sluice.sources.mysql.decoder.scan_kernel.walk_image`; ``type``, ``meta``: from the table map; ``fill``: how
+    :mod:`sluice.sources.mysql.decoder.rows` makes the Arrow column.
     """
 
     column: Column
@@ -64,6 +47,7 @@ class ColumnLayout:
     meta: int
     width: int
     arrow_type: pa.DataType
+    fill: Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,150 +64,112 @@ class RowLayout:
     definition: TableDefinition | None = None
 
 
-def decimal_bytes(precision: int, scale: int) -> int:
-    """Bytes of DECIMAL(precision, scale) in the log."""
-    whole = precision - scale
-    return whole // 9 * 4 + _DECIMAL_BYTES[whole % 9] + scale // 9 * 4 + _DECIMAL_BYTES[scale % 9]
-
-
 def width_of(column: t.MappedColumn) -> int:
     """Bytes of a fixed value, or minus the number of length bytes. Raises UnsupportedType."""
-    kind, meta = column.type, column.meta
-    if kind in _OLD_WITH_DIGITS and meta <= 6:
-        return _OLD_WITH_DIGITS[kind][meta]
-    if kind in _FIXED:
-        return _FIXED[kind]
-    if kind in {t.VARCHAR, t.VAR_STRING, t.VARCHAR_COMPRESSED, t.STRING}:
-        return -1 if meta < 256 else -2
-    if (
-        kind in {t.BLOB, t.TINY_BLOB, t.MEDIUM_BLOB, t.LONG_BLOB, t.JSON, t.GEOMETRY, t.VECTOR, t.BLOB_COMPRESSED}
-        and 1 <= meta <= 4
-    ):
-        return -meta
-    if kind == t.NEWDECIMAL:
-        precision, scale = meta >> 8, meta & 255
-        if 0 < precision <= 65 and scale <= min(precision, 38):
-            return decimal_bytes(precision, scale)
-    if kind == t.TIMESTAMP2 and meta <= 6:
-        return 4 + (meta + 1) // 2
-    if kind == t.DATETIME2 and meta <= 6:
-        return 5 + (meta + 1) // 2
-    if kind == t.TIME2 and meta <= 6:
-        return 3 + (meta + 1) // 2
-    if kind == t.BIT and 1 <= meta <= 64:
-        return (meta + 7) // 8
-    if (kind == t.ENUM and meta in {1, 2}) or (kind == t.SET and 1 <= meta <= 8):
-        return meta
-    raise UnsupportedType(f"column type {kind} (metadata {meta}) is not understood by this version")
+    form = FORMS.get(column.type)
+    width = form.width(column.meta) if form is not None else None
+    if width is None:
+        raise UnsupportedType(f"column type {column.type} (metadata {column.meta}) is not understood by this version")
+    return width
 
 
-def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> Column:
-    """The definition of a column as far as the log tells it. Raises UnsupportedType."""
-    kind, meta, name = mapped.type, mapped.meta, mapped.name or ""
-    unsigned = bool(mapped.unsigned)
-    sign = " unsigned" if unsigned else ""
-    if kind in _INTEGERS:
-        family = _INTEGERS[kind]
-        return Column(name, family, family.value + sign, mapped.nullable, unsigned)
-    if kind == t.NEWDECIMAL:
-        precision, scale = meta >> 8, meta & 255
-        return Column(
-            name,
-            K.DECIMAL,
-            f"decimal({precision},{scale}){sign}",
-            mapped.nullable,
-            unsigned,
-            precision=precision,
-            scale=scale,
-        )
-    if kind in {t.FLOAT, t.DOUBLE}:
-        family = K.FLOAT if kind == t.FLOAT else K.DOUBLE
-        return Column(name, family, family.value + sign, mapped.nullable, unsigned)
-    if kind == t.BIT:
-        return Column(name, K.BIT, f"bit({meta})", mapped.nullable, unsigned=True, length=meta)
-    if kind == t.YEAR:
-        return Column(name, K.YEAR, "year", mapped.nullable)
-    if kind in {t.DATE, t.NEWDATE}:
-        return Column(name, K.DATE, "date", mapped.nullable)
-    if kind in {t.DATETIME, t.DATETIME2, t.TIMESTAMP, t.TIMESTAMP2, t.TIME, t.TIME2}:
-        family = {
-            t.DATETIME: K.DATETIME,
-            t.DATETIME2: K.DATETIME,
-            t.TIMESTAMP: K.TIMESTAMP,
-            t.TIMESTAMP2: K.TIMESTAMP,
-        }.get(kind, K.TIME)
-        return Column(name, family, f"{family.value}({meta})" if meta else family.value, mapped.nullable, fsp=meta)
+def column_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> tuple[Column, Fill]:
+    """The definition of a column as far as the log tells it, and how its values are read. Raises UnsupportedType."""
+    form = FORMS.get(mapped.type)
+    if form is None:
+        raise UnsupportedType(f"column type {mapped.type} is not understood by this version", where=where)
+    charset, collation = None, None
+    if mapped.family is None and form.collated in {Collated.CHARACTER, Collated.LABELS}:
+        charset, collation = _charset_of(mapped, collations, where)
+    row = _type_of(mapped, charset == "binary", where)
+    own = row.form(mapped.type)
+    assert own is not None
+    return _column(mapped, row, charset, collation, where), own.fill
+
+
+def _charset_of(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> tuple[str, str]:
+    if mapped.collation is None:
+        raise UnsupportedType("the log does not carry the column's charset", where=where, hint=_METADATA)
+    collation, charset = collations(mapped.collation)
+    if charset != "binary" and not is_known(charset):
+        raise UnsupportedType(f"charset {charset!r} is not understood by this version", where=where)
+    return charset, collation
+
+
+def _type_of(mapped: t.MappedColumn, binary: bool, where: str) -> MysqlType:
+    """The type, of those that share the number in the log."""
     if mapped.family is not None:
-        special, length = _AS_BINARY[mapped.family]
-        if kind != t.STRING or meta != length:
-            raise UnsupportedType(f"the log has type {kind} ({meta}) for a column of type {mapped.family}", where=where)
-        return Column(name, special, mapped.family, mapped.nullable, length=length)
-    if kind == t.JSON:
-        return Column(name, K.JSON, "json", mapped.nullable)
-    if kind == t.GEOMETRY:
-        known = mapped.geometry is not None and mapped.geometry < len(_GEOMETRIES)
-        return Column(name, K.GEOMETRY, _GEOMETRIES[mapped.geometry or 0] if known else "geometry", mapped.nullable)
-    if kind == t.VECTOR:
-        size = f"({mapped.dimension})" if mapped.dimension else ""
-        return Column(name, K.VECTOR, f"vector{size}", mapped.nullable, length=4 * (mapped.dimension or 0))
-    if kind in t.CHARACTER or kind in {t.ENUM, t.SET}:
-        return _text_column(mapped, collations, where)
-    raise UnsupportedType(f"column type {kind} is not understood by this version", where=where)
+        row = type_named(mapped.family, where)
+        if row.form(mapped.type) is None or mapped.meta != row.binary_bytes:
+            raise UnsupportedType(
+                f"the log has type {mapped.type} ({mapped.meta}) for a column of type {mapped.family}", where=where
+            )
+        return row
+    candidates = [row for row in types_of_code(mapped.type) if not row.binary_bytes]
+    if candidates[0].kind is K.GEOMETRY:
+        return next((row for row in candidates if row.shape == mapped.geometry), candidates[0])
+    if len(candidates) > 1:
+        length = mapped.meta if FORMS[mapped.type].meta is Meta.LENGTH_BYTES else 0
+        candidates = [row for row in candidates if row.charset is not binary and row.length_bytes == length]
+    return candidates[0]
 
 
 _METADATA = f"SET GLOBAL binlog_row_metadata = 'FULL' for what comes; for what is in the log: {AROUND}"
 
 
-def _text_column(mapped: t.MappedColumn, collations: CollationLookup, where: str) -> Column:
-    kind, meta, name = mapped.type, mapped.meta, mapped.name or ""
-    if mapped.collation is None:
-        raise UnsupportedType("the log does not carry the column's charset", where=where, hint=_METADATA)
-    collation, charset = collations(mapped.collation)
-    binary = charset == "binary"
-    if not binary and not is_known(charset):
-        raise UnsupportedType(f"charset {charset!r} is not understood by this version", where=where)
-    if kind in {t.ENUM, t.SET}:
-        if mapped.labels is None:
-            raise UnsupportedType("the log does not carry the labels", where=where, hint=_METADATA)
-        labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset) for x in mapped.labels)
-        family = K.ENUM if kind == t.ENUM else K.SET
-        return Column(
-            name,
-            family,
-            declared(family.value, labels),
-            mapped.nullable,
-            charset=charset,
-            collation=collation,
-            labels=labels,
-        )
-    if kind in {t.VARCHAR, t.VAR_STRING, t.STRING, t.VARCHAR_COMPRESSED}:
-        fixed = kind == t.STRING
-        if binary:
-            family = K.BINARY if fixed else K.VARBINARY
-            return Column(name, family, f"{family.value}({meta})", mapped.nullable, length=meta)
-        family = K.CHAR if fixed else K.VARCHAR
-        chars = meta // MAX_BYTES.get(charset, 1)
-        return Column(
-            name, family, f"{family.value}({chars})", mapped.nullable, length=meta, charset=charset, collation=collation
-        )
-    names = _BLOB_NAMES[meta]
-    if binary:
-        return Column(name, K.BLOB, names[0], mapped.nullable)
-    return Column(name, K.TEXT, names[1], mapped.nullable, charset=charset, collation=collation)
+def _column(mapped: t.MappedColumn, row: MysqlType, charset: str | None, collation: str | None, where: str) -> Column:
+    meta, word = mapped.meta, row.word
+    plain = Column(mapped.name or "", row.kind, word, mapped.nullable)
+    if row.charset:
+        plain = replace(plain, charset=charset, collation=collation)
+    if row.signed:
+        unsigned = bool(mapped.unsigned)
+        plain = replace(plain, unsigned=unsigned, sql_type=word + (" unsigned" if unsigned else ""))
+    match row.brackets:
+        case Brackets.PRECISION:
+            precision, scale = meta >> 8, meta & 255
+            declared_ = f"{word}({precision},{scale}){plain.sql_type.removeprefix(word)}"
+            return replace(plain, sql_type=declared_, precision=precision, scale=scale)
+        case Brackets.BITS:
+            return replace(plain, sql_type=f"{word}({meta})", unsigned=True, length=meta)
+        case Brackets.DIGITS:
+            return replace(plain, sql_type=f"{word}({meta})" if meta else word, fsp=meta)
+        case Brackets.LABELS:
+            if mapped.labels is None:
+                raise UnsupportedType("the log does not carry the labels", where=where, hint=_METADATA)
+            labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset or "") for x in mapped.labels)
+            return replace(plain, sql_type=declared(word, labels), labels=labels)
+        case Brackets.CHARACTERS:
+            return replace(plain, sql_type=f"{word}({meta // MAX_BYTES.get(charset or '', 1)})", length=meta)
+        case Brackets.BYTES:
+            return replace(plain, sql_type=f"{word}({meta})", length=meta)
+        case Brackets.DIMENSION:
+            dimension = mapped.dimension or 0
+            return replace(plain, sql_type=f"{word}({dimension})" if dimension else word, length=4 * dimension)
+        case _:
+            return replace(plain, length=row.binary_bytes) if row.binary_bytes else plain
+
+
+_HIDDEN = {row.word: row.binary_bytes for row in TYPES if row.binary_bytes}
+"""Types that MariaDB logs as BINARY of so many bytes."""
 
 
 def is_left_open(mapped: t.MappedColumn) -> bool:
     """True if MariaDB's log may mean one of several types: BINARY, or UUID, INET4, INET6; an old temporal type with or without digits."""
-    if mapped.type == t.STRING:
-        return mapped.meta in {4, 16} and mapped.collation in {None, BINARY_COLLATION}
-    return mapped.type in t.OLD_TEMPORAL
+    form = FORMS.get(mapped.type)
+    if form is None:
+        return False
+    if form.meta is Meta.STRING:
+        return mapped.meta in _HIDDEN.values() and mapped.collation in {None, BINARY_COLLATION}
+    return form.meta is Meta.UNSAID
 
 
 def close_open(mapped: t.MappedColumn, family: str, digits: int) -> None:
     """Settle :func:`is_left_open` by what a definition says of the column."""
-    if mapped.type in t.OLD_TEMPORAL:
+    form = FORMS.get(mapped.type)
+    if form is not None and form.meta is Meta.UNSAID:
         mapped.meta = digits
-    elif family in _AS_BINARY:
+    elif family in _HIDDEN:
         mapped.family = family
 
 
@@ -241,17 +187,11 @@ def plan_table(
             width = width_of(mapped)
         except UnsupportedType as error:
             raise UnsupportedType(error.message, where=place, hint="exclude the table from capture") from None
-        column = column_of(mapped, collations, place)
+        column, fill = column_of(mapped, collations, place)
         if column.name in generated:
-            column = _generated(column)
-        plans.append(ColumnLayout(column, mapped.type, mapped.meta, width, column.arrow_type))
+            column = replace(column, generated=True)
+        plans.append(ColumnLayout(column, mapped.type, mapped.meta, width, column.arrow_type, fill))
     columns = tuple(plan.column for plan in plans)
     key = table_map.primary_key or ()
     schema = TableSchema(table_map.table, columns, tuple(columns[i].name for i in key))
     return RowLayout(schema, tuple(plans), np.array([p.width for p in plans], np.int32), np.array(key, np.int64))
-
-
-def _generated(column: Column) -> Column:
-    from dataclasses import replace
-
-    return replace(column, generated=True)

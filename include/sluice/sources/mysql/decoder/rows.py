@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,35 +13,26 @@ import pyarrow.compute as pc
 
 from sluice.errors import DecodeError, UnsupportedType
 from sluice.model.row_ops import OP_INSERT, OP_UPDATE
-from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, ColumnKind, TableSchema
+from sluice.model.tables import ENUM_ERROR_VALUE, META_FIELDS, TableSchema
+from sluice.mysql.column_types import Fill
 from sluice.sources.mysql.decoder import arrow_buffers, column_kernels, json_diff, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.column_defaults import default_scalar
 from sluice.sources.mysql.decoder.mariadb_types import inet4_text, inet6_text, uuid_text
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout
 from sluice.sources.mysql.decoder.transcode import to_utf8
-from sluice.sources.mysql.events import table_map as t
 
-K = ColumnKind
+Ints = np.ndarray[Any, Any]
+"""int64: offsets, images, ends."""
+Bytes = np.ndarray[Any, Any]
+"""uint8."""
+FillFunction = Callable[["_TableDecoder", ColumnLayout, Ints, Ints, Bytes], pa.Array]
+"""(decoder, layout, offset of each image's value, image of each row, what to fill with 1 where a row has a value) -> the Arrow column."""
 Bucketer = Callable[[TableSchema, Sequence[pa.Array], int], "np.ndarray[Any, Any]"]
 """(definition, key columns, rows) -> uint8 bucket of each row."""
 
 _OP_NAMES = arrow_buffers.strings(["i", "u", "d", "k"])
 _OP_KEY_MOVED = 3
-_TEMPORAL = {
-    t.DATE: column_kernels.MODE_DATE, t.NEWDATE: column_kernels.MODE_DATE, t.DATETIME2: column_kernels.MODE_DATETIME2,
-    t.TIMESTAMP2: column_kernels.MODE_TIMESTAMP2,
-    t.TIME2: column_kernels.MODE_TIME2, t.TIME: column_kernels.MODE_TIME, t.DATETIME: column_kernels.MODE_DATETIME,
-    t.TIMESTAMP: column_kernels.MODE_TIMESTAMP,
-}  # fmt: skip
-
-
-_OLD_WITH_DIGITS = {
-    t.TIME: column_kernels.MODE_OLD_TIME,
-    t.DATETIME: column_kernels.MODE_OLD_DATETIME,
-    t.TIMESTAMP: column_kernels.MODE_OLD_TIMESTAMP,
-}
-_AS_BINARY: dict[ColumnKind, Callable[[bytes], str]] = {K.UUID: uuid_text, K.INET4: inet4_text, K.INET6: inet6_text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +97,7 @@ class _TableDecoder:
         if rev[sc.R_PARTIAL].any():  # where the bits of an image with JSON differences stand, 0 for other images
             marked = starts >= sc.PARTIAL_IMAGE
             starts = np.where(marked, starts - sc.PARTIAL_IMAGE, starts)
-            size = (sum(p.type == t.JSON for p in plan.columns) + 7) >> 3
+            size = (sum(p.fill is Fill.JSON for p in plan.columns) + 7) >> 3
             self.partial = np.where(marked, starts - size, 0)
         after = update[image_event] & (image_within & 1 == 1)
         self.bitmaps = np.where(after, rev[sc.R_BM2][image_event], rev[sc.R_BM1][image_event])
@@ -184,83 +176,125 @@ class _TableDecoder:
         return np.where(absent, self.before, self.main)
 
     # -- values -------------------------------------------------------------------------------------------------------
-    def _column(self, plan: ColumnLayout, offsets: np.ndarray[Any, Any], select: np.ndarray[Any, Any]) -> pa.Array:
-        rows = len(select)
-        valid = np.empty(rows, np.uint8)
-        kind, column = plan.type, plan.column
-        if plan.width < 0:
-            return self._variable(plan, offsets, select, valid)
-        if kind in {t.TINY, t.SHORT, t.LONG, t.LONGLONG, t.FLOAT, t.DOUBLE}:
-            out = np.zeros(rows * plan.width, np.uint8)
-            nulls = column_kernels.fill_copy(self.arena, offsets, select, plan.width, out, valid)
-            return _array(plan.arrow_type, rows, valid, nulls, out)
-        numbers = np.empty(rows, np.int64)
-        if kind in _TEMPORAL:
-            mode = _OLD_WITH_DIGITS[kind] if kind in _OLD_WITH_DIGITS and column.fsp else _TEMPORAL[kind]
-            nulls = column_kernels.fill_temporal(self.arena, offsets, select, mode, column.fsp, numbers, valid)
-            if column.kind is K.DATE:
-                numbers = numbers.astype(np.int32)
-            return _array(plan.arrow_type, rows, valid, nulls, numbers)
-        if kind == t.NEWDECIMAL:
-            limbs = 8 if column.precision > 38 else 4
-            words = np.empty((rows, limbs), np.uint32)
-            nulls = column_kernels.fill_decimal(
-                self.arena, offsets, select, column.precision, column.scale, limbs, words, valid
-            )
-            return _array(plan.arrow_type, rows, valid, nulls, words)
-        if kind == t.BIT:
-            nulls = column_kernels.fill_big(self.arena, offsets, select, plan.width, numbers, valid)
-            return _array(plan.arrow_type, rows, valid, nulls, numbers)
-        signed = kind == t.INT24 and not column.unsigned
-        nulls = column_kernels.fill_little(self.arena, offsets, select, plan.width, signed, numbers, valid)
-        if kind == t.INT24:
-            return _array(plan.arrow_type, rows, valid, nulls, numbers.astype(np.int32))
-        if kind == t.YEAR:
-            years = np.where(numbers == 0, 0, numbers + 1900).astype(np.uint16)
-            return _array(plan.arrow_type, rows, valid, nulls, years)
-        if kind == t.ENUM:
-            return self._enum(column.name, column.labels, numbers, valid, nulls)
-        if kind == t.SET:
-            return _sets(column.labels, numbers, valid, nulls)
-        raise UnsupportedType(f"column type {kind} is not understood", where=f"{self.plan.schema.table}.{column.name}")
+    def _column(self, plan: ColumnLayout, offsets: Ints, select: Ints) -> pa.Array:
+        return FILLS[plan.fill](self, plan, offsets, select, np.empty(len(select), np.uint8))
 
-    def _variable(
+    def _copied(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        out = np.zeros(len(select) * plan.width, np.uint8)
+        nulls = column_kernels.fill_copy(self.arena, offsets, select, plan.width, out, valid)
+        return _array(plan.arrow_type, len(select), valid, nulls, out)
+
+    def _little(
+        self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes, *, signed: bool = False
+    ) -> tuple[Ints, int]:
+        numbers = np.empty(len(select), np.int64)
+        nulls = column_kernels.fill_little(self.arena, offsets, select, plan.width, signed, numbers, valid)
+        return numbers, nulls
+
+    def _medium(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        numbers, nulls = self._little(plan, offsets, select, valid, signed=not plan.column.unsigned)
+        return _array(plan.arrow_type, len(select), valid, nulls, numbers.astype(np.int32))
+
+    def _year(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        numbers, nulls = self._little(plan, offsets, select, valid)
+        years = np.where(numbers == 0, 0, numbers + 1900).astype(np.uint16)
+        return _array(plan.arrow_type, len(select), valid, nulls, years)
+
+    def _bits(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        numbers = np.empty(len(select), np.int64)
+        nulls = column_kernels.fill_big(self.arena, offsets, select, plan.width, numbers, valid)
+        return _array(plan.arrow_type, len(select), valid, nulls, numbers)
+
+    def _decimal(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        column = plan.column
+        limbs = 8 if column.precision > 38 else 4
+        words = np.empty((len(select), limbs), np.uint32)
+        nulls = column_kernels.fill_decimal(
+            self.arena, offsets, select, column.precision, column.scale, limbs, words, valid
+        )
+        return _array(plan.arrow_type, len(select), valid, nulls, words)
+
+    def _temporal(
         self,
         plan: ColumnLayout,
-        offsets: np.ndarray[Any, Any],
-        select: np.ndarray[Any, Any],
-        valid: np.ndarray[Any, Any],
+        offsets: Ints,
+        select: Ints,
+        valid: Bytes,
+        *,
+        mode: int,
+        with_digits: int | None = None,
     ) -> pa.Array:
-        rows = len(select)
-        column = plan.column
+        """``with_digits``: the mode of an old type that has digits."""
+        digits = plan.column.fsp
+        if digits and with_digits is not None:
+            mode = with_digits
+        numbers = np.empty(len(select), np.int64)
+        nulls = column_kernels.fill_temporal(self.arena, offsets, select, mode, digits, numbers, valid)
+        if mode == column_kernels.MODE_DATE:
+            numbers = numbers.astype(np.int32)
+        return _array(plan.arrow_type, len(select), valid, nulls, numbers)
+
+    def _label(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        numbers, nulls = self._little(plan, offsets, select, valid)
+        return self._enum(plan.column.name, plan.column.labels, numbers, valid, nulls)
+
+    def _labels(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        numbers, nulls = self._little(plan, offsets, select, valid)
+        return _sets(plan.column.labels, numbers, valid, nulls)
+
+    def _pieces(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> tuple[Bytes, Ints, int]:
+        """The bytes of variable values, where each ends, and the number of nulls."""
         prefix = -plan.width
-        ends = np.empty(rows + 1, np.int64)
-        if column.kind is K.BINARY or column.kind in _AS_BINARY:
-            data = np.zeros(rows * column.length, np.uint8)
-            nulls = column_kernels.fill_padded(self.arena, offsets, select, prefix, column.length, ends, data, valid)
-            if nulls < 0:
-                raise self._error(f"column {column.name}: a value is longer than the column")
-            data = data[: int(ends[-1])]
-        else:
-            nulls = column_kernels.fill_ends(self.arena, offsets, select, prefix, ends, valid)
-            data = np.empty(int(ends[-1]), np.uint8)
-            column_kernels.fill_bytes(self.arena, offsets, select, prefix, ends, data)
-        if column.kind is K.JSON:
-            return self._json(plan, offsets, select, data, ends, valid)
-        if plan.type in {t.VARCHAR_COMPRESSED, t.BLOB_COMPRESSED}:
-            data, ends = self._inflate(column.name, data, ends)
-        if column.kind in _AS_BINARY:
-            raw, size, text = data.tobytes(), column.length, _AS_BINARY[column.kind]
-            bounds = ends.tolist()
-            return arrow_buffers.strings([
-                text(raw[bounds[i] : bounds[i] + size]) if valid[i] else None for i in range(rows)
-            ])
+        ends = np.empty(len(select) + 1, np.int64)
+        nulls = column_kernels.fill_ends(self.arena, offsets, select, prefix, ends, valid)
+        data = np.empty(int(ends[-1]), np.uint8)
+        column_kernels.fill_bytes(self.arena, offsets, select, prefix, ends, data)
+        return data, ends, nulls
+
+    def _padded_pieces(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> tuple[Bytes, Ints, int]:
+        """As :meth:`_pieces`, of values of one length, whose last zero bytes the log leaves out."""
+        column = plan.column
+        ends = np.empty(len(select) + 1, np.int64)
+        data = np.zeros(len(select) * column.length, np.uint8)
+        nulls = column_kernels.fill_padded(self.arena, offsets, select, -plan.width, column.length, ends, data, valid)
+        if nulls < 0:
+            raise self._error(f"column {column.name}: a value is longer than the column")
+        return data[: int(ends[-1])], ends, nulls
+
+    def _bytes(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        data, ends, nulls = self._pieces(plan, offsets, select, valid)
+        return self._text(plan, data, ends, valid, nulls)
+
+    def _compressed(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        data, ends, nulls = self._pieces(plan, offsets, select, valid)
+        data, ends = self._inflate(plan.column.name, data, ends)
+        return self._text(plan, data, ends, valid, nulls)
+
+    def _padded(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        data, ends, nulls = self._padded_pieces(plan, offsets, select, valid)
+        return _binary(plan.arrow_type, len(select), valid, nulls, ends, data)
+
+    def _printed(
+        self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes, *, text: Callable[[bytes], str]
+    ) -> pa.Array:
+        data, ends, _ = self._padded_pieces(plan, offsets, select, valid)
+        raw, size, bounds = data.tobytes(), plan.column.length, ends.tolist()
+        return arrow_buffers.strings([
+            text(raw[bounds[i] : bounds[i] + size]) if valid[i] else None for i in range(len(select))
+        ])
+
+    def _text(self, plan: ColumnLayout, data: Bytes, ends: Ints, valid: Bytes, nulls: int) -> pa.Array:
+        column = plan.column
         if column.charset is not None:
             try:
                 data, ends = to_utf8(column.charset, data, ends)
             except DecodeError as error:
                 raise self._error(f"column {column.name}: {error.message}", hint=error.hint) from error
-        return _binary(plan.arrow_type, rows, valid, nulls, ends, data)
+        return _binary(plan.arrow_type, len(valid), valid, nulls, ends, data)
+
+    def _documents(self, plan: ColumnLayout, offsets: Ints, select: Ints, valid: Bytes) -> pa.Array:
+        data, ends, _ = self._pieces(plan, offsets, select, valid)
+        return self._json(plan, offsets, select, data, ends, valid)
 
     def _json(
         self,
@@ -298,7 +332,7 @@ class _TableDecoder:
         """Indexes into ``select`` of the values that are differences to the before image."""
         if self.partial is None:
             return np.empty(0, np.int64)
-        bit = [p.column.name for p in self.plan.columns if p.type == t.JSON].index(plan.column.name)
+        bit = [p.column.name for p in self.plan.columns if p.fill is Fill.JSON].index(plan.column.name)
         at = np.where(select >= 0, self.partial[select], 0)
         flags = np.where(at > 0, self.arena[at + (bit >> 3)] >> (bit & 7) & 1, 0)
         return np.flatnonzero((flags == 1) & (valid == 1))
@@ -402,6 +436,40 @@ class _TableDecoder:
             where=f"{file}:{offset}",
             hint=hint or f"mysqlbinlog -vvv --start-position={offset} {file}",
         )
+
+
+def _temporal(mode: int, with_digits: int | None = None) -> FillFunction:
+    return partial(_TableDecoder._temporal, mode=mode, with_digits=with_digits)  # type: ignore[return-value]
+
+
+def _printed(text: Callable[[bytes], str]) -> FillFunction:
+    return partial(_TableDecoder._printed, text=text)  # type: ignore[return-value]
+
+
+FILLS: Mapping[Fill, FillFunction] = {
+    Fill.COPY: _TableDecoder._copied,
+    Fill.MEDIUM: _TableDecoder._medium,
+    Fill.YEAR: _TableDecoder._year,
+    Fill.BITS: _TableDecoder._bits,
+    Fill.DECIMAL: _TableDecoder._decimal,
+    Fill.DATE: _temporal(column_kernels.MODE_DATE),
+    Fill.DATETIME: _temporal(column_kernels.MODE_DATETIME, column_kernels.MODE_OLD_DATETIME),
+    Fill.DATETIME2: _temporal(column_kernels.MODE_DATETIME2),
+    Fill.TIMESTAMP: _temporal(column_kernels.MODE_TIMESTAMP, column_kernels.MODE_OLD_TIMESTAMP),
+    Fill.TIMESTAMP2: _temporal(column_kernels.MODE_TIMESTAMP2),
+    Fill.TIME: _temporal(column_kernels.MODE_TIME, column_kernels.MODE_OLD_TIME),
+    Fill.TIME2: _temporal(column_kernels.MODE_TIME2),
+    Fill.LABEL: _TableDecoder._label,
+    Fill.LABELS: _TableDecoder._labels,
+    Fill.BYTES: _TableDecoder._bytes,
+    Fill.COMPRESSED: _TableDecoder._compressed,
+    Fill.PADDED: _TableDecoder._padded,
+    Fill.JSON: _TableDecoder._documents,
+    Fill.UUID: _printed(uuid_text),
+    Fill.INET4: _printed(inet4_text),
+    Fill.INET6: _printed(inet6_text),
+}
+"""The function of each way in which a type's bytes are read (:class:`sluice.mysql.column_types.Fill`)."""
 
 
 def _validity(valid: np.ndarray[Any, Any], nulls: int) -> pa.Buffer | None:

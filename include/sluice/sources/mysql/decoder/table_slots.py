@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sluice.mysql.column_types import Fill
 from sluice.sources.mysql.decoder.row_layout import RowLayout
-from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.table_map import TableMap, parse_table_map
 
 _REMEMBERED_MAPS = 100_000
@@ -89,7 +89,7 @@ class TableSlots:
             self.widths = grown(self.widths)
         while self._map_used + len(body) > len(self.map_bytes):
             self.map_bytes = grown(self.map_bytes)
-        json = sum(column.type == t.JSON for column in plan.columns)
+        json = sum(column.fill is Fill.JSON for column in plan.columns)
         self.columns[slot] = count
         self.first[slot] = self._width_count
         self.events[slot] = self._row_events | json << JSON_COUNT_SHIFT

@@ -8,8 +8,10 @@ import numpy as np
 
 from sluice.errors import DecodeError
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.mysql import type_codes
+from sluice.mysql.column_types import FORMS
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout, width_of
-from sluice.sources.mysql.events import table_map as t
+from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
 
 PREFIX = "_sluice_mark_"
@@ -25,9 +27,9 @@ def mark_table(schema: str, pipeline: str) -> TableId:
     return TableId(schema, PREFIX + name)
 
 
-def mark_plan(table_map: t.TableMap, where: str) -> RowLayout:
+def mark_plan(table_map: TableMap, where: str) -> RowLayout:
     """How its rows are decoded; known without the log's column names. Raises DecodeError if the table is another than ours."""
-    if [c.type for c in table_map.columns] != [t.LONG, t.VARCHAR]:
+    if [c.type for c in table_map.columns] != [type_codes.LONG, type_codes.VARCHAR]:
         raise DecodeError(
             f"{table_map.table} is not a Sluice watermark table",
             where=where,
@@ -38,7 +40,7 @@ def mark_plan(table_map: t.TableMap, where: str) -> RowLayout:
         Column("mark", ColumnKind.VARCHAR, f"varchar({MARK_BYTES})", nullable=False, length=MARK_BYTES, charset="ascii", collation="ascii_bin"),
     )  # fmt: skip
     plans = tuple(
-        ColumnLayout(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type)
+        ColumnLayout(column, mapped.type, mapped.meta, width_of(mapped), column.arrow_type, FORMS[mapped.type].fill)
         for column, mapped in zip(columns, table_map.columns, strict=True)
     )
     schema = TableSchema(table_map.table, columns, ("slot",))

@@ -9,24 +9,8 @@ from dataclasses import dataclass, field
 
 from sluice.errors import DecodeError
 from sluice.model.tables import TableId
-
-TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24, DATE, TIME, DATETIME, YEAR, NEWDATE, VARCHAR, BIT = range(1, 17)  # fmt: skip
-DECIMAL = 0
-TIMESTAMP2, DATETIME2, TIME2, TYPED_ARRAY = 17, 18, 19, 20
-BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141
-VECTOR, JSON, NEWDECIMAL, ENUM, SET = 242, 245, 246, 247, 248
-TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = 249, 250, 251, 252, 253, 254, 255
-
-_TWO_BYTES = {VARCHAR, VAR_STRING, BIT, NEWDECIMAL, STRING, ENUM, SET, VARCHAR_COMPRESSED}
-_ONE_BYTE = {FLOAT, DOUBLE, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, GEOMETRY, JSON, VECTOR, BLOB_COMPRESSED} | {
-    TIMESTAMP2,
-    DATETIME2,
-    TIME2,
-}
-OLD_TEMPORAL = {TIME, DATETIME, TIMESTAMP}
-NUMERIC = {TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR}
-"""Types that have a bit in the table map's signedness; YEAR (which has no sign) among them."""
-CHARACTER = {STRING, VAR_STRING, VARCHAR, BLOB, TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
+from sluice.mysql import type_codes as t
+from sluice.mysql.column_types import FORMS, META_BYTES, Collated, Meta
 
 
 @dataclass(slots=True)
@@ -111,21 +95,9 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     metas = _Reader(r.take(r.packed()))
     columns = []
     for kind in types:
-        real, meta = kind, 0
-        if kind in _TWO_BYTES:
-            low, high = metas.number(1), metas.number(1)
-            if kind in {STRING, ENUM, SET}:
-                real, meta = _string_meta(low, high)
-            elif kind == NEWDECIMAL:
-                meta = low << 8 | high
-            elif kind == BIT:
-                meta = high * 8 + low
-            else:
-                meta = low | high << 8
-        elif kind in _ONE_BYTE:
-            meta = metas.number(1)
-        elif kind == TYPED_ARRAY:
+        if kind == t.TYPED_ARRAY:
             raise DecodeError(f"the table map of {schema}.{name} holds a typed array, which no table has")
+        real, meta = _meta(kind, metas)
         columns.append(MappedColumn(real, meta, nullable=True))
     nulls = r.take((count + 7) // 8)
     for i, column in enumerate(columns):
@@ -137,6 +109,22 @@ def parse_table_map(body: bytes, *, mariadb: bool = False) -> TableMap:
     return table_map
 
 
+def _meta(code: int, metas: _Reader) -> tuple[int, int]:
+    """The real type of a column, and its metadata. The types that STRING stands for are told by the first byte."""
+    form = FORMS.get(code)
+    if form is None:
+        return code, 0  # whoever plans its rows refuses the type
+    match form.meta:
+        case Meta.STRING | Meta.LABELS:
+            return _string_meta(metas.number(1), metas.number(1))
+        case Meta.PRECISION:
+            return code, metas.number(1) << 8 | metas.number(1)
+        case Meta.BITS:
+            return code, metas.number(1) + metas.number(1) * 8
+        case _:
+            return code, metas.number(META_BYTES[form.meta])
+
+
 def _string_meta(low: int, high: int) -> tuple[int, int]:
     if low & 0x30 != 0x30:
         return low | 0x30, high | ((low & 0x30) ^ 0x30) << 4
@@ -146,26 +134,25 @@ def _string_meta(low: int, high: int) -> tuple[int, int]:
 def _optional(table_map: TableMap, field_type: int, r: _Reader, mariadb: bool) -> None:
     columns = table_map.columns
     if field_type == 1:  # one bit a numeric column, most significant first
-        numeric = [c for c in columns if c.type in NUMERIC]
+        numeric = [c for c in columns if c.type in FORMS and FORMS[c.type].sign]
         bits = r.take(r.left)
         for i, column in enumerate(numeric):
             column.unsigned = bool(i >> 3 < len(bits) and bits[i >> 3] << (i & 7) & 0x80)
     elif field_type in {2, 3}:
-        # MySQL lists VECTOR with a charset, MariaDB geometries
-        with_charset = CHARACTER | {GEOMETRY if mariadb else VECTOR}
-        _charsets([c for c in columns if c.type in with_charset], r, default=field_type == 2)
+        lists = {Collated.CHARACTER, Collated.MARIADB if mariadb else Collated.MYSQL}
+        _charsets(_collated(columns, lists), r, default=field_type == 2)
     elif field_type in {10, 11}:
-        _charsets([c for c in columns if c.type in {ENUM, SET}], r, default=field_type == 10)
+        _charsets(_collated(columns, {Collated.LABELS}), r, default=field_type == 10)
     elif field_type == 4:
         for column in columns:
             column.name = r.take(r.packed()).decode("utf-8")
     elif field_type in {5, 6}:
         for column in columns:
-            if column.type == (SET if field_type == 5 else ENUM):
+            if column.type == (t.SET if field_type == 5 else t.ENUM):
                 column.labels = tuple(r.take(r.packed()) for _ in range(r.packed()))
     elif field_type == 7:
         for column in columns:
-            if column.type == GEOMETRY and r.left:
+            if column.type == t.GEOMETRY and r.left:
                 column.geometry = r.packed()
     elif field_type in {8, 9}:
         key = []
@@ -178,9 +165,13 @@ def _optional(table_map: TableMap, field_type: int, r: _Reader, mariadb: bool) -
         table_map.primary_key = tuple(key)
     elif field_type == 13:
         for column in columns:
-            if column.type == VECTOR and r.left:
+            if column.type == t.VECTOR and r.left:
                 column.dimension = r.packed()
     # 12 (visibility) and later kinds describe nothing that a value depends on
+
+
+def _collated(columns: list[MappedColumn], lists: set[Collated]) -> list[MappedColumn]:
+    return [c for c in columns if c.type in FORMS and FORMS[c.type].collated in lists]
 
 
 def _charsets(columns: list[MappedColumn], r: _Reader, *, default: bool) -> None:

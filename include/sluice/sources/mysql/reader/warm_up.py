@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
+from sluice.mysql import type_codes as t
+from sluice.mysql.column_types import FORMS, Collated
 from sluice.sources.mysql.decoder import column_kernels, json_text
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.row_layout import plan_table
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import Scanner
 from sluice.sources.mysql.decoder.transcode import to_utf8
-from sluice.sources.mysql.events import table_map as t
 from sluice.sources.mysql.events.table_map import TableMap, parse_table_map
 from sluice.sources.mysql.snapshot import rowset_kernels
 
@@ -36,7 +37,7 @@ def table_map_body(
     """Body of a table map with names; ``columns``: (name, type, metadata bytes). All nullable, signed, charset 255 (utf8mb4_0900_ai_ci)."""
     names = b"".join(bytes([len(n)]) + n.encode() for n, _, _ in columns)
     metas = b"".join(m for _, _, m in columns)
-    text = [c for c in columns if c[1] in t.CHARACTER]
+    text = [c for c in columns if FORMS[c[1]].collated is Collated.CHARACTER]
     body = struct.pack("<IHH", table_id, 0, 1) + bytes([len(schema)]) + schema.encode() + b"\0"
     body += bytes([len(table)]) + table.encode() + b"\0" + bytes([len(columns)]) + bytes(c[1] for c in columns)
     body += bytes([len(metas)]) + metas + b"\xff" * ((len(columns) + 7) // 8)

@@ -13,7 +13,8 @@ import pymysql
 
 from sluice.errors import UnsupportedType
 from sluice.model.labels import declared, labels_of
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, quoted, quoted_table
+from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_table
+from sluice.mysql.column_types import Brackets, type_named
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.connection import rows_of
@@ -37,15 +38,6 @@ _UNIQUE = (
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
 _CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
-_OTHER_KINDS = {
-    "integer": ColumnKind.INT,
-    **dict.fromkeys(("tinytext", "mediumtext", "longtext"), ColumnKind.TEXT),
-    **dict.fromkeys(("tinyblob", "mediumblob", "longblob"), ColumnKind.BLOB),
-    **dict.fromkeys(
-        ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geomcollection", "geometrycollection"),
-        ColumnKind.GEOMETRY,
-    ),
-}  # fmt: skip
 
 
 def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[SourceTable]:
@@ -151,16 +143,11 @@ def create_statement(connection: Any, table: TableId, named: TableId) -> str:
 def _column(row: tuple[Any, ...]) -> Column:
     _, _, name, data_type, column_type, nullable, charset, collation, generated, precision, scale, fsp, octets = row
     word, text = str(data_type).lower(), str(column_type)
-    try:
-        kind = _OTHER_KINDS.get(word) or ColumnKind(word)
-    except ValueError:
-        raise UnsupportedType(f"the type {text} is not understood") from None
-    labels: tuple[str, ...] = ()
-    if kind in {ColumnKind.ENUM, ColumnKind.SET}:
-        labels = labels_of(text)
+    row_of_type = type_named(word)
+    labels = labels_of(text) if row_of_type.brackets is Brackets.LABELS else ()
     return Column(
         str(name),
-        kind,
+        row_of_type.kind,
         text if labels else text.lower(),
         str(nullable).upper() == "YES",
         unsigned="unsigned" in text.lower(),

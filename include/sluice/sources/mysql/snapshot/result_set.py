@@ -7,7 +7,7 @@ is NULL, so that text comes in the column's own charset and goes through the sam
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +20,13 @@ from pymysql.constants import COMMAND
 
 from sluice.config.connections import Endpoint
 from sluice.errors import DecodeError, SourceUnavailable
-from sluice.model.tables import ENUM_ERROR_VALUE, Column, ColumnKind, TableSchema, quoted
+from sluice.model.tables import ENUM_ERROR_VALUE, Column, TableSchema, quoted
+from sluice.mysql.column_types import Wire, type_named
 from sluice.sources.mysql.decoder import arrow_buffers, column_kernels
 from sluice.sources.mysql.decoder.rows import _array, _binary, _sets
 from sluice.sources.mysql.decoder.transcode import to_utf8
 from sluice.sources.mysql.server.connection import connect_settings, rows_of, source_errors
 from sluice.sources.mysql.snapshot import rowset_kernels
-
-K = ColumnKind
 
 PIECE_BYTES = 8 * 2**20
 """Rows are decoded when this many bytes of them are there: bounds the memory of a chunk of wide rows."""
@@ -37,18 +36,16 @@ _ROWS_A_PIECE = 1 << 16
 _SILENCE_S = 900
 """A select may be silent for long before its first row (a sort); longer than this, the connection counts as dead."""
 
-_WIDTHS = {
-    K.TINYINT: 1, K.SMALLINT: 2, K.MEDIUMINT: 4, K.INT: 4, K.BIGINT: 8, K.FLOAT: 4, K.DOUBLE: 8, K.YEAR: 2,
-}  # fmt: skip
 _NUMBERS = {1: 1, 2: 2, 3: 4, 8: 8, 9: 4}
 """Bytes of a number in the protocol, by its type there."""
-_TEMPORAL = {K.DATE: 0, K.DATETIME: 1, K.TIMESTAMP: 2, K.TIME: 3}
+_TEMPORAL = {Wire.DATE: 0, Wire.DATETIME: 1, Wire.TIMESTAMP: 2, Wire.TIME: 3}
+"""The kernel's number of each."""
 
 
 def expression(column: Column) -> str:
     """What to select so that the wire carries the column's stored value: ENUM and SET as their numbers, as the log does."""
     name = quoted(column.name)
-    return f"CAST({name} AS UNSIGNED)" if column.kind in {K.ENUM, K.SET} else name
+    return f"CAST({name} AS UNSIGNED)" if type_named(column.sql_type).wire in {Wire.LABEL, Wire.LABELS} else name
 
 
 @contextmanager
@@ -111,6 +108,17 @@ def _prepare(connection: Any, sql: str) -> tuple[int, int]:
         for _ in range(count + 1 if count else 0):
             connection._read_packet()
     return statement, columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """One column's values in a piece of rows: where each lies in ``buffer``, its bytes, and what to fill with 1 where there is one."""
+
+    buffer: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any]
+    every: np.ndarray[Any, Any]
+    valid: np.ndarray[Any, Any]
 
 
 @dataclass
@@ -233,55 +241,65 @@ class _Reader:
         every: np.ndarray[Any, Any],
     ) -> pa.Array:
         column = self.columns[index]
-        rows, kind = len(every), column.kind
-        valid = np.empty(rows, np.uint8)
-        if kind in {K.ENUM, K.SET}:
-            numbers = np.empty(rows, np.int64)
-            nulls = column_kernels.fill_little(buffer, offsets, every, int(self.kinds[index]), False, numbers, valid)
-            return (
-                self._enum(column, numbers, valid, nulls)
-                if kind is K.ENUM
-                else _sets(column.labels, numbers, valid, nulls)
-            )
-        if kind in _WIDTHS:
-            width = _WIDTHS[kind]
-            out = np.zeros(rows * width, np.uint8)
-            nulls = column_kernels.fill_copy(buffer, offsets, every, width, out, valid)
-            return _array(column.arrow_type, rows, valid, nulls, out)
-        if kind in _TEMPORAL:
-            numbers = np.empty(rows, np.int64)
-            nulls = self._checked(
-                column, rowset_kernels.temporal(buffer, offsets, sizes, _TEMPORAL[kind], numbers, valid)
-            )
-            return _array(
-                column.arrow_type, rows, valid, nulls, numbers.astype(np.int32) if kind is K.DATE else numbers
-            )
-        if kind is K.DECIMAL:
-            limbs = 8 if column.precision > 38 else 4
-            words = np.empty((rows, limbs), np.uint32)
-            nulls = self._checked(
-                column, rowset_kernels.decimals(buffer, offsets, sizes, column.scale, limbs, words, valid)
-            )
-            return _array(column.arrow_type, rows, valid, nulls, words)
-        if kind is K.BIT:
-            numbers = np.empty(rows, np.int64)
-            nulls = self._checked(column, rowset_kernels.big_endian(buffer, offsets, sizes, numbers, valid))
-            return _array(column.arrow_type, rows, valid, nulls, numbers)
-        return self._counted(column, buffer, offsets, sizes, valid)
+        wire = type_named(column.sql_type, self.where).wire
+        return WIRES[wire](self, index, _Cells(buffer, offsets, sizes, every, np.empty(len(every), np.uint8)))
 
-    def _counted(
-        self,
-        column: Column,
-        buffer: np.ndarray[Any, Any],
-        offsets: np.ndarray[Any, Any],
-        sizes: np.ndarray[Any, Any],
-        valid: np.ndarray[Any, Any],
-    ) -> pa.Array:
-        rows = len(valid)
+    def _number(self, index: int, cells: _Cells) -> pa.Array:
+        column, rows = self.columns[index], len(cells.every)
+        width = type_named(column.sql_type).wire_bytes
+        out = np.zeros(rows * width, np.uint8)
+        nulls = column_kernels.fill_copy(cells.buffer, cells.offsets, cells.every, width, out, cells.valid)
+        return _array(column.arrow_type, rows, cells.valid, nulls, out)
+
+    def _numbers(self, index: int, cells: _Cells) -> tuple[np.ndarray[Any, Any], int]:
+        numbers = np.empty(len(cells.every), np.int64)
+        width = int(self.kinds[index])
+        nulls = column_kernels.fill_little(cells.buffer, cells.offsets, cells.every, width, False, numbers, cells.valid)
+        return numbers, nulls
+
+    def _label(self, index: int, cells: _Cells) -> pa.Array:
+        numbers, nulls = self._numbers(index, cells)
+        return self._enum(self.columns[index], numbers, cells.valid, nulls)
+
+    def _labels(self, index: int, cells: _Cells) -> pa.Array:
+        numbers, nulls = self._numbers(index, cells)
+        return _sets(self.columns[index].labels, numbers, cells.valid, nulls)
+
+    def _temporal(self, index: int, cells: _Cells) -> pa.Array:
+        column, rows = self.columns[index], len(cells.every)
+        wire = type_named(column.sql_type).wire
+        numbers = np.empty(rows, np.int64)
+        nulls = self._checked(
+            column,
+            rowset_kernels.temporal(cells.buffer, cells.offsets, cells.sizes, _TEMPORAL[wire], numbers, cells.valid),
+        )
+        made = numbers.astype(np.int32) if wire is Wire.DATE else numbers
+        return _array(column.arrow_type, rows, cells.valid, nulls, made)
+
+    def _decimal(self, index: int, cells: _Cells) -> pa.Array:
+        column, rows = self.columns[index], len(cells.every)
+        limbs = 8 if column.precision > 38 else 4
+        words = np.empty((rows, limbs), np.uint32)
+        nulls = self._checked(
+            column,
+            rowset_kernels.decimals(cells.buffer, cells.offsets, cells.sizes, column.scale, limbs, words, cells.valid),
+        )
+        return _array(column.arrow_type, rows, cells.valid, nulls, words)
+
+    def _bits(self, index: int, cells: _Cells) -> pa.Array:
+        column, rows = self.columns[index], len(cells.every)
+        numbers = np.empty(rows, np.int64)
+        nulls = self._checked(
+            column, rowset_kernels.big_endian(cells.buffer, cells.offsets, cells.sizes, numbers, cells.valid)
+        )
+        return _array(column.arrow_type, rows, cells.valid, nulls, numbers)
+
+    def _counted(self, index: int, cells: _Cells) -> pa.Array:
+        column, rows = self.columns[index], len(cells.every)
         ends = np.empty(rows + 1, np.int64)
-        nulls = rowset_kernels.counted_ends(offsets, sizes, ends, valid)
+        nulls = rowset_kernels.counted_ends(cells.offsets, cells.sizes, ends, cells.valid)
         data = np.empty(int(ends[-1]), np.uint8)
-        rowset_kernels.counted_bytes(buffer, offsets, ends, data)
+        rowset_kernels.counted_bytes(cells.buffer, cells.offsets, ends, data)
         if column.charset is not None:
             try:
                 data, ends = to_utf8(column.charset, data, ends)
@@ -289,7 +307,7 @@ class _Reader:
                 raise DecodeError(
                     f"column {column.name}: {error.message}", where=self.where, hint=error.hint
                 ) from error
-        return _binary(column.arrow_type, rows, valid, nulls, ends, data)
+        return _binary(column.arrow_type, rows, cells.valid, nulls, ends, data)
 
     def _enum(self, column: Column, numbers: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], nulls: int) -> pa.Array:
         if len(numbers) and int(numbers.max()) > len(column.labels):
@@ -306,13 +324,29 @@ class _Reader:
         return DecodeError(f"column {column.name}: a value {why}", where=self.where)
 
 
+WIRES: Mapping[Wire, Callable[[_Reader, int, _Cells], pa.Array]] = {
+    Wire.NUMBER: _Reader._number,
+    Wire.DATE: _Reader._temporal,
+    Wire.DATETIME: _Reader._temporal,
+    Wire.TIMESTAMP: _Reader._temporal,
+    Wire.TIME: _Reader._temporal,
+    Wire.DECIMAL: _Reader._decimal,
+    Wire.BITS: _Reader._bits,
+    Wire.LABEL: _Reader._label,
+    Wire.LABELS: _Reader._labels,
+    Wire.COUNTED: _Reader._counted,
+}
+"""The function of each way in which a result set sends a type (:class:`sluice.mysql.column_types.Wire`)."""
+
+
 def _wire_kind(column: Column, wire_type: int) -> int:
     """Bytes of a fixed value, or the kind of a variable one. How wide the number of an ENUM or SET comes is the server's choice."""
-    if column.kind in {K.ENUM, K.SET}:
+    row = type_named(column.sql_type)
+    if row.wire in {Wire.LABEL, Wire.LABELS}:
         return _NUMBERS.get(wire_type, 8)
-    if column.kind in _WIDTHS:
-        return _WIDTHS[column.kind]
-    return rowset_kernels.TIMED if column.kind in _TEMPORAL else rowset_kernels.COUNTED
+    if row.wire is Wire.NUMBER:
+        return row.wire_bytes
+    return rowset_kernels.TIMED if row.wire in _TEMPORAL else rowset_kernels.COUNTED
 
 
 def named(table: pa.Table, schema: TableSchema) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What is lost when a value of one SQL type is written into a column of another: nothing, precision, range or characters.
+"""What is lost when a value of one MySQL type is written into a column of another: nothing, precision, range or characters.
 
 Types are compared as declared (``decimal(12,2)``, ``bigint unsigned``, ``varchar(40)`` with its charset), so that what may be lost is known
 before a row is.
@@ -7,18 +7,15 @@ before a row is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluice.model.labels import labels_of
+from sluice.model.tables import ColumnKind
+from sluice.mysql.column_types import SYNONYMS, Brackets, Literal, MysqlType, find_type, type_named
 
-_INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
-_TEXT_BYTES = {"tinytext": 2**8 - 1, "text": 2**16 - 1, "mediumtext": 2**24 - 1, "longtext": 2**32 - 1}
-_BLOB_BYTES = {"tinyblob": 2**8 - 1, "blob": 2**16 - 1, "mediumblob": 2**24 - 1, "longblob": 2**32 - 1}
-_TEMPORAL = {"date", "datetime", "timestamp", "time", "year"}
 _UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "utf8mb3": 2, "utf8": 2, "ucs2": 2}
 """How much of Unicode a charset holds: 3 all of it, 2 the basic plane."""
-_DIGITS = {"tinyint": 3, "smallint": 5, "mediumint": 8, "int": 10, "bigint": 20}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +35,27 @@ class SqlType:
         if match is None:
             return cls("")
         word, inside, rest = match[1].lower(), match[2] or "", match[3].lower()
-        word = {
-            "integer": "int",
-            "dec": "decimal",
-            "numeric": "decimal",
-            "real": "double",
-            "boolean": "tinyint",
-            "geomcollection": "geometrycollection",
-        }.get(word, word)
-        if word in {"enum", "set"}:
+        word = "tinyint" if word in {"boolean", "bool"} else SYNONYMS.get(word, word)
+        row = find_type(word)
+        if row is not None and row.brackets is Brackets.LABELS:
             return cls(word, labels=labels_of(declared), charset=charset)
         numbers = tuple(int(n) for n in re.findall(r"\d+", inside))
-        if word == "decimal":
+        if row is not None and row.brackets is Brackets.PRECISION:
             numbers = (*numbers, *((10, 0)[len(numbers) :]))
-        if word in {"char", "binary", "bit"} and not numbers:
-            numbers = (1,)
+        if row is not None and row.argument is not None and not numbers:
+            numbers = (row.argument,)
         return cls(word, numbers, "unsigned" in rest or "zerofill" in rest, charset)
+
+    @property
+    def row(self) -> MysqlType | None:
+        """What is known of the type, None for one that is not."""
+        return find_type(self.word)
+
+    @property
+    def kind(self) -> ColumnKind | None:
+        """The neutral kind of its values."""
+        row = self.row
+        return row.kind if row is not None else None
 
     @property
     def first(self) -> int:
@@ -65,45 +67,36 @@ def loss(source: SqlType, target: SqlType) -> str:
     """What may be lost or refused, as a sentence without a subject; ``""`` if every value of ``source`` fits ``target`` exactly."""
     if not source.word or not target.word:
         return ""
-    for holds, judge in (
-        (_is_integer, _integer),
-        (_is("decimal"), _decimal),
-        (_is("float", "double"), _floating),
-        (lambda t: t.word in _TEMPORAL, _temporal),
-        (_is("bit"), _bit),
-        (_is("enum", "set"), _labelled),
-        (_is("json"), _json),
-        (_is_text, _text),
-        (_is_binary, _binary),
-    ):
-        if holds(source):
-            return judge(source, target)
+    judge = JUDGES.get(source.kind, _other) if source.kind is not None else _other
+    return judge(source, target)
+
+
+def _other(source: SqlType, target: SqlType) -> str:
     return "" if source.word == target.word or _is_blob_like(target) else f"{source.word} is written as {target.word}"
 
 
-def _is(*words: str) -> Callable[[SqlType], bool]:
-    return lambda t: t.word in words
-
-
 def _is_integer(t: SqlType) -> bool:
-    return t.word in _INTEGER_BITS
+    return t.row is not None and t.row.bits > 0
 
 
 def _is_text(t: SqlType) -> bool:
-    return t.word in {"char", "varchar"} or t.word in _TEXT_BYTES
+    return t.row is not None and t.row.charset and t.row.brackets is not Brackets.LABELS
 
 
 def _is_binary(t: SqlType) -> bool:
-    return t.word in {"binary", "varbinary"} or t.word in _BLOB_BYTES
+    return t.row is not None and bool(t.row.twin) and not t.row.charset
 
 
 def _is_blob_like(t: SqlType) -> bool:
-    return t.word in _BLOB_BYTES
+    return t.kind is ColumnKind.BLOB
+
+
+def _is_temporal(t: SqlType) -> bool:
+    return t.row is not None and (t.row.literal is Literal.TEMPORAL or t.kind is ColumnKind.YEAR)
 
 
 def _range(t: SqlType) -> tuple[int, int]:
-    bits = _INTEGER_BITS[t.word]
-    return (0, 2**bits - 1) if t.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return type_named(t.word).range[t.unsigned]
 
 
 def _integer(source: SqlType, target: SqlType) -> str:
@@ -145,7 +138,7 @@ def _decimal(source: SqlType, target: SqlType) -> str:
     if _is_integer(target):
         if scale:
             return "fractions are rounded away"
-        return "" if precision < _DIGITS[target.word] else "values out of range are refused"
+        return "" if precision < len(str(_range(target)[1])) else "values out of range are refused"
     return _as_text(precision + 2, target) if _is_text(target) else f"decimals are written as {target.word}"
 
 
@@ -175,7 +168,7 @@ def _temporal(source: SqlType, target: SqlType) -> str:
         return ""
     if "time" in pair and pair != ("time", "time"):
         return f"{source.word} is written as {target.word}"
-    if target.word not in _TEMPORAL:
+    if not _is_temporal(target):
         return f"{source.word} is written as {target.word}"
     return "" if source.first <= target.first else f"fractions of a second are rounded to {target.first} digits"
 
@@ -219,15 +212,15 @@ def _text(source: SqlType, target: SqlType) -> str:
 
 def _characters(t: SqlType) -> int:
     """Most characters a text column may hold (a TEXT column counts bytes)."""
-    return t.first if t.word in {"char", "varchar"} else _TEXT_BYTES[t.word]
+    return type_named(t.word).most_bytes or t.first
 
 
 def _as_text(characters: int, target: SqlType, charset: str = "") -> str:
     if charset and _charset(charset, target.charset):
         return _charset(charset, target.charset)
-    if target.word in {"char", "varchar"}:
+    limit = type_named(target.word).most_bytes
+    if not limit:
         return "" if characters <= target.first else f"text longer than {target.first} characters is refused"
-    limit = _TEXT_BYTES[target.word]
     return "" if characters <= limit else f"text longer than {limit} bytes is refused"
 
 
@@ -241,8 +234,24 @@ def _charset(source: str, target: str) -> str:
 def _binary(source: SqlType, target: SqlType) -> str:
     if not _is_binary(target):
         return f"bytes are written as {target.word}"
-    size = source.first if source.word in {"binary", "varbinary"} else _BLOB_BYTES[source.word]
+    size = type_named(source.word).most_bytes or source.first
     if target.word == "binary" and (source.word != "binary" or source.first != target.first):
         return f"values are padded with zero bytes to {target.first}"
-    limit = target.first if target.word in {"binary", "varbinary"} else _BLOB_BYTES[target.word]
+    limit = type_named(target.word).most_bytes or target.first
     return "" if size <= limit else f"values longer than {limit} bytes are refused"
+
+
+K = ColumnKind
+JUDGES: Mapping[ColumnKind, Callable[[SqlType, SqlType], str]] = {
+    **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT), _integer),
+    K.DECIMAL: _decimal,
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), _floating),
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME, K.YEAR), _temporal),
+    K.BIT: _bit,
+    **dict.fromkeys((K.ENUM, K.SET), _labelled),
+    K.JSON: _json,
+    **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT), _text),
+    **dict.fromkeys((K.BINARY, K.VARBINARY, K.BLOB), _binary),
+    **dict.fromkeys((K.GEOMETRY, K.VECTOR, K.UUID, K.INET4, K.INET6), _other),
+}
+"""Who says what another type loses, by the neutral kind of the source's values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.mapping.types import SqlType, loss
+from sluice.mysql.type_loss import SqlType, loss
 
 FITS = [
     ("int", "bigint"), ("int unsigned", "bigint"), ("tinyint unsigned", "smallint"), ("bigint", "decimal(19,0)"), ("int", "double"),
