@@ -134,7 +134,7 @@ def remember(made: Case, low: int, high: int, *, ago_s: float = 3600.0) -> None:
             assert cursor is not None
             for number in range(low, min(high, low + 40)):
                 schemas = SchemaStore(made.runtime().store)
-                found = schemas.load(cursor.schema)
+                found = schemas.load(cursor.schema, made.runtime().source.stored_definitions)
                 found.lose(TableId(made.schema, f"u{number % 7}"), Unknown(f"statement {number}", "", ""))
                 path = schemas.save(found, cursor.position, lease.epoch, cursor.schema)
                 cursor = state.advance(lease, cursor, cursor.position, schema=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -49,3 +50,25 @@ def test_no_test_module_imports_another() -> None:
     importing = re.compile(r"^\s*(?:from|import) (tests\.\S*\.test_\w+|test_\w+)", re.MULTILINE)
     found = {str(p.relative_to(tests)): importing.findall(p.read_text(encoding="utf-8")) for p in tests.rglob("*.py")}
     assert {name: modules for name, modules in found.items() if modules} == {}
+
+
+_INSIDE_AN_OFFSET = {"server_uuid", "gtid_set", "prepared", "last_event"}
+_OFFSETS = {
+    "position", "first", "last", "captured", "delivered", "began", "begin", "ends", "head", "at", "start", "stop", "upto", "stop_at",
+}  # fmt: skip
+"""What offsets are called where they are used."""
+
+
+def test_an_offset_is_opaque_outside_of_sources() -> None:
+    """Flows, coordination, orchestration and the command line keep offsets, compare them and print them, and never look into one."""
+    package = REPOSITORY / "include" / "sluice"
+    found = []
+    for room in ("flows", "coordination", "orchestration", "cli"):
+        for path in (package / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Attribute):
+                    continue
+                owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+                if node.attr in _INSIDE_AN_OFFSET or (node.attr in {"file", "offset"} and owner in _OFFSETS):
+                    found.append(f"{path.relative_to(package)}:{node.lineno} {ast.unparse(node)}")
+    assert found == []

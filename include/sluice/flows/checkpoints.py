@@ -107,12 +107,12 @@ class Sides:
             why = f"the target says it holds batch {checkpoint.batch}, but batch {process.batch} was acknowledged: it was restored or replaced"
             return self._error("behind", why, checkpoint)
         if checkpoint.position is not None:
-            ends = process.position
+            ends: Position | None = process.position
             if checkpoint.batch > process.batch:
                 record = state.batch(checkpoint.batch)
-                ends = record.last if record else Position("", "", 0)
-            if _place(ends) != _place(checkpoint.position):
-                known = f"ZooKeeper's ends at {ends}" if ends.file else "ZooKeeper does not know that batch"
+                ends = record.last if record else None
+            if ends is None or not ends.is_at(checkpoint.position):
+                known = f"ZooKeeper's ends at {ends}" if ends is not None else "ZooKeeper does not know that batch"
                 why = f"batch {checkpoint.batch} of the target ends at {checkpoint.position}, and {known}"
                 return self._error("position", why, checkpoint)
         highest = state.consumer_epoch(self.target)
@@ -197,7 +197,3 @@ def _foreign(process: Acknowledgement | None, identity: str, next_batch: int) ->
     if process.batch >= next_batch:
         return f"ZooKeeper's acknowledgement of the target is of batch {process.batch}, which was not made yet"
     return ""
-
-
-def _place(position: Position) -> tuple[str, str, int]:
-    return position.server_uuid, position.file, position.offset

@@ -87,6 +87,16 @@ class Position:
         return f"{self.server_uuid}/{split_file(self.file)[0]}"
 
     @property
+    def log_names(self) -> tuple[str, str]:
+        """(server, log): what tells log epochs apart, for names of files."""
+        return self.server_uuid, split_file(self.file)[0]
+
+    @property
+    def row_place(self) -> tuple[str, int]:
+        """What rows at this place have in ``_file`` and ``_offset``."""
+        return self.file, self.offset
+
+    @property
     def place(self) -> str:
         """``file:offset``, as segments and chunks of dumps store it."""
         return f"{self.file}:{self.offset}"
@@ -96,6 +106,10 @@ class Position:
         if self.log_epoch != other.log_epoch:
             raise ConfigError(f"positions of two different logs cannot be compared: {self} and {other}")
         return self.order > other.order
+
+    def is_at(self, other: Position) -> bool:
+        """True for the same place of the same log, whatever else is known of it."""
+        return (self.server_uuid, self.file, self.offset) == (other.server_uuid, other.file, other.offset)
 
     def at(self, *, file: str | None = None, offset: int | None = None) -> Position:
         """The same place with another file or offset; what was read before that one is not known."""
@@ -119,6 +133,10 @@ class Position:
 
     def __str__(self) -> str:
         return self.place
+
+
+NOWHERE = Position("", "", 0)
+"""No place of any log, where one has to be given and none is meant."""
 
 
 def order_of(place: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import math
 import re
 import uuid
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,9 +22,8 @@ from pyarrow import fs
 
 from sluice.errors import SegmentError
 from sluice.model.definitions import Definitions, TableDefinition
-from sluice.model.positions import Position, split_file
+from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.mysql.ddl.catalog import SchemaState
 from sluice.segments.store import SegmentStore, quoted
 
 FORMAT_VERSION: Literal[1] = 1
@@ -32,6 +32,9 @@ MAX_DEPTH = 24
 
 FEW_CHANGES = 16
 """Tables that a file of changes may hold at least, before all definitions are written again."""
+
+DefinitionsReader = Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], Definitions]
+"""(what ``Definitions.to_json`` gave, what ``Definitions.part`` gave later, oldest first) -> the definitions."""
 
 _NAME = re.compile(r"(\d+)-(\d+)-e\d+-\w+\.schema$")
 
@@ -50,8 +53,8 @@ class SchemaStore:
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
 
-    def load(self, path: str) -> SchemaState:
-        """The definitions that ``path`` stands for."""
+    def load(self, path: str, read: DefinitionsReader) -> Definitions:
+        """The definitions that ``path`` stands for. ``read``: :meth:`sluice.sources.base.Source.stored_definitions`."""
         chain: list[dict[str, Any]] = []
         following: str | None = path
         while following:
@@ -60,11 +63,7 @@ class SchemaStore:
             data = self._read(following)
             chain.append(data)
             following = data["parent"]
-        state = SchemaState.from_json(chain[-1]["state"])
-        for data in reversed(chain[:-1]):
-            state.take(data["part"])
-        state.touched.clear()
-        return state
+        return read(chain[-1]["state"], [data["part"] for data in reversed(chain[:-1])])
 
     def save(self, state: Definitions, position: Position, epoch: int, parent: str | None = None) -> str:
         """Write what changed since ``parent`` (or all there is) and return the file's path; ``state.touched`` is empty afterwards."""
@@ -75,8 +74,8 @@ class SchemaStore:
         else:
             content = {"parent": base, "depth": 1, "part": state.part(changed)}
         data = {"format_version": FORMAT_VERSION, "position": position.to_json(), **content}
-        number = split_file(position.file)[1]
-        name = f"{number:010d}-{position.offset:012d}-e{epoch:06d}-{uuid.uuid4().hex[:6]}.schema"
+        number, offset = position.order
+        name = f"{number:010d}-{offset:012d}-e{epoch:06d}-{uuid.uuid4().hex[:6]}.schema"
         path = f"{self._folder(position)}/{name}"
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
         sealed = zlib.crc32(text).to_bytes(4, "big") + len(text).to_bytes(8, "big")
@@ -150,7 +149,8 @@ class SchemaStore:
         return gone
 
     def _folder(self, position: Position) -> str:
-        return f"schema/{quoted(position.server_uuid)}.{quoted(split_file(position.file)[0])}"
+        server, log = position.log_names
+        return f"schema/{quoted(server)}.{quoted(log)}"
 
     def _read(self, path: str) -> dict[str, Any]:
         data = self._store.read_bytes(path)

@@ -140,10 +140,11 @@ class SegmentWriter:
         changes: Sequence[TableChange] = (),
     ) -> None:
         """As :meth:`ddl`, from values."""
+        file, offset = position.row_place
         self.ddl(
             DdlRecord(
-                file=position.file,
-                offset=position.offset,
+                file=file,
+                offset=offset,
                 gtid=gtid,
                 commit_time_us=commit_time_us,
                 schema_=schema,

@@ -465,6 +465,12 @@ class Source(Protocol):
     def keys(self) -> KeyText:
         """How it writes keys."""
 
+    def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
+        """Definitions as the schema store kept them: ``Definitions.to_json``, then each ``Definitions.part``, oldest first. Pure."""
+
+    def dialect(self, at: Offset) -> str:
+        """Whose words the statements of the log around ``at`` are in: ``mysql``, ``mariadb`` or another. Pure."""
+
     @property
     def watermark_table(self) -> TableId | None:
         """The table whose rows in the log are watermarks; None if this kind has none."""

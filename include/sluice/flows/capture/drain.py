@@ -241,7 +241,9 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         ),
         Selection.compile(pipeline.capture),
         lambda: placer.writer(number, lease.epoch),
-        definitions=(lambda: schemas.load(cursor.schema)) if source.history is not None else None,
+        definitions=(lambda: schemas.load(cursor.schema, runtime.source.stored_definitions))
+        if source.history is not None
+        else None,
         one_reader=bool(held or watched),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )

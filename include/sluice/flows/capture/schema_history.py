@@ -61,7 +61,7 @@ def schema_at(
             break
         if not history.is_same_log(origin):
             continue  # definitions of a log that the server does not have any more
-        known = schemas.load(earlier.path)
+        known = schemas.load(earlier.path, runtime.source.stored_definitions)
         history.fold(known, origin, position, progress)
         _log.info("schema_found", position=str(position), stored=earlier.path)
         return known

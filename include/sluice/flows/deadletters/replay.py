@@ -27,7 +27,7 @@ from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
+from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
@@ -207,7 +207,7 @@ class _Replay:
         plan = replace(planned_table(table, fresh), promised=tuple(key for keys in promised for key in keys))
         given = BatchInput(
             one.batch,
-            Position("", "", 0),  # the checkpoint stays where it is
+            NOWHERE,  # the checkpoint stays where it is
             self.held,
             MemoryReader(),
             (TableInput(plan, (RowsInMemory(table, fresh),)),),

@@ -424,7 +424,7 @@ class InterleavePlanner:
     # -- rows -----------------------------------------------------------------------------------------------------------
     def _place_record(self, left_out: np.ndarray[Any, Any], high: MarkRecord | None, first: Position) -> PlaceRecord:
         """All rows of a chunk stand at one place: where its high mark is, or at the beginning of the batch."""
-        file, offset = (high.file, high.offset) if high else (first.file, first.offset)
+        file, offset = (high.file, high.offset) if high else first.row_place
         return PlaceRecord(
             seq=high.seq if high else 0,
             file=file,

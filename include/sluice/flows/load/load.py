@@ -29,6 +29,7 @@ from sluice.model.batches import Batch
 from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.segments.changeset import Changeset, read_changeset
+from sluice.segments.manifest import SegmentManifest
 from sluice.targets import open_target
 from sluice.targets.base import (
     BatchInput,
@@ -223,7 +224,7 @@ class _Delivery:
             return self._every_change(record)
         if counts.get("ddl"):
             manifest = self.runtime.store.read_manifest(record.manifest)
-            changes = plan_ddl(manifest, self.runtime.pipeline, self._config, self.target.capabilities)
+            changes = self._schema_changes(record, manifest)
         return batch_input(
             self.runtime.store,
             changeset,
@@ -233,6 +234,11 @@ class _Delivery:
             routes=Routes.compile(self.runtime.pipeline.mapping),
         )
 
+    def _schema_changes(self, record: Batch, manifest: SegmentManifest) -> tuple[SchemaChange, ...]:
+        runtime = self.runtime
+        dialect = runtime.source.dialect(record.last)
+        return plan_ddl(manifest, runtime.pipeline, self._config, self.target.capabilities, dialect)
+
     def _every_change(self, record: Batch) -> BatchInput:
         """The batch unmerged. What dumps found to be all there is concerns tables, and not a stream of changes."""
         manifest = self.runtime.store.read_manifest(record.manifest)
@@ -241,7 +247,7 @@ class _Delivery:
             record.last,
             record.number - 1,
             stored_changes(self.runtime, self._config.name, manifest, record.manifest),
-            schema_changes=plan_ddl(manifest, self.runtime.pipeline, self._config, self.target.capabilities),
+            schema_changes=self._schema_changes(record, manifest),
             changes=sum(file.rows for file in manifest.files),
         )
 

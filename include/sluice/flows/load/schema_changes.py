@@ -35,9 +35,9 @@ _DATABASES = {_K.CREATE_DATABASE, _K.ALTER_DATABASE, _K.DROP_DATABASE}
 
 
 def plan_ddl(
-    manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig, offered: Capabilities
+    manifest: SegmentManifest, pipeline: PipelineConfig, target: TargetConfig, offered: Capabilities, dialect: str
 ) -> tuple[SchemaChange, ...]:
-    """The schema changes of a batch that the target follows, in log order.
+    """The schema changes of a batch that the target follows, in log order. ``dialect``: of the source's statements.
 
     Raises:
         LoadError: the policy or the mapping needs a person, or the kind of target cannot do it.
@@ -45,7 +45,7 @@ def plan_ddl(
     routes, selection = Mapping.compile(pipeline.mapping), Selection.compile(pipeline.capture)
     found: list[SchemaChange] = []
     for record in manifest.ddl:
-        change = _change(len(found), record, routes, selection, target, manifest)
+        change = _change(len(found), record, routes, selection, target, manifest, dialect)
         if change is None:
             continue
         if change.before_rows and found and not found[-1].before_rows:
@@ -66,6 +66,7 @@ def _change(
     selection: Selection,
     target: TargetConfig,
     manifest: SegmentManifest,
+    dialect: str,
 ) -> SchemaChange | None:
     where = f"{record.file}:{record.offset}"
     changes = tuple(c for c in map(TableChange.from_json, record.changes) if not set(c.kinds) & _DATABASES)
@@ -88,7 +89,7 @@ def _change(
     return SchemaChange(
         number=number,
         where=where,
-        statement=SourceStatement(_dialect(manifest), record.sql, record.schema_, record.sql_mode, record.session),
+        statement=SourceStatement(dialect, record.sql, record.schema_, record.sql_mode, record.session),
         tables=changes,
         mapping=routes,
         before_rows=record.seq < manifest.changes,
@@ -98,11 +99,6 @@ def _change(
         check_only=DdlPolicy.STOP in policies.values() or bool(set(kinds) & _NEVER),
         kinds=frozenset(k for k, p in policies.items() if p is DdlPolicy.APPLY) if partly else None,
     )
-
-
-def _dialect(manifest: SegmentManifest) -> str:
-    """Of the source, as its server is named in stored positions."""
-    return "mariadb" if manifest.last.server_uuid.startswith("mariadb:") else "mysql"
 
 
 def _policy(kind: ChangeKind, target: TargetConfig) -> DdlPolicy:

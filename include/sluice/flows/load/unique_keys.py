@@ -52,13 +52,13 @@ class SourceKeys:
     @cached_property
     def _definitions(self) -> Definitions | None:
         """The history at the begin of the batch: statements end a batch, so that they count for the next one's rows."""
-        schemas = SchemaStore(self._runtime.store)
+        schemas, read = SchemaStore(self._runtime.store), self._runtime.source.stored_definitions
         cursor = self._state.cursor()
         if cursor is None or not cursor.schema:
             return None
         first = self._batch.first
         for path in (cursor.schema, *schemas.parents(cursor.schema)):
             if schemas.position(path).order <= first.order:
-                return schemas.load(path)
+                return schemas.load(path, read)
         earlier = schemas.before(first)
-        return schemas.load(earlier[0].path) if earlier else None
+        return schemas.load(earlier[0].path, read) if earlier else None

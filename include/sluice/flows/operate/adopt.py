@@ -109,7 +109,7 @@ def _as_the_target_says(
             ),
         )
     alone = len(runtime.pipeline.targets) == 1
-    same = cursor.position.server_uuid == position.server_uuid
+    same = cursor.position.log_epoch == position.log_epoch
     captured = position if alone or (same and position.order < cursor.position.order) else None
     last = cursor.next_batch - 1
     steps = [
@@ -145,7 +145,7 @@ def _as_zookeeper_says(
         position = following.first if following else cursor.position
     steps = [f"target {target} counts as holding batch {batch}, up to {position}; it goes on with batch {batch + 1}"]
     theirs = checkpoint.position if checkpoint else None
-    if theirs is None or theirs.server_uuid != position.server_uuid:
+    if theirs is None or theirs.log_epoch != position.log_epoch:
         copy = f"`sluice dump start {sides.runtime.name} --target {target}`"
         steps.append(f"changes before {position} that its tables lack are NOT delivered: {copy} copies them")
     elif theirs.order < position.order:

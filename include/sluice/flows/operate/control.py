@@ -198,8 +198,8 @@ def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentMani
 def _what_is_lost(runtime: Runtime, state: PipelineState, record: Batch, target: str) -> tuple[str, ...]:
     """What ZooKeeper knows of a batch whose files are gone, and its manifest, if that is still there."""
     steps = [
-        f"its files are not read and not kept: the {record.changes} changes of the log from {record.first.file}:{record.first.offset} to "
-        f"{record.last.file}:{record.last.offset} are lost for {target}, and no replay restores them"
+        f"its files are not read and not kept: the {record.changes} changes of the log from {record.first} to "
+        f"{record.last} are lost for {target}, and no replay restores them"
     ]
     try:
         manifest = runtime.store.read_manifest(record.manifest)
@@ -372,7 +372,7 @@ def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> 
         f"batch {b.number} ({b.changes} changes, {b.first} to {b.last}) is dropped: no target that lacks it gets it"
         for b in waiting
     ]
-    if first.first.server_uuid == position.server_uuid and position.order <= first.first.order:
+    if first.first.log_epoch == position.log_epoch and position.order <= first.first.order:
         steps.append(
             "all of their changes are read again from the log; a target that has some of them gets those twice, and ends equal"
         )

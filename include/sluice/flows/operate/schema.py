@@ -27,7 +27,7 @@ def show(runtime: Runtime, table: str | None = None) -> dict[str, Any]:
             f"{runtime.name} has no schema history yet",
             hint="it begins with the first drain: `sluice run`, or the DAG's next run",
         )
-    known = SchemaStore(runtime.store).load(cursor.schema)
+    known = SchemaStore(runtime.store).load(cursor.schema, runtime.source.stored_definitions)
     head = {"pipeline": runtime.name, "position": str(cursor.position), "stored": cursor.schema}
     if table is not None:
         name = table_id(table)
@@ -55,7 +55,7 @@ def set_table(runtime: Runtime, table: str, sql: str, *, by: str, dry_run: bool)
         if cursor is None or not cursor.schema:
             raise ConfigError(f"{runtime.name} has no schema history yet", hint="it begins with the first drain")
         schemas = SchemaStore(runtime.store)
-        known = schemas.load(cursor.schema)
+        known = schemas.load(cursor.schema, runtime.source.stored_definitions)
         with runtime.source.open() as source:
             definition = history_of(runtime, source).parse(known, table_id(table), sql)
         plan = ActionPlan(
@@ -88,7 +88,9 @@ def reload_tables(runtime: Runtime, tables: Sequence[str], *, by: str, dry_run: 
         with runtime.source.open() as source:
             history = history_of(runtime, source)
             known: Definitions = (
-                schemas.load(cursor.schema) if tables else schema_at(runtime, history, cursor.position, stored=False)
+                schemas.load(cursor.schema, runtime.source.stored_definitions)
+                if tables
+                else schema_at(runtime, history, cursor.position, stored=False)
             )
             for table in tables:
                 known.put(history.definition(table_id(table), cursor.position))

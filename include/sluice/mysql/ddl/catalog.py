@@ -204,6 +204,15 @@ class SchemaState:
         state.touched.clear()
         return state
 
+    @classmethod
+    def from_stored(cls, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> SchemaState:
+        """``base``: of :meth:`to_json`; ``parts``: of :meth:`part`, oldest first."""
+        state = cls.from_json(base)
+        for part in parts:
+            state.take(part)
+        state.touched.clear()
+        return state
+
 
 def storable(text: str) -> str:
     """The text, with what is no character of it escaped."""

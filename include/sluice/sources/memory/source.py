@@ -85,6 +85,12 @@ class MemorySource:
     def keys(self) -> MemoryKeyText:
         return MemoryKeyText()
 
+    def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Definitions:
+        raise ConfigError("rows of a source in memory contain their definitions: nothing of them is stored")
+
+    def dialect(self, at: Offset) -> str:
+        return "mysql"  # whose words its definitions use
+
     @property
     def watermark_table(self) -> TableId:
         return TableId(self.pipeline.dump.marks_schema or "sluice", f"_sluice_mark_{self.pipeline.pipeline}")

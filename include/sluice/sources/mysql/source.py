@@ -99,6 +99,12 @@ class MySQLSource:
     def keys(self) -> MySQLKeyText:
         return MySQLKeyText()
 
+    def stored_definitions(self, base: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> SchemaState:
+        return SchemaState.from_stored(base, parts)
+
+    def dialect(self, at: Offset) -> str:
+        return "mariadb" if at.server_uuid.startswith("mariadb:") else "mysql"
+
     @property
     def watermark_table(self) -> TableId:
         return mark_table_of(self.pipeline, self.endpoint)

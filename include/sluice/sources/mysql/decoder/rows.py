@@ -439,11 +439,11 @@ class _TableDecoder:
 
 
 def _temporal(mode: int, with_digits: int | None = None) -> FillFunction:
-    return partial(_TableDecoder._temporal, mode=mode, with_digits=with_digits)  # type: ignore[return-value]
+    return partial(_TableDecoder._temporal, mode=mode, with_digits=with_digits)
 
 
 def _printed(text: Callable[[bytes], str]) -> FillFunction:
-    return partial(_TableDecoder._printed, text=text)  # type: ignore[return-value]
+    return partial(_TableDecoder._printed, text=text)
 
 
 FILLS: Mapping[Fill, FillFunction] = {
