@@ -2,7 +2,7 @@
 
 All that depends on a type stands in its row of :data:`TYPES`: its words, how the log and a result set send it, how a statement, a key and a default
 write it, what other formats call it, and the neutral kind of its values, which decides the Arrow type
-(:attr:`sluice.model.tables.Column.arrow_type`). Whoever needs to know something of a type asks :func:`type_named`; nobody keeps a list of types.
+(:attr:`sluice.model.tables.Column.arrow_type`). Whoever needs to know something of a type asks :func:`type_named`; there is no other list of types.
 
 A new type is a row here. If its bytes are read in a way that no other type has, its row names that way in :class:`Fill` (the log) or :class:`Wire`
 (a select), and the function stands in ``sources/mysql/decoder/rows.py`` or ``sources/mysql/snapshot/result_set.py`` under that name.
@@ -196,7 +196,7 @@ class MysqlType:
         kind: of its values, see :class:`sluice.model.tables.ColumnKind`.
         log: how the log writes it, what servers write today first; logged_as: codes under which a log may hide it among another type's values.
         length_bytes: of its values' lengths, where the type says it (BLOB and TEXT types, JSON).
-        binary_bytes: the log calls it BINARY of so many bytes, and only a definition tells them apart (MariaDB's UUID and INET types).
+        binary_bytes: the log calls it BINARY of this many bytes, and only a definition tells them apart (MariaDB's UUID and INET types).
         shape: number of a spatial type.
         wire: in result sets; wire_bytes: of a NUMBER there.
         brackets: what stands in them; argument: what the server takes if a statement writes none.
@@ -248,7 +248,7 @@ def decimal_bytes(precision: int, scale: int) -> int:
 
 
 def label_bytes(labels: int, *, several: bool) -> int:
-    """Bytes of the number of an ENUM with so many labels; ``several``: of a SET."""
+    """Bytes of the number of an ENUM with this number of labels; ``several``: of a SET."""
     if not several:
         return 1 if labels < 256 else 2
     size = (labels + 7) // 8

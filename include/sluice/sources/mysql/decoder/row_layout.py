@@ -151,7 +151,7 @@ def _column(mapped: t.MappedColumn, row: MysqlType, charset: str | None, collati
 
 
 _HIDDEN = {row.word: row.binary_bytes for row in TYPES if row.binary_bytes}
-"""Types that MariaDB logs as BINARY of so many bytes."""
+"""Types that MariaDB logs as BINARY of a fixed number of bytes."""
 
 
 def is_left_open(mapped: t.MappedColumn) -> bool:
