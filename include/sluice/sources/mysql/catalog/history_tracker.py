@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -15,8 +16,9 @@ from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.charsets import UTF8, decode_bytes
 from sluice.mysql.ddl.catalog import SchemaState, Session, storable
-from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.lexer import NO_BACKSLASH_ESCAPES, Dialect
 from sluice.mysql.ddl.parser import dropped_by_failure
+from sluice.mysql.exact_labels import may_hide
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.events import table_map as t
@@ -30,12 +32,16 @@ _log = structlog.get_logger()
 _SAYS_TIMESTAMPS = 101002
 """The version of MariaDB from which the log says it."""
 
-_WRITTEN_BY_SERVER = {
-    True: re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`(?:[^`]|``)+` \(\n  `"),
-    False: re.compile(rb"CREATE TABLE .* START TRANSACTION\s*$", re.S),
-}
-"""How servers (MariaDB: True) log CREATE TABLE … SELECT: in UTF-8, whatever the session's charset is. No session may say START TRANSACTION
-there."""
+_NAME = rb"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\")"
+_PRINTED = re.compile(
+    rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:" + _NAME + rb"\.)?" + _NAME + rb" \(\n  [`\"].*\n\)(.*)",
+    re.S,
+)
+"""How servers print a table, and how they log CREATE TABLE … SELECT and CREATE TABLE … LIKE of a temporary one: in UTF-8 with backslashes as escapes,
+whatever the session has, and with ``?`` for characters of four bytes. Dumps have it from SHOW CREATE TABLE, with all options."""
+_SELECTED = re.compile(rb"\s*START TRANSACTION\b")
+"""What MySQL writes behind the columns of CREATE TABLE … SELECT; no session may say it."""
+_DUMPED = re.compile(rb"ENGINE=.* DEFAULT CHARSET=", re.S)
 
 Rereader = Callable[[TableId, Position], TableDefinition]
 """Reads a definition from the server and proves that it held at a position already; raises SchemaUnknown if it cannot."""
@@ -94,7 +100,7 @@ class SchemaTracker:
         status = parse_status(query.status)
         names = self._collations()
         session = Session(
-            status.sql_mode,
+            self.sql_mode(query),
             self._timestamps_explicit(status),
             names.get(status.server_collation or 0, (None,))[0],
             names.get(status.utf8mb4_collation or 0, (None,))[0],
@@ -103,9 +109,32 @@ class SchemaTracker:
         )
         sql = self._text(query, session.charset)
         try:
-            return self.state.fold(sql, query.schema, session, where, query.error_code)
+            if session.sql_mode != status.sql_mode and b"\\" in query.raw and not _by_server(query.raw):
+                raise DecodeError("its backslashes are escapes if the server wrote it, and plain if the session did")
+            changes = self.state.fold(sql, query.schema, session, where, query.error_code)
+            return self._without_lost_labels(changes, query, sql, where)
         except DecodeError as error:
             return self._not_understood(storable(sql), query.schema, where, storable(error.message))
+
+    def sql_mode(self, query: Query) -> int:
+        """How the statement is to be read: what the server wrote has backslashes as escapes, whatever the session's mode is."""
+        mode = parse_status(query.status).sql_mode
+        return mode & ~NO_BACKSLASH_ESCAPES if _is_printed(query.raw) else mode
+
+    def _without_lost_labels(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
+        """``changes``, with a table unknown whose labels the server has written as ``?`` in its own statement."""
+        if not any(may_hide(c.labels, c.charset) for change in changes if change.after for c in change.after.columns):
+            return changes
+        if not _by_server(query.raw):
+            return changes
+        why = "the server wrote its own CREATE TABLE into the log, with ? for some characters in labels"
+        found = []
+        for change in changes:
+            if change.after is not None and ChangeKind.CREATE_TABLE in change.kinds:
+                self.state.lose(change.table, Unknown(why, where, storable(sql)[:2000]))
+                change = replace(change, kinds=(*change.kinds, ChangeKind.UNKNOWN), after=None, reason=why)
+            found.append(change)
+        return found
 
     def _timestamps_explicit(self, status: SessionStatus) -> bool | None:
         flavour = self.state.flavour
@@ -119,7 +148,7 @@ class SchemaTracker:
         return storable(self._text(query, self._collations().get(status.client_collation or 0, ("", "utf8mb4"))[1]))
 
     def _text(self, query: Query, charset: str) -> str:
-        if charset not in UTF8 and _WRITTEN_BY_SERVER[self.state.flavour.mariadb].match(query.raw):
+        if charset not in UTF8 and _is_printed(query.raw):
             charset = "utf8mb4"
         text = _text(query, charset)
         if query.error_code and (dropped := dropped_by_failure(text, query.schema, self._dialect(query, charset))):
@@ -128,7 +157,7 @@ class SchemaTracker:
 
     def _dialect(self, query: Query, charset: str) -> Dialect:
         flavour = self.state.flavour
-        return Dialect(flavour.mariadb, flavour.version, parse_status(query.status).sql_mode, charset)
+        return Dialect(flavour.mariadb, flavour.version, self.sql_mode(query), charset)
 
     def _not_understood(self, sql: str, schema: str, where: str, why: str) -> list[TableChange]:
         changes = []
@@ -175,6 +204,23 @@ def _text(query: Query, charset: str) -> str:
         return decode_bytes(query.raw, charset)
     except (LookupError, UnicodeDecodeError, UnsupportedType):
         return query.raw.decode("utf-8", "surrogateescape") if charset in UTF8 else query.sql
+
+
+def _is_printed(raw: bytes) -> bool:
+    """True for a statement as a server prints it, in UTF-8."""
+    if _PRINTED.fullmatch(raw) is None:
+        return False
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _by_server(raw: bytes) -> bool:
+    """True for a statement that the server wrote itself, in place of the session's; False where the session may have sent what was dumped."""
+    found = _PRINTED.fullmatch(raw)
+    return found is not None and (_SELECTED.match(found[1]) is not None or _DUMPED.search(found[1]) is None)
 
 
 def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:

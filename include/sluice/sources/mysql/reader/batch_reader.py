@@ -292,7 +292,7 @@ class BinlogReader(Generic[M]):
         changes: list[TableChange] = []
         sql, sql_mode = query.sql, parse_status(query.status).sql_mode
         if self.catalog.tracker is not None:
-            sql = self.catalog.tracker.text(query)
+            sql, sql_mode = self.catalog.tracker.text(query), self.catalog.tracker.sql_mode(query)
             changes = self.catalog.tracker.statement(statement)
             if changes:
                 self.scanner.definitions_changed()
