@@ -309,7 +309,8 @@ class Grammar:
             labels += list(_HEX_LABELS[charset][: self.choose.randint(0, 2)])
         elif self.chance(0.4):
             attributes = self._text_attributes()
-        words = list(dict.fromkeys(w.rstrip(" ") for w in _WORDS if _fits(w, self.session.charset) and "," not in w))
+        every = (*_WORDS, "😀", "😁", "?", "a?")
+        words = list(dict.fromkeys(w.rstrip(" ") for w in every if _fits(w, self.session.charset) and "," not in w))
         self.choose.shuffle(words)
         labels += [self.string(word) for word in words[: self.choose.randint(1, 4)]]
         if self.chance(0.1):
