@@ -86,7 +86,11 @@ class MariaDBServer(MySQLServer):
         return self.distribution
 
     def _own_defaults(self, distribution: Distribution) -> dict[str, Any]:
-        return {"gtid_strict_mode": "ON", "log_warnings": 1}
+        temporary = (
+            self.folder / "tmp"
+        )  # at its start a server removes the temporary tables that it finds, another server's too
+        temporary.mkdir(parents=True, exist_ok=True)
+        return {"gtid_strict_mode": "ON", "log_warnings": 1, "tmpdir": temporary}
 
     def _initialise(self, distribution: Distribution, data: Path) -> None:
         assert distribution.share is not None

@@ -49,7 +49,9 @@ def exact_labels(
     try:
         for at in range(0, len(hidden), _AT_ONCE):
             for number, label in ask(_query(table, column, family, hidden[at : at + _AT_ONCE])):
-                found[int(number) - 1] = label.decode() if isinstance(label, bytes) else str(label)
+                found[int(number) - 1] = bytes(label).decode()
+    except (UnicodeDecodeError, TypeError) as error:  # bytes that are no character, which a conversion left in them
+        raise _hidden(table, column, "they are no text") from error
     except pymysql.err.MySQLError as error:
         code = error.args[0] if error.args else 0
         if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not _of_server(code):
@@ -67,7 +69,8 @@ def _query(table: TableId, column: str, family: str, numbers: Sequence[int]) -> 
     return (
         f"WITH RECURSIVE labels (n, label) AS (SELECT 0, c.{quoted(column)} FROM (SELECT 1 AS one) o "  # noqa: S608 - quoted
         f"LEFT JOIN {quoted_table(table)} c ON FALSE "
-        f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) SELECT n, label FROM labels WHERE n > 0"
+        f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) "
+        "SELECT n, CAST(CONVERT(label USING utf8mb4) AS BINARY) FROM labels WHERE n > 0"
     )
 
 
