@@ -40,7 +40,7 @@ _PRINTED = re.compile(
 """How servers print a table, and how they log CREATE TABLE … SELECT and CREATE TABLE … LIKE of a temporary one: in UTF-8 with backslashes as escapes,
 whatever the session has, and with ``?`` for characters of four bytes. Dumps have it from SHOW CREATE TABLE, with all options."""
 _SELECTED = re.compile(rb"\s*START TRANSACTION\b")
-"""What MySQL writes behind the columns of CREATE TABLE … SELECT; no session may say it."""
+"""What MySQL writes after the columns of CREATE TABLE … SELECT; no session may say it."""
 _DUMPED = re.compile(rb"ENGINE=.* DEFAULT CHARSET=", re.S)
 
 Rereader = Callable[[TableId, Position], TableDefinition]
