@@ -23,6 +23,7 @@ from sluice.flows.deadletters.store import letters
 from sluice.flows.dump.progress import one_view
 from sluice.flows.operate.status import status
 from sluice.sources.mysql.reader.batch_reader import warm_up
+from tests.support.airflows import airflow, wait_until
 from tests.support.pipelines import REPOSITORY, Case, case
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,7 @@ print(json.dumps({"dags": dags, "classes": sorted(paths)}))
 def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code of the earlier version, in a folder of its own."""
     archive = subprocess.run(
-        ["git", "archive", EARLIER, "include", "dags"], cwd=REPOSITORY, capture_output=True, check=False
+        ["git", "archive", EARLIER, "include", "dags", "plugins"], cwd=REPOSITORY, capture_output=True, check=False
     )
     if archive.returncode:
         pytest.skip(f"the history of this clone does not have commit {EARLIER}")
@@ -178,6 +179,55 @@ def test_a_pipeline_killed_in_the_middle_of_a_load_continues(made: Case, earlier
     assert [one.outcome for one in replay(made.runtime(), [], by="test")] == ["replayed"]
     assert letters(made.runtime()) == []
     made.assert_equal("a", "b", "keyless", "narrow")
+
+
+@pytest.mark.timeout(900)
+def test_an_airflow_with_open_runs_continues_with_the_new_code(made: Case, earlier: Path, tmp_path: Path) -> None:
+    """The same home, database and ZooKeeper; stopped while one load waits for a lock, a batch waits for it, and a drain is deferred."""
+    made.path.write_text(f"{made.yaml}\nretry: {{delay: 1s, max_delay: 3s}}\n")
+    code, dag = tmp_path / "code", "sync__case"
+    code.symlink_to(earlier)
+    settings = {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(code / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(code / "plugins"),
+        "PYTHONPATH": os.pathsep.join([str(code / "include"), str(code)]),
+    }
+
+    def same() -> bool:
+        both = [
+            server.execute("SELECT * FROM a ORDER BY id", database=made.schema) for server in (made.source, made.target)
+        ]
+        return bool(both[0] == both[1])
+
+    with airflow(tmp_path / "airflow", made.folder, made.connections, settings) as started:
+        started.api.wait_for_dag(dag)
+        wait_until(lambda: status(made.runtime()).captured is not None, "the first drain of the earlier version", 240)
+        made.source.execute("INSERT INTO a VALUES (1, 'one', 1), (2, 'two', 2)", database=made.schema)
+        wait_until(same, "a batch of the earlier version", 240)
+        with closing(made.target.connect(made.schema)) as holds:
+            with holds.cursor() as cursor:
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT * FROM a FOR UPDATE")
+            made.source.execute("UPDATE a SET name = 'changed' WHERE id = 1", database=made.schema)
+            wait_until(lambda: waits_for_a_lock(made.target), "the load that waits for the lock")
+            made.source.execute("DELETE FROM a WHERE id = 2", database=made.schema)
+            wait_until(lambda: len(status(made.runtime()).in_flight) == 2, "the batch after it")
+            wait_until(lambda: any(task["state"] == "deferred" for task in started.tasks(dag)), "a drain that waits")
+            open_runs = {run["dag_run_id"] for run in started.runs(dag, state="running")}
+
+            def upgrade() -> None:
+                holds.rollback()
+                code.unlink()
+                code.symlink_to(REPOSITORY)
+
+            started.restart(upgrade)
+        made.source.execute("INSERT INTO a VALUES (3, 'later', 3)", database=made.schema)
+        wait_until(same, "the batches of both versions", 240)
+        wait_until(lambda: not status(made.runtime()).in_flight, "the acknowledgements")
+        ended = {run["dag_run_id"]: run["state"] for run in started.runs(dag)}
+        assert len(open_runs) >= 3
+        assert "failed" not in ended.values()
+        assert sum(ended[run] == "success" for run in open_runs) >= 3
 
 
 def test_dags_tasks_and_triggers_of_the_earlier_version_are_found(tmp_path: Path, earlier: Path) -> None:

@@ -63,6 +63,15 @@ class TestAirflow:
         for component in self.components.values():
             component.kill()
 
+    def restart(self, meanwhile: Callable[[], None]) -> None:
+        """Stop all components in an orderly way, call ``meanwhile``, and start them again on the same home."""
+        self.keeper.stop()
+        for component in reversed(self.components.values()):
+            component.stop()
+        meanwhile()
+        _start(self.components)
+        self.keeper = Keeper(self.components)
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
@@ -144,18 +153,22 @@ def airflow(
     own = {"api-server": {**env, **(of_api or {})}}
     components = {kind: AirflowComponent(folder, kind=kind, port=port, env=own.get(kind, env)) for kind in COMPONENTS}
     try:
-        for component in components.values():
-            component.start(wait=False)
-        for component in components.values():
-            component.wait(300)  # a busy machine
-        keeper = Keeper(components)
+        _start(components)
+        started = TestAirflow(folder, port, keys["admin_password"], components, Keeper(components))
         try:
-            yield TestAirflow(folder, port, keys["admin_password"], components, keeper)
+            yield started
         finally:
-            keeper.stop()
+            started.keeper.stop()
     finally:
         for component in reversed(components.values()):
             component.stop()
+
+
+def _start(components: Mapping[str, AirflowComponent]) -> None:
+    for component in components.values():
+        component.start(wait=False)
+    for component in components.values():
+        component.wait(300)  # a busy machine
 
 
 def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 90.0) -> None:
