@@ -7,7 +7,7 @@ was; names after AFTER are those of the table as it becomes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sluice.errors import DecodeError
@@ -124,24 +124,33 @@ def alter_table(
     indexes = kept_indexes(table, there, actions, flavour)
     table = replace(table, columns=tuple(columns), indexes=tuple(indexes))
     if not timestamps_explicit:
-        table = _implied_defaults(table)
+        named = {a.column.name.lower() for a in actions if isinstance(a, s.AddColumn | s.ChangeColumn)}
+        table = _implied_defaults(table, named, flavour)
     return with_keys(table, _new_keys(actions, known, flavour, there_before), flavour)
 
 
-def _implied_defaults(table: TableDefinition) -> TableDefinition:
-    """With explicit_defaults_for_timestamp off, the first TIMESTAMP follows the clock and the others begin at zero."""
+def _implied_defaults(
+    table: TableDefinition, named: Collection[str] | None = None, flavour: Flavour | None = None
+) -> TableDefinition:
+    """With explicit_defaults_for_timestamp off, the first TIMESTAMP follows the clock and the others begin at zero.
+
+    ``named``: columns that an ALTER TABLE names, in lower case; None: all are new. MySQL gives an older column the clock, never zero; when MariaDB
+    does so is not understood.
+    """
     columns = list(table.columns)
     first = True
     for number, column in enumerate(columns):
         if column.family != "timestamp":
             continue
+        new = named is None or column.name.lower() in named
         if not column.nullable and column.default is None and column.on_update is None and column.generated is None:
+            if not new and flavour is not None and flavour.mariadb:
+                raise DecodeError(f"what becomes of the default of {column.name} is not understood")
             now = "CURRENT_TIMESTAMP" + (f"({column.arguments[0]})" if column.arguments else "")
-            columns[number] = (
-                replace(column, default=now, on_update=now)
-                if first
-                else replace(column, default="'0000-00-00 00:00:00'")
-            )
+            if first:
+                columns[number] = replace(column, default=now, on_update=now)
+            elif new:
+                columns[number] = replace(column, default="'0000-00-00 00:00:00'")
         first = False
     return replace(table, columns=tuple(columns))
 
@@ -197,6 +206,8 @@ def _altered(
         if isinstance(action, s.AlterColumn) and action.name.lower() == old_name:
             if action.touches_default and column.generated is None:
                 default = _kept_default(action.default, column.family, flavour)
+                if column.auto_increment:  # the servers take a literal there, and forget it
+                    default = None
                 column = replace(column, default=_marked_whole(default) if column.family == "float" else default)
             if action.invisible is not None:
                 column = replace(column, invisible=action.invisible)
@@ -217,6 +228,8 @@ def _converted(
     flavour: Flavour,
 ) -> ColumnDefinition:
     """A column after CONVERT TO. ``old``: as it was, and whether the statement changes it by name, too; None: it is new."""
+    if column.charset is None and column.family in BLOBS and old is not None and old[1] and not flavour.mariadb:
+        return replace(column, type=BLOBS[TEXTS.index(_text_size(old[0]))])
     if column.charset is None or column.charset == "binary":
         return column
     charset, collation = _conversion(action, database, flavour)
@@ -249,10 +262,19 @@ def _converted_size(
     """The TEXT type that CONVERT TO gives a column. MySQL goes by the old one's size even where the statement names another (tried)."""
     if changed and flavour.mariadb:
         return column.type
-    was = TEXTS[BLOBS.index(old.family)] if old.family in BLOBS else old.family
-    if was not in TEXTS:
-        return TEXTS[0]
+    was = _text_size(old)
+    if old.family not in TEXTS and old.family not in BLOBS:
+        return was
     return converted_text(was, flavour.collations.max_bytes(old.charset), flavour.collations.max_bytes(charset))
+
+
+def _text_size(old: ColumnDefinition) -> str:
+    """The TEXT type in which MySQL counts an old column's size."""
+    if old.family in BLOBS:
+        return TEXTS[BLOBS.index(old.family)]
+    if old.family in TEXTS:
+        return old.family
+    return TEXTS[-1] if old.family == "json" or is_spatial(old.family) else TEXTS[0]
 
 
 def _where(columns: Sequence[ColumnDefinition], place: s.Place | None, table: TableId) -> int:

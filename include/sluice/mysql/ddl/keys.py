@@ -23,6 +23,8 @@ _INNODB_PART_BYTES = 3072
 """What a key may have of a column; a longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
 _POINT_BYTES = 25
 """What MariaDB prints for keys over points."""
+_HASHED_SHAPE_BYTES = 8
+"""What it prints for a unique key over the hash of another shape."""
 
 
 def kept_indexes(
