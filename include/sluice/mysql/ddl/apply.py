@@ -206,8 +206,8 @@ def _altered(
         if isinstance(action, s.AlterColumn) and action.name.lower() == old_name:
             if action.touches_default and column.generated is None:
                 default = _kept_default(action.default, column.family, flavour)
-                if column.auto_increment:  # the servers take a literal there, and forget it
-                    default = None
+                if column.auto_increment and not (default or "").startswith("("):
+                    default = None  # the servers take a literal there, and forget it
                 column = replace(column, default=_marked_whole(default) if column.family == "float" else default)
             if action.invisible is not None:
                 column = replace(column, invisible=action.invisible)

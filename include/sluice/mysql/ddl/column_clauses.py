@@ -162,7 +162,7 @@ def _attribute(r: Reader, column: ColumnSpec) -> bool:
     elif r.accept("ON", "UPDATE"):
         column.on_update = read_default(r)
     elif r.accept("AUTO_INCREMENT"):
-        column.auto_increment = True
+        column.auto_increment, column.nullable = True, False  # unless NULL comes after it
     elif r.accept("PRIMARY", "KEY") or r.accept("PRIMARY") or r.accept("KEY"):
         column.keys.append("primary")
     elif r.accept("UNIQUE"):

@@ -174,8 +174,10 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
 
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
     family = column.family
+    if family == "point":
+        return _POINT_BYTES
     if is_spatial(family):
-        return prefix or (_POINT_BYTES if family == "point" else limit)
+        return prefix or (_HASHED_SHAPE_BYTES if unique else limit)
     width = flavour.collations.max_bytes(column.charset)
     if family in _LONG:
         if not prefix and (unique or not flavour.mariadb):
