@@ -21,7 +21,7 @@ from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.control import skip
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
 from sluice.targets.mysql.connection import connect
-from sluice.targets.mysql.target import _kept
+from sluice.targets.mysql.session import kept
 from tests.support.batches import Delivery
 from tests.support.dumping import dumped
 from tests.support.pipelines import Case, case
@@ -282,14 +282,14 @@ SIZES = [int(mb) << 20 for mb in os.environ.get("SLUICE_TEST_VALUE_MB", "9").spl
 @contextmanager
 def packets(server: Any, size: int) -> Iterator[None]:
     """max_allowed_packet for new sessions; those that are kept end."""
-    _kept.end()
+    kept.end()
     [(before,)] = server.execute("SELECT @@GLOBAL.max_allowed_packet")
     server.execute(f"SET GLOBAL max_allowed_packet = {size}")
     try:
         yield
     finally:
         server.execute(f"SET GLOBAL max_allowed_packet = {before}")
-        _kept.end()
+        kept.end()
 
 
 def test_commands_and_answers_of_several_packets(mysql_target: Any, fresh_schema: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pymysql
 
-from sluice.targets.mysql import target
+from sluice.targets.mysql import session
 
 
 class Budget:
@@ -20,7 +20,7 @@ class Budget:
 
     def wrap(self, connect: Any) -> Any:
         """A ``connect`` whose connections count; none of those that are open already is used any more."""
-        target._kept.end()
+        session.kept.end()
 
         def opened(endpoint: Any) -> Any:
             connection = connect(endpoint)

@@ -13,7 +13,7 @@ from sluice.targets.base import Input, Target
 from sluice.targets.contract import Bench, Received
 from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
 from sluice.targets.memory.target import MemoryTarget
-from sluice.targets.mysql import target as mysql_module
+from sluice.targets.mysql import session as mysql_session
 from sluice.targets.mysql.target import MySQLTarget
 
 _numbers = itertools.count()
@@ -105,7 +105,7 @@ class MySQLBench(Bench):
         return [str(row[0]) for row in found] or None
 
     def kill(self) -> None:
-        mysql_module._kept.end()
+        mysql_session.kept.end()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from sluice.model.tables import META_COLUMNS, member
 
 
 def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
-    """Merged rows with ``_present``: of an update the key, the columns that differ from the state before the batch, and all of a group if one does.
+    """MERGED_ROWS with ``_present``: of an update the key, the columns that differ from the state before the batch, and all of a group if one does.
 
     Args:
         rows: without ``_present``. groups: names of columns at the target. A row that the target gets for the first time is sent whole.

@@ -63,7 +63,7 @@ class TableRoute:
         return dict(self.rename).get(column, column)
 
     def apply(self, rows: pa.Table) -> pa.Table:
-        """Select and rename the user's columns of merged rows, in the row and in ``_before`` alike.
+        """MERGED_ROWS as CHANGESET_ROWS: the user's columns selected and renamed, in the row and in ``_before`` alike.
 
         Raises:
             MappingError: a key column is excluded, or two columns get one name.

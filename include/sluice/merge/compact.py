@@ -48,14 +48,13 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
     """Merge the changes of one table to one row a key.
 
     Args:
-        changes: rows of a segment (``TableSchema.arrow_schema``), of any number of buckets and files, in any order.
+        changes: CHANGE_ROWS (:mod:`sluice.model.layouts`; SEGMENT_ROWS fit, too) of any number of buckets and files, in any order.
         key: stored names of the key columns; empty for a table without a key, whose rows are identified by all of their values
             and counted: the result then holds as many ``i`` or ``d`` rows of one image as it gained or lost.
         identity: see :data:`sluice.merge.group_codes.Identity`.
 
     Returns:
-        The user's columns (last image), ``_op`` (i, u or d), ``_seq`` and ``_commit_ts`` of the last change, ``_before`` (struct: the row's
-        state before the batch, null if it did not exist). Rows are in key order, in which a target writes them fastest (without a key: in no order).
+        MERGED_ROWS in key order, in which a target writes them fastest (without a key: in no order).
 
     Raises:
         SegmentError: an unknown ``_op``, or a key column that is not there.
@@ -95,7 +94,7 @@ def compact(changes: pa.Table, key: Sequence[str], *, identity: Identity | None 
 
 
 def thinned(changes: pa.Table, key: Sequence[str], *, identity: Identity | None = None) -> pa.Table:
-    """Fewer changes with the same merge, whatever comes before or after them: of each key the first, the last, and the last that was no update.
+    """Fewer CHANGE_ROWS with the same merge, whatever comes before or after them: of each key the first, the last, and the last that was no update.
 
     So a key that takes most of a batch costs the memory of three rows. Changes of which the log brought some columns only, or without a key, come
     back as they are.

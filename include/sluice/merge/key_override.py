@@ -17,10 +17,10 @@ def rekeyed(changes: pa.Table, table: TableId, key: Sequence[str]) -> pa.Table:
     """Changes captured without a key, as capture would have written them with ``key``.
 
     Args:
-        changes: user columns, ``_op``, ``_seq``, ``_commit_ts``, ``_before``. key: column names in key order.
+        changes: CHANGE_ROWS. key: column names in key order.
 
     Returns:
-        The same columns; key columns carry their ordinal, and an update that moves the key is followed by its ``k`` row.
+        CHANGE_ROWS; key columns carry their ordinal, and an update that moves the key is followed by its ``k`` row.
 
     Raises:
         MappingError: a key column does not exist, or is NULL somewhere.

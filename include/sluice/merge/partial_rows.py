@@ -39,7 +39,7 @@ def combine(
     identity: Identity | None,
     arrives: npt.NDArray[np.bool_],
 ) -> pa.Table:
-    """As :func:`sluice.merge.compact.compact`, for rows with ``_present``; sorted by ``_seq`` already.
+    """As :func:`sluice.merge.compact.compact`, for CHANGE_ROWS with ``_present``; sorted by ``_seq`` already.
 
     ``ops``: codes as there; ``arrives``: the row is an update that comes to another key. Adds the column ``_present``.
     """

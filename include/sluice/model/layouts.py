@@ -6,7 +6,7 @@ Every layout has the user's columns under their stored names (:func:`sluice.mode
 ==================  ==============================================================================================================
 layout              rows, and where they pass
 ==================  ==============================================================================================================
-``SELECTED_ROWS``   rows as a select of the source gives them: the user's columns alone (``ChunkReader.rows``)
+``SELECTED_ROWS``   rows as a select of the source gives them: the user's columns alone, told by their order (``ChunkReader.rows``)
 ``SEGMENT_ROWS``    changes as a segment file stores them: one row per change (``ChangeSink.add``, ``read_file`` of all columns)
 ``CHANGE_ROWS``     the same without their place in the log, in the newest definition of the table (``PartRead.changes``)
 ``MERGED_ROWS``     one row per key with its state after the batch and before it (``compact``, ``Ruled.tables``, ``StageRows.rows``)
@@ -40,6 +40,7 @@ column           type                    meaning
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,21 +72,17 @@ class RowLayout:
 
     def problems(self, schema: pa.Schema) -> list[str]:
         """What of ``schema`` does not fit, in words; empty: it fits. Looks at no row."""
-        ours = [name for name in schema.names if name in _OURS]
+        kinds = {field.name: field.type for field in schema}
+        ours = [name for name in kinds if name in _OURS]
         found = [f"no {name}" for name in sorted(self.required - set(ours))]
         found += [f"{name} does not belong to it" for name in ours if name not in self.required | self.optional]
-        found += [
-            f"{name} is there twice" for name in sorted({name for name in schema.names if schema.names.count(name) > 1})
-        ]
+        if len(kinds) < len(schema):
+            found += [f"{name} is there twice" for name, times in Counter(schema.names).items() if times > 1]
         if found:
             return found
-        for name in ours:
-            kind = schema.field(name).type
-            if name in _TYPES and kind != _TYPES[name]:
-                found.append(f"{name} is {kind}, not {_TYPES[name]}")
-        if "_before" in ours:
-            found += _before_problems(schema)
-        return found
+        wrong = [name for name in ours if name in _TYPES and kinds[name] != _TYPES[name]]
+        found = [f"{name} is {kinds[name]}, not {_TYPES[name]}" for name in wrong]
+        return found + (_before_problems(kinds) if "_before" in ours else [])
 
     def require(self, schema: pa.Schema, *, where: str) -> None:
         """Raises SegmentError, at ``where``, for a schema that does not fit."""
@@ -98,18 +95,15 @@ class RowLayout:
             )
 
 
-def _before_problems(schema: pa.Schema) -> list[str]:
+def _before_problems(kinds: Mapping[str, pa.DataType]) -> list[str]:
     """``_before`` has the user's columns, of the same types."""
-    struct = schema.field("_before").type
+    struct = kinds["_before"]
     if not pa.types.is_struct(struct):
         return [f"_before is {struct}, not a struct"]
-    users = {name: schema.field(name).type for name in schema.names if name not in _OURS}
+    now = {name: kind for name, kind in kinds.items() if name not in _OURS}
     then = {field.name: field.type for field in struct}
-    return [
-        f"_before.{name} is {then.get(name)}, and {name} is {users.get(name)}"
-        for name in users.keys() | then.keys()
-        if users.get(name) != then.get(name)
-    ]
+    differ = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    return [f"_before.{name} is {then.get(name)}, and {name} is {now.get(name)}" for name in differ]
 
 
 _STATE = frozenset({"_op", "_seq", "_commit_ts", "_before"})

@@ -24,7 +24,7 @@ def user_columns(schema: pa.Schema) -> list[str]:
 
 
 def unfold(merged: pa.Table) -> pa.Table:
-    """Rows and old images below each other, with ``_image``. A deleted row that existed before is seen as it was then.
+    """MERGED_ROWS as IMAGE_ROWS: rows and old images below each other. A deleted row that existed before is seen as it was then.
 
     ``_source_row`` is the number of the merged row that an image belongs to; whatever rules make of an image keeps it.
     """
@@ -43,7 +43,7 @@ def unfold(merged: pa.Table) -> pa.Table:
 
 
 def fold(rows: pa.Table, key: list[str], *, each: bool = False) -> pa.Table:
-    """The inverse, after rules: one row a key with ``_op`` and ``_before`` made anew.
+    """The inverse, after rules: IMAGE_ROWS as MERGED_ROWS, one row a key with ``_op`` and ``_before`` made anew.
 
     ``each``: every merged row is a change of its own, numbered by ``_seq``, and stays one: what rules make of its two images belongs together.
     """

@@ -25,6 +25,7 @@ from sluice.rules.values import fitted, from_python, inferred, to_python, to_row
 _EVENTS = {"i": "insert", "u": "update", "d": "delete"}
 
 Tables = dict[TableId, pa.Table]
+"""IMAGE_ROWS by the table that they go on as."""
 
 
 @dataclass

@@ -48,7 +48,7 @@ class RuleCount:
 class Rejected:
     """Merged rows, as they came into the rules, on which one rule with ``on_error: dead_letter`` raised.
 
-    ``rows`` have the columns of the merged table; ``reasons`` and ``places`` (file:line) go with them.
+    ``rows``: MERGED_ROWS; ``reasons`` and ``places`` (file:line) go with them.
     """
 
     rule: str
@@ -62,7 +62,7 @@ class Ruled:
     """What came of the merged rows of one table.
 
     Attributes:
-        tables: merged rows by the (source-side) table they go on as; the table itself is always among them.
+        tables: MERGED_ROWS by the (source-side) table they go on as; the table itself is always among them.
         counts: one a rule. rejected: rows for the dead-letter store. revived: which rows the source deleted and a rule
             keeps, for the tables where there are such.
     """
@@ -134,7 +134,7 @@ class RuleSet:
         masking: Masking | None = None,
         each: bool = False,
     ) -> Ruled:
-        """Run all rules over the merged rows of ``table`` (what :func:`sluice.merge.compact.compact` returns).
+        """Run all rules over ``merged``: MERGED_ROWS of ``table``.
 
         Args:
             lookups: by rule name, who finds its dimension tables.

@@ -23,7 +23,7 @@ _KEPT = ("_op", "_seq", "_commit_ts")
 
 
 def view(rows: pa.Table) -> pa.Table:
-    """Images as a rule sees them."""
+    """IMAGE_ROWS as a rule sees them."""
     rows = rows.combine_chunks()
     shadow = pc.equal(rows["_image"], images.SHADOW)
     before = rows["_before"].combine_chunks()

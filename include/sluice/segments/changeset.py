@@ -220,7 +220,10 @@ def changeset_damage(store: SegmentStore, path: str) -> str:
 def write_changeset_file(
     store: SegmentStore, path: str, rows: pa.Table, buckets: tuple[int, int], *, revived: bool = False
 ) -> ChangesetFile:
-    """Write merged rows. ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`."""
+    """Write CHANGESET_ROWS (of a stage before the last: MERGED_ROWS or FRAME_ROWS).
+
+    ``buckets``: first and last key bucket they may come from; ``revived``: see :class:`ChangesetFile`.
+    """
     with store.open_output(path) as sink:
         return _encoded(path, rows, buckets, sink, revived=revived)
 
@@ -325,7 +328,7 @@ def read_changeset_file(
     *,
     lean: bool = False,
 ) -> pa.Table:
-    """Read one file whole, or the rows with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
+    """CHANGESET_ROWS of one file: all of them, or those with ``low <= first key column < high`` (see :attr:`ChangesetFile.key_starts`).
 
     ``lean``: ``_seq`` and ``_commit_ts`` are left out, and of ``_before`` all but the first column: whether the row existed is left.
     Partial rows are read whole.
@@ -362,7 +365,7 @@ class ChangesetReader:
         return int(self._footer.num_row_groups)
 
     def read(self, group: int) -> pa.Table:
-        """The rows of a group."""
+        """The rows of a group (CHANGESET_ROWS)."""
         with self._opened(self._footer) as reader:
             return self._read(reader, [group])
 

@@ -44,7 +44,7 @@ def chunk_path(chunk: Chunk) -> str:
 
 
 def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Iterator[pa.Table]) -> Written:
-    """Write the rows as they come, in runs that are sorted by key bucket."""
+    """Write ``pieces`` (SELECTED_ROWS) as they come, as SEGMENT_ROWS in runs that are sorted by key bucket."""
     layout = schema.arrow_schema.with_metadata({_DEFINITION: schema_to_json(schema)})
     rows, low, high = 0, 63, 0
     run: list[pa.Table] = []
@@ -74,7 +74,7 @@ def write_chunk(store: SegmentStore, path: str, schema: TableSchema, pieces: Ite
 
 
 def _laid_out(rows: pa.Table, schema: TableSchema, layout: pa.Schema, first_row: int) -> pa.Table:
-    """Rows with the metadata columns, in order of their buckets."""
+    """SELECTED_ROWS as SEGMENT_ROWS, in order of their buckets."""
     count = rows.num_rows
     users = [rows.column(i).combine_chunks() for i in range(len(schema.columns))]
     keys = [users[i] for name in schema.primary_key for i, c in enumerate(schema.columns) if c.name == name]

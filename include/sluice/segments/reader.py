@@ -43,7 +43,7 @@ def read_file(
     *,
     verify: bool = True,
 ) -> pa.Table:
-    """Rows of a segment file.
+    """SEGMENT_ROWS of a segment file (:mod:`sluice.model.layouts`).
 
     Args:
         bucket_range: (lo, hi): rows with ``lo <= _bucket < hi``; row groups outside of it are not read.

@@ -97,7 +97,7 @@ class SegmentWriter:
         return key_bucket(schema.table.schema, schema.table.table, keys, rows)
 
     def add(self, schema: TableSchema, rows: pa.Table | pa.RecordBatch, *, in_order: bool = False) -> None:
-        """Take rows of ``schema.arrow_schema``. ``in_order``: they are already sorted by (``_bucket``, ``_seq``)."""
+        """Take SEGMENT_ROWS of ``schema.arrow_schema``. ``in_order``: they are already sorted by (``_bucket``, ``_seq``)."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         if table.num_rows == 0:
             return

@@ -176,7 +176,7 @@ class ChangeSink(Protocol[M_co]):
         """Key bucket of each row."""
 
     def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
-        """Take rows of ``schema.arrow_schema``."""
+        """Take SEGMENT_ROWS (:mod:`sluice.model.layouts`) of ``schema.arrow_schema``."""
 
     def note_ddl(
         self,
@@ -441,7 +441,7 @@ class ChunkReader(SourceLoad, Protocol):
         """The last key of the next chunk of about ``rows`` (empty: open), and True if it is the last chunk."""
 
     def rows(self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[Key]] = ()) -> Iterator[pa.Table]:
-        """The rows of a chunk: the columns of :meth:`schema` in their order, whatever their names.
+        """The rows of a chunk (SELECTED_ROWS): the columns of :meth:`schema` in their order, whatever their names.
 
         ``keys``: of a request with a list of keys, those of the chunk in pieces.
 

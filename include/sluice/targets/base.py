@@ -256,8 +256,10 @@ class TableInput:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one set of columns. ``read``: gives them piece by piece, again each time, where memory does not take them; ``rows`` then only has
-    their columns."""
+    """CHANGESET_ROWS of one set of columns.
+
+    ``read``: gives them piece by piece, again each time, where memory does not take them; ``rows`` then only has their columns.
+    """
 
     rows: pa.Table
     read: Callable[[], Iterator[pa.Table]] | None = None
@@ -306,8 +308,9 @@ class RowReader(Protocol):
     """Reads a batch's rows where they are written. Picklable: it travels with the units."""
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """The rows of ``files``, never more at a time than memory takes. Columns: the user's (the column's own name is in the field's metadata,
-        ``sluice.name``), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``, ``_before`` (struct; null: the row is new)."""
+        """The rows of ``files``, never more at a time than memory takes: CHANGESET_ROWS (:mod:`sluice.model.layouts`). That is the user's columns
+        (the column's own name: :func:`sluice.model.fields.true_name`), ``_op`` (i, u, d), ``_seq``, ``_commit_ts``, ``_before`` (struct; null:
+        the row is new), and ``_present`` where rows lack columns."""
 
     def groups(
         self,

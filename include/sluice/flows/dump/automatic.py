@@ -17,7 +17,7 @@ from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import LostPosition
-from sluice.flows.dump.start import captured_tables, new_dump
+from sluice.flows.dump.start import DumpOrder, captured_tables, dump_tables
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import MOVED, POSITION_LOST, DumpState
 from sluice.model.tables import TableId
@@ -81,16 +81,8 @@ def due_dumps(runtime: Runtime, state: PipelineState, source: SourceSession, cur
 def record_due(runtime: Runtime, state: PipelineState, source: SourceSession, due: Due) -> None:
     """Record the dumps, then what makes them due no more."""
     for dump in due.dumps:
-        new_dump(
-            runtime,
-            state,
-            source,
-            dict(dump.tables),
-            id_=dump.id,
-            reason=dump.reason,
-            targets=dump.targets,
-            from_nothing=dump.from_nothing,
-        )
+        order = DumpOrder(dump.reason, dump.id, dump.targets)
+        dump_tables(runtime, state, source, dump.tables, order, from_nothing=dump.from_nothing)
     if due.selection is not None:
         state.dumps.set_selection(dict(due.selection))
 
@@ -119,7 +111,7 @@ def ready_or_moved(
             raise
         tables = captured_tables(runtime, source)
         id_ = f"lost-{cursor.next_batch:010d}-{cursor.position.order[0]}-{cursor.position.order[1]}"
-        new_dump(runtime, state, source, tables, id_=id_, reason=POSITION_LOST, replace_rows=True)
+        dump_tables(runtime, state, source, tables, DumpOrder(POSITION_LOST, id_), replace_rows=True)
         _log.warning(
             "position_lost",
             pipeline=runtime.name,

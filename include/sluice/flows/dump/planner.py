@@ -94,37 +94,53 @@ class DumpPlanner:
 
         Raises ConfigError.
         """
-        asked = self.asked
         there = self.source.chunk_table(table)
-        whole = replace_rows and self.is_keyless(table)
-        identity = self.routes.route(table).key if table in self.keyless else ()
-        where = there.condition(asked.where) if asked.where else ""
+        request = self._whole(there, table, estimate, replace_rows)
+        key = there.key(request)
+        why = self._not_replaceable(there, key, request.identity) if replace_rows and not request.keyless else ""
+        if why and self.asked.tables:
+            raise ConfigError(f"rows of {table} cannot be replaced: {why}")
+        if why:
+            request = replace(request, replace=False)
+        request = self._bounded(there, request, key)
+        if not self.asked.keys and not self.span:
+            return request, why
+        found = self._listed(there, request, key)
+        if not found:
+            return None
+        path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
+        if not self.dry_run:
+            write_keys(self.runtime.store, path, found)
+        return replace(request, key_file=path, estimate=len(found)), why
+
+    def _whole(self, there: ChunkTable, table: TableId, estimate: int, replace_rows: bool) -> TableRequest:
+        """The request without its key range or keys. Raises ConfigError where such rows cannot be asked for."""
+        asked = self.asked
+        keyless = replace_rows and self.is_keyless(table)
         request = TableRequest(
             table,
-            where=where,
+            where=there.condition(asked.where) if asked.where else "",
             estimate=estimate,
             index=asked.index,
-            keyless=whole,
-            identity=identity,
+            keyless=keyless,
+            identity=self.routes.route(table).key if table in self.keyless else (),
             replace=replace_rows,
         )
-        if whole and (asked.lower or asked.upper or asked.keys or self.span):
+        if keyless and (asked.lower or asked.upper or asked.keys or self.span):
             raise ConfigError(
                 f"{table} has no primary key: it can only be replaced whole",
                 hint="leave out keys, the key range and the span of time",
             )
-        if (request.index or identity) and not there.whole_rows_logged:
+        if (request.index or request.identity) and not there.whole_rows_logged:
             raise ConfigError(
                 f"{table} can only be cut by its primary key: a row may move from one piece to another, and the log does not contain whole rows",
                 hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
             )
-        key = there.key(request)
-        why = self._not_replaceable(there, key, identity) if replace_rows and not whole else ""
-        if why and asked.tables:
-            raise ConfigError(f"rows of {table} cannot be replaced: {why}")
-        if why:
-            request = replace(request, replace=False)
-        text_of = self.runtime.source.keys
+        return request
+
+    def _bounded(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> TableRequest:
+        """The request with the key range asked for, and an estimate of the rows in it. Raises ConfigError."""
+        asked, table = self.asked, request.table
         bounds = []
         for bound in (asked.lower, asked.upper):
             if len(bound) > len(key.columns):
@@ -134,7 +150,8 @@ class DumpPlanner:
                     else f"{table} has no index to cut a range by",
                     hint="give one value per key column; a prefix of the key is enough",
                 )
-            bounds.append(tuple(text_of.typed(c, text) for c, text in zip(key.columns, bound, strict=False)))
+            typed = self.runtime.source.keys.typed
+            bounds.append(tuple(typed(column, text) for column, text in zip(key.columns, bound, strict=False)))
         if there.is_reversed(bounds[0], bounds[1]):
             raise ConfigError(
                 f"the key range of {table} begins after its end: {', '.join(asked.lower)} is more than {', '.join(asked.upper)}"
@@ -142,21 +159,18 @@ class DumpPlanner:
         request = replace(request, lower=bounds[0], upper=bounds[1])
         if asked.where or asked.lower or asked.upper:
             request = replace(request, estimate=there.estimate(request, key))
-        if not asked.keys and not self.span:
-            return request, why
+        return request
+
+    def _listed(self, there: ChunkTable, request: TableRequest, key: ChunkKey) -> list[tuple[str, ...]]:
+        """The keys asked for, or those that the log changed in the span asked for. Raises ConfigError."""
+        identity = request.identity
         if identity:
             key = ChunkKey(tuple(c for n in identity for c in there.schema.columns if c.name == n), key.index)
-        if asked.keys:
-            found = typed_keys(text_of, key, asked.keys)
-            there.require_taken(request, key, found)
-        else:
-            found = touched_keys(self.runtime, self.state, table, key, self.span, primary=not identity)
-            if not found:
-                return None
-        path = f"dumps/{self.id}/keys-{ordinal:04d}.parquet"
-        if not self.dry_run:
-            write_keys(self.runtime.store, path, found)
-        return replace(request, key_file=path, estimate=len(found)), why
+        if self.span is not None:
+            return touched_keys(self.runtime, self.state, request.table, key, self.span, primary=not identity)
+        found = typed_keys(self.runtime.source.keys, key, self.asked.keys)
+        there.require_taken(request, key, found)
+        return found
 
     def _not_replaceable(self, there: ChunkTable, key: ChunkKey, identity: tuple[str, ...]) -> str:
         """Why not: a target sorts the key in another way, or has no such table; ``""`` if it can be done."""

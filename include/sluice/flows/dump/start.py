@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -76,65 +76,89 @@ def sensible(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if name == "max_replica_lag_s" else int(value) for name, value in wanted.items()}
 
 
-def new_dump(
+@dataclass(frozen=True, slots=True)
+class DumpOrder:
+    """Why there is a dump and for whom.
+
+    Attributes:
+        reason: ``initial``, ``backfill``, …; id: "" for one that sorts by time; targets: names, none: all; tuning: None: as the pipeline's file
+            says; by: who asked, "" for this process.
+    """
+
+    reason: str
+    id: str = ""
+    targets: tuple[str, ...] = ()
+    tuning: Tuning | None = None
+    by: str = ""
+
+
+def dump_tables(
     runtime: Runtime,
     state: PipelineState,
     source: SourceSession,
-    tables: Sequence[TableId] | dict[TableId, int] | Sequence[TableRequest],
+    tables: Mapping[TableId, int],
+    order: DumpOrder,
     *,
-    id_: str = "",
-    reason: str,
-    targets: tuple[str, ...] = (),
-    tuning: Tuning | None = None,
-    by: str = "",
-    note: str = "",
     from_nothing: bool = False,
     replace_rows: bool = False,
 ) -> Dump:
-    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked.
+    """Record a dump of whole tables. Raises PreflightError if it can't be marked.
 
     ``from_nothing``: the targets have no row of these tables yet, and the log is captured from here on. ``replace_rows``: what the targets hold
-    and the source does not, goes, where that can be told. A table without a key needs one of the two. The source is asked only about tables that
-    are no requests yet.
+    and the source does not, goes, where that can be told. A table without a key needs one of the two, and is left out otherwise.
     """
     routes = Routes.compile(runtime.pipeline.mapping)
-    wanted = [t for t in tables if not isinstance(t, TableRequest)]
-    keyless = source.keyless() if wanted else set()
-    rows = source.estimates(wanted)
-    reasons = why_not(runtime, wanted, captured_tables(runtime, source), keyless) if replace_rows and wanted else {}
-    requests = tuple(
-        t
-        if isinstance(t, TableRequest)
-        else TableRequest(
-            t,
-            estimate=rows.get(t, 0),
-            keyless=t in keyless and not routes.route(t).key,
-            identity=routes.route(t).key if t in keyless else (),
-            replace=replace_rows and t not in reasons and not (t in keyless and routes.route(t).key),
-        )
-        for t in tables
+    keyless = source.keyless() if tables else set()
+    rows = source.estimates(list(tables))
+    reasons = (
+        why_not(runtime, list(tables), captured_tables(runtime, source), keyless) if replace_rows and tables else {}
     )
-    notes = [note] if note else []
-    if not from_nothing:
-        left = [str(r.table) for r in requests if r.keyless and not r.replace]
-        requests = tuple(r for r in requests if not r.keyless or r.replace)
-        if left:
-            notes.append(f"not copied, for they have no primary key: {', '.join(left)}")
-            _log.warning("dump_leaves_out", pipeline=runtime.name, tables=left, why="no primary key")
-    stay = [f"{t} ({why})" for t, why in reasons.items() if any(r.table == t for r in requests)]
+
+    def request(table: TableId) -> TableRequest:
+        key = routes.route(table).key if table in keyless else ()
+        return TableRequest(
+            table,
+            estimate=rows.get(table, 0),
+            keyless=table in keyless and not key,
+            identity=key,
+            replace=replace_rows and table not in reasons and not key,
+        )
+
+    requests = list(map(request, tables))
+    left = [] if from_nothing else [r for r in requests if r.keyless and not r.replace]
+    copied = [r for r in requests if r not in left]
+    stay = [f"{r.table} ({reasons[r.table]})" for r in copied if r.table in reasons]
+    notes = []
+    if left:
+        names = [str(r.table) for r in left]
+        notes.append(f"not copied, for they have no primary key: {', '.join(names)}")
+        _log.warning("dump_leaves_out", pipeline=runtime.name, tables=names, why="no primary key")
     if stay:
         notes.append(f"rows that the source no longer has may stay in {', '.join(stay)}")
         _log.warning("dump_replaces_not", pipeline=runtime.name, tables=stay)
+    return record_dump(runtime, state, source, copied, order, note="; ".join(notes))
+
+
+def record_dump(
+    runtime: Runtime,
+    state: PipelineState,
+    source: SourceSession,
+    requests: Sequence[TableRequest],
+    order: DumpOrder,
+    *,
+    note: str = "",
+) -> Dump:
+    """Record a dump; a worker takes it up. One of the same id stays as it is. Raises PreflightError if it can't be marked."""
     marking = source.choose_marking()
     dump = Dump(
-        id=id_ or new_id(),
-        tables=requests,
-        targets=targets,
-        tuning=tuning or tuning_of(runtime.pipeline),
+        id=order.id or new_id(),
+        tables=tuple(requests),
+        targets=order.targets,
+        tuning=order.tuning or tuning_of(runtime.pipeline),
         marking=marking,
-        reason=reason,
-        note="; ".join(notes),
-        by=by or owner_label(),
+        reason=order.reason,
+        note=note,
+        by=order.by or owner_label(),
         created_ms=int(time.time() * 1000),
     )
     made = state.dumps.create(dump)
@@ -143,7 +167,7 @@ def new_dump(
         pipeline=runtime.name,
         dump=made.id,
         tables=len(made.tables),
-        reason=reason,
+        reason=order.reason,
         marks=marking.value,
     )
     return made
@@ -171,63 +195,55 @@ def start(
     asked = DumpSpec(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
+    order = DumpOrder(
+        reason, id_ or new_id(), tuple(asked.targets), tuning or tuning_of(runtime.pipeline), by or owner_label()
+    )
     with runtime.state() as state, runtime.source.open() as source:
-        captured = captured_tables(runtime, source)
-        tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
-        require_together(asked, len(tables))
-        keyless = source.keyless()
-        reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
-        rows = source.estimates(tables)
-        plan = DumpPlanner(runtime, state, source, asked, keyless, id_ or new_id(), dry_run)
-        requests, left, stay = [], [], []
-        for ordinal, table in enumerate(tables):
-            why = reasons.get(table, "")
-            if asked.tables and why:
-                raise ConfigError(f"rows of {table} cannot be replaced: {why}")
-            if not asked.tables and plan.is_keyless(table) and (why or not asked.replace):
-                left.append(f"{table} ({why or 'no primary key'})")
-                continue
-            request, why = plan.request(ordinal, table, rows.get(table, 0), replace_rows=asked.replace and not why) or (
-                None,
-                why,
-            )
-            if request is not None:
-                requests.append(request)
-                stay += [f"{table} ({why})"] if why else []
-        notes = [f"not copied: {', '.join(left)}"] if left else []
-        notes += [f"rows that the source no longer has may stay in {', '.join(stay)}"] if stay else []
-        note = "; ".join(notes)
-        if left and not requests and not plan.span:
-            raise ConfigError(
-                f"nothing to copy; {note}",
-                hint="`replace` copies a table without a key in one piece, after deleting its rows at the target",
-            )
+        requests, note = _requests(runtime, state, source, asked, order.id, dry_run)
         if dry_run:
             return Dump(
-                "dry-run",
-                tuple(requests),
-                tuple(asked.targets),
-                tuning=tuning or tuning_of(runtime.pipeline),
-                reason=reason,
-                note=note,
+                "dry-run", tuple(requests), order.targets, tuning=order.tuning or Tuning(), reason=reason, note=note
             )
-        dump = new_dump(
-            runtime,
-            state,
-            source,
-            requests,
-            id_=plan.id,
-            reason=reason,
-            targets=tuple(asked.targets),
-            tuning=tuning,
-            by=by,
-            note=note,
-        )
+        dump = record_dump(runtime, state, source, requests, order, note=note)
         details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
-        state.audit(
-            by=by or owner_label(), what="dump", details={**details, "replace": True} if asked.replace else details
-        )
+        state.audit(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)
         return dump
+
+
+def _requests(
+    runtime: Runtime, state: PipelineState, source: SourceSession, asked: DumpSpec, dump: str, dry_run: bool
+) -> tuple[list[TableRequest], str]:
+    """A request a table, and a note on tables and rows that are left out. Raises ConfigError."""
+    captured = captured_tables(runtime, source)
+    tables = [_named(captured, name) for name in dict.fromkeys(asked.tables)] or list(captured)
+    require_together(asked, len(tables))
+    keyless = source.keyless()
+    reasons = why_not(runtime, tables, captured, keyless) if asked.replace else {}
+    rows = source.estimates(tables)
+    plan = DumpPlanner(runtime, state, source, asked, keyless, dump, dry_run)
+    requests, left, stay = [], [], []
+    for ordinal, table in enumerate(tables):
+        why = reasons.get(table, "")
+        if asked.tables and why:
+            raise ConfigError(f"rows of {table} cannot be replaced: {why}")
+        if not asked.tables and plan.is_keyless(table) and (why or not asked.replace):
+            left.append(f"{table} ({why or 'no primary key'})")
+            continue
+        planned = plan.request(ordinal, table, rows.get(table, 0), replace_rows=asked.replace and not why)
+        if planned is None:
+            continue
+        request, why = planned
+        requests.append(request)
+        stay += [f"{table} ({why})"] if why else []
+    notes = [f"not copied: {', '.join(left)}"] if left else []
+    notes += [f"rows that the source no longer has may stay in {', '.join(stay)}"] if stay else []
+    note = "; ".join(notes)
+    if left and not requests and not plan.span:
+        raise ConfigError(
+            f"nothing to copy; {note}",
+            hint="`replace` copies a table without a key in one piece, after deleting its rows at the target",
+        )
+    return requests, note
 
 
 def _named(captured: dict[TableId, int], name: str) -> TableId:

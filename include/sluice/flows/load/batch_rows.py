@@ -29,7 +29,7 @@ class StoredRows:
         return SegmentStore(self.store_uri, self.pipeline)
 
     def pieces(self, files: Sequence[RowFile]) -> Iterator[pa.Table]:
-        """Row group by row group. Raises SegmentError."""
+        """CHANGESET_ROWS, row group by row group. Raises SegmentError."""
         for file in files:
             reader = ChangesetReader(self._store, _stored(file))
             for group in range(reader.groups):
@@ -46,7 +46,7 @@ class StoredRows:
         in_order: bool = False,
         streamed: bool = False,
     ) -> list[RowGroup]:
-        """The rows, once for each set of columns. Raises SegmentError."""
+        """CHANGESET_ROWS, once for each set of columns. Raises SegmentError."""
         store, stored = self._store, list(map(_stored, files))
         if streamed:
             same: dict[frozenset[str], list[ChangesetFile]] = {}

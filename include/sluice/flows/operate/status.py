@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
 
 from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
 from sluice.coordination.acknowledgements import Acknowledgement
+from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
+from sluice.coordination.target_holds import Hold
 from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
@@ -107,127 +110,170 @@ class Status:
         return data
 
 
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """How far a pipeline's batches are delivered, as ZooKeeper says.
+
+    Attributes:
+        known: the newest batches and all that some target lacks, ascending. done: the last batch that every target has that is not quarantined.
+        acknowledged, holds: by target.
+    """
+
+    cursor: Cursor | None
+    known: list[Batch]
+    done: int
+    acknowledged: dict[str, Acknowledgement | None]
+    holds: dict[str, Hold]
+
+    @classmethod
+    def read(cls, state: PipelineState, targets: Sequence[str], recent: int) -> _Delivery:
+        """``recent``: how many of the newest batches are read, whoever has them."""
+        cursor = state.cursor()
+        numbers = state.numbers()
+        holds = state.holds.all()
+        acknowledged = {name: state.process(name) for name in targets}
+        done = state.delivered(state.holds.going())
+        found = cls(cursor, [], done, acknowledged, holds)
+        asked = {*numbers[-recent:], *(n for n in numbers if n > done), *found.first_lacking.intersection(numbers)}
+        return replace(found, known=[batch for batch in map(state.batch, sorted(asked)) if batch])
+
+    @property
+    def first_lacking(self) -> set[int]:
+        """The first batch that each quarantined target lacks."""
+        return {found.batch + 1 for name, found in self.acknowledged.items() if found and name in self.holds}
+
+    @property
+    def in_flight(self) -> list[Batch]:
+        """Batches that some target lacks that is not quarantined."""
+        return [batch for batch in self.known if batch.number > self.done]
+
+    def reread_from(self, targets: Sequence[TargetStatus]) -> Position | None:
+        """Where the log would have to be read again from if the segment store were lost."""
+        if self.cursor is None:
+            return None
+        lacking = [b.first for b in self.known if b.number > self.done or b.number in self.first_lacking]
+        began = min(lacking, key=lambda position: position.order, default=self.cursor.position)
+        queues = [Queue(t.enqueued, t.position) for t in targets if t.enqueued_batch != t.batch]
+        return restart_position(self.cursor.position, began, queues)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The source now: the end of its log, and how many bytes of log a position is away from it."""
+
+    now_ms: int
+    head: Position | None = None
+    lag_bytes: Callable[[Position], int | None] | None = None
+
+
 def status(runtime: Runtime, *, recent: int = 10) -> Status:
     """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
     errors: list[str] = []
-    head: Position | None = None
-    lag_bytes: Callable[[Position], int | None] | None = None
+    source = _Source(int(time.time() * 1000))
     try:
-        with runtime.source.open() as source:
-            head, lag_bytes = source.head, source.lag_bytes
+        with runtime.source.open() as session:
+            source = replace(source, head=session.head, lag_bytes=session.lag_bytes)
     except SluiceError as error:
         errors.append(str(error))
-    now_ms = int(time.time() * 1000)
     try:
         with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
-            cursor = state.cursor()
-            numbers = state.numbers()
-            holds = state.holds.all()
-            processes = {config.name: state.process(config.name) for config in runtime.pipeline.targets}
-            done = state.delivered(state.holds.going())
-            first_lacking = {process.batch + 1 for name, process in processes.items() if process and name in holds}
-            asked = {*numbers[-recent:], *(n for n in numbers if n > done), *first_lacking.intersection(numbers)}
-            kept = [b for b in map(state.batch, sorted(asked)) if b]
-            in_flight = [b for b in kept if b.number > done]
-            targets = []
-            for config in runtime.pipeline.targets:
-                process = processes[config.name]
-                hold = holds.get(config.name)
-                position = process.position if process else None
-                if process and cursor and process.batch >= cursor.next_batch - 1:
-                    position = cursor.position  # nothing is on its way: idle log does not hold the position back
-                targets.append(
-                    TargetStatus(
-                        config.name,
-                        config.type,
-                        process.batch if process else None,
-                        process.position if process else None,
-                        _lag_ms(
-                            kept, process.batch if process else 0, cursor.position if cursor else None, head, now_ms
-                        ),
-                        lag_bytes(position) if lag_bytes and position else None,
-                        state.owner(config.name),
-                        cursor.next_batch - 1 if cursor else None,
-                        _end_of(kept, cursor.next_batch - 1, process) if cursor else None,
-                        state.alerts.since(config.name),
-                        f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
-                    )
-                )
-            draining_by = state.owner()
-            installation = state.turns.owner()
-            permit = state.permit()
-            paused = (
-                "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
-            )
-            began = min(
-                (b.first for b in kept if b.number > done or b.number in first_lacking),
-                key=lambda p: p.order,
-                default=cursor.position if cursor else None,
-            )
-            reread_from = None
-            if cursor and began:
-                queues = [Queue(t.enqueued, t.position) for t in targets if t.enqueued_batch != t.batch]
-                reread_from = restart_position(cursor.position, began, queues)
-            rules_batch, rules = newest_rules(runtime, kept)
-            dead_letters = waiting_letters(runtime)
-            dumps = recent_dumps(state)
-            disagree = _disagreements(runtime, state)
+            return _status(runtime, state, source, errors, recent)
     except SluiceError as error:
-        errors.append(str(error))
-        return Status(runtime.name, "unreachable", head, None, None, None, None, None, errors=errors)
-    lags = [t.lag_ms for t in targets if t.lag_ms is not None]
-    sizes = [t.lag_bytes for t in targets if t.lag_bytes is not None]
-    captured = cursor.position if cursor else None
-    caught_up = bool(head and captured and head.order == captured.order and not in_flight)
-    word = (
-        "stopped"
-        if disagree
-        else "new"
-        if cursor is None
-        else "paused"
-        if paused and not errors
-        else "unreachable"
-        if errors
-        else "idle"
-        if caught_up
-        else "running"
-        if in_flight
-        else "behind"
-    )
+        return Status(
+            pipeline=runtime.name,
+            state="unreachable",
+            head=source.head,
+            captured=None,
+            next_batch=None,
+            lag_ms=None,
+            lag_bytes=None,
+            draining_by=None,
+            errors=[*errors, str(error)],
+        )
+
+
+def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: list[str], recent: int) -> Status:
+    """``errors``: of the source. Raises what makes ZooKeeper or the store unreadable."""
+    found = _Delivery.read(state, [config.name for config in runtime.pipeline.targets], recent)
+    targets = [_target_status(state, config, found, source) for config in runtime.pipeline.targets]
+    draining_by = state.owner()
+    installation = state.turns.owner()
+    permit = state.permit()
+    paused = "" if permit.open else f"by {permit.by} since {permit.since}" + (permit.reason and f": {permit.reason}")
+    rules_batch, rules = newest_rules(runtime, found.known)
+    dead_letters = waiting_letters(runtime)
+    dumps = recent_dumps(state)
+    disagree = _disagreements(runtime, state)
+    cursor = found.cursor
     return Status(
-        runtime.name,
-        word,
-        head,
-        captured,
-        cursor.next_batch if cursor else None,
-        max(lags) if lags else None,
-        max(sizes) if sizes else None,
-        draining_by,
-        targets,
-        in_flight,
-        kept[-recent:],
-        [*errors, *disagree],
-        [
-            *space_warnings(runtime),
-            *(
-                f"target {t.name} is quarantined and the others go on, {t.quarantined}"
-                for t in targets
-                if t.quarantined
-            ),
-            *(
-                f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
-                for d in dumps
-                if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000
-            ),
-        ],
-        installation,
-        paused,
-        reread_from,
-        rules,
-        rules_batch,
-        dead_letters,
-        dumps,
+        pipeline=runtime.name,
+        state=_word(found, source, stopped=bool(disagree), paused=bool(paused), unreachable=bool(errors)),
+        head=source.head,
+        captured=cursor.position if cursor else None,
+        next_batch=cursor.next_batch if cursor else None,
+        lag_ms=max((t.lag_ms for t in targets if t.lag_ms is not None), default=None),
+        lag_bytes=max((t.lag_bytes for t in targets if t.lag_bytes is not None), default=None),
+        draining_by=draining_by,
+        targets=targets,
+        in_flight=found.in_flight,
+        recent=found.known[-recent:],
+        errors=[*errors, *disagree],
+        warnings=_warnings(runtime, targets, dumps, source.now_ms),
+        installation=installation,
+        paused=paused,
+        reread_from=found.reread_from(targets),
+        rules=rules,
+        rules_batch=rules_batch,
+        dead_letters=dead_letters,
+        dumps=dumps,
     )
+
+
+def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:
+    cursor, acknowledged, hold = found.cursor, found.acknowledged[config.name], found.holds.get(config.name)
+    position = acknowledged.position if acknowledged else None
+    if acknowledged and cursor and acknowledged.batch >= cursor.next_batch - 1:
+        position = cursor.position  # nothing is on its way: idle log does not hold the position back
+    return TargetStatus(
+        name=config.name,
+        type=config.type,
+        batch=acknowledged.batch if acknowledged else None,
+        position=acknowledged.position if acknowledged else None,
+        lag_ms=_lag_ms(found, acknowledged.batch if acknowledged else 0, source),
+        lag_bytes=source.lag_bytes(position) if source.lag_bytes and position else None,
+        loading_by=state.owner(config.name),
+        enqueued_batch=cursor.next_batch - 1 if cursor else None,
+        enqueued=_end_of(found.known, cursor.next_batch - 1, acknowledged) if cursor else None,
+        alert_since=state.alerts.since(config.name),
+        quarantined=f"since {hold.since}, {hold.attempts} attempts: {hold.error}" if hold else None,
+    )
+
+
+def _word(found: _Delivery, source: _Source, *, stopped: bool, paused: bool, unreachable: bool) -> str:
+    """The pipeline's state in one word, see :class:`Status`."""
+    captured = found.cursor.position if found.cursor else None
+    if stopped:
+        return "stopped"
+    if captured is None:
+        return "new"
+    if unreachable:
+        return "unreachable"
+    if paused:
+        return "paused"
+    if found.in_flight:
+        return "running"
+    return "idle" if source.head and source.head.order == captured.order else "behind"
+
+
+def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence[DumpView], now_ms: int) -> list[str]:
+    """What will be a trouble soon, one sentence each."""
+    found = space_warnings(runtime)
+    found += [f"target {t.name} is quarantined and the others go on, {t.quarantined}" for t in targets if t.quarantined]
+    unread = [d for d in dumps if d.no_reader and now_ms - d.no_reader_since_ms > UNREAD_S * 1000]
+    return found + [
+        f"dump {d.id}: {d.no_reader}; `sluice dump work {runtime.name} {d.id}` goes on with it, or Clear on its run in Airflow"
+        for d in unread
+    ]
 
 
 def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
@@ -267,14 +313,14 @@ def _end_of(batches: list[Batch], number: int, process: Acknowledgement | None) 
     return process.position if process else None
 
 
-def _lag_ms(
-    batches: list[Batch], acked: int, captured: Position | None, head: Position | None, now_ms: int
-) -> int | None:
-    waiting = [b for b in batches if b.number > acked]
+def _lag_ms(found: _Delivery, acknowledged: int, source: _Source) -> int | None:
+    """Age of the oldest change that comes after batch ``acknowledged``; 0: there is none; None: not known."""
+    waiting = [batch for batch in found.known if batch.number > acknowledged]
     if waiting:
-        return max(now_ms - waiting[0].first_commit_time_us // 1000, 0)
-    if head is None or captured is None:
+        return max(source.now_ms - waiting[0].first_commit_time_us // 1000, 0)
+    captured = found.cursor.position if found.cursor else None
+    if source.head is None or captured is None:
         return None
-    if head.order == captured.order:
+    if source.head.order == captured.order:
         return 0
-    return max(now_ms - captured.commit_time_us // 1000, 0) if captured.commit_time_us else None
+    return max(source.now_ms - captured.commit_time_us // 1000, 0) if captured.commit_time_us else None

@@ -20,6 +20,7 @@ from sluice.mapping import TableRoute
 from sluice.merge.column_presence import is_partial, remapped, unknown_before
 from sluice.merge.compact import user_columns
 from sluice.model.fields import true_name
+from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS
 from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
@@ -140,7 +141,7 @@ class TransformUnit(Generic[_P]):
 
 @dataclass(frozen=True, slots=True)
 class StageRows:
-    """Merged rows of a part of ``source``.
+    """MERGED_ROWS of a part of ``source``.
 
     Attributes:
         name: tells the files of an attempt apart. buckets: (first, last) key bucket of the rows.
@@ -160,8 +161,9 @@ class StageRows:
 
 
 def write_part(stage: Stage, part: StageRows) -> MergeResult:
-    """Rows of a part through rules and mapping into files. Raises RuleError, MappingError, StorageUnavailable."""
+    """MERGED_ROWS of a part through rules and mapping into files of CHANGESET_ROWS. Raises RuleError, MappingError, StorageUnavailable."""
     store, ruling, source = stage.store, stage.ruling, part.source
+    MERGED_ROWS.require(part.rows.schema, where=str(source))
     if is_partial(part.rows) and ruling.concerning(source):
         raise needs_whole_rows(source)
     hides = ruling.hides(part.rows, source)
@@ -172,6 +174,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
         route = stage.routes.route(table) if stage.routes is not None else TableRoute(table, table)
         rows = tagged_as_made(rows) if hides else rows
         mapped = _known_columns(rows, route.apply(rows), route)
+        CHANGESET_ROWS.require(mapped.schema, where=str(route.target))
         pieces = [(mapped, part.name, part.revived)]
         kept = ruled.revived.get(table)
         if kept is not None and not part.revived:
@@ -203,7 +206,7 @@ def needs_whole_rows(source: TableId) -> RuleError:
 
 
 def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
-    """``_present`` for the columns of the mapped rows."""
+    """The mapped rows with ``_present`` for their columns (CHANGESET_ROWS)."""
     if mapped is rows or not is_partial(rows):
         return mapped
     before = user_columns(rows.schema)

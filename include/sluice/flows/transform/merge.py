@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from sluice.config.engine import OnError
+from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
@@ -24,7 +26,7 @@ from sluice.model.batches import Batch
 from sluice.model.packing import ROW_BYTES, most_bytes
 from sluice.model.tables import KEY_BUCKETS
 from sluice.rules import RuleSet
-from sluice.segments.changeset import changeset_damage, changeset_folder, damage, read_changeset
+from sluice.segments.changeset import RuleTotal, changeset_damage, changeset_folder, damage, read_changeset
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.spark.base import UnitRunner
@@ -83,53 +85,77 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
             _log.warning("merged_again", pipeline=runtime.name, batch=batch, damaged=lost)
             state.unmerge(batch, made=record)
         manifest = store.read_manifest(record.manifest)
-        attempt = attempt_id()
         rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
         rules.validate()
-        stages = stages_of(rules)
+        done = _Merge(runtime, state, store, watch, manifest, attempt_id(), rules).run()
+        outcome = replace(done, seconds=time.monotonic() - started)
+        _log.info("merged", pipeline=runtime.name, **outcome.to_json())
+        return outcome
+
+
+_Recorded = tuple[str, int, Sequence[RuleTotal]]
+"""Path of the changeset ("": there is none yet), rows, what each rule did."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """One attempt to merge a batch."""
+
+    runtime: Runtime
+    state: PipelineState
+    store: SegmentStore
+    watch: CancellationGuard
+    manifest: SegmentManifest
+    attempt: str
+    rules: RuleSet
+
+    def run(self) -> MergeOutcome:
+        """Merge, and record what came of it."""
+        stages = stages_of(self.rules)
+        units, results = self._results(stages)
         last = len(stages) == 1
+        path, rows, totals = self._record_changeset(results) if last else self._record_stage(stages, results)
+        log_totals(self.runtime.name, self.manifest.batch, totals)
+        return MergeOutcome(self.manifest.batch, path, changes=self.manifest.changes, rows=rows, units=units)
+
+    def _results(self, stages: list[RuleSet]) -> tuple[int, list[MergeResult]]:
+        """How many units there were, and what came of them."""
+        runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
-        pieces, spread = _small_enough(runtime, watch, runner, manifest, attempt)
+        pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt)
         units = plan_merge(
-            store,
+            self.store,
             manifest,
             runtime.pipeline,
             runtime.rules_path,
-            attempt,
+            self.attempt,
             resolver=runtime.resolver,
             rules=stages[0],
-            last=last,
+            last=len(stages) == 1,
             pieces=pieces,
         )
-        results: list[MergeResult] = watch.run(
-            runner,
-            run_merge_unit,
-            units,
-            description=f"{runtime.name}: merge batch {batch}",
-        )
-        forget_spread(store, spread)
-        if last:
-            changeset = write_changeset_manifest(store, manifest, attempt, results)
-            kept = state.merged(batch, changeset.path, under=watch.permit)
-            path, rows, totals = kept.changeset or changeset.path, changeset.rows, changeset.manifest.rules
-            if any(rule.config.on_error is OnError.DEAD_LETTER for rule in rules):
-                forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
-        else:
-            passed = _passed_on(attempt, batch, stages, rules, results)
-            staged = write_stage(store, changeset_folder(store, batch, attempt), passed, results)
-            state.staged(batch, 0, staged, under=watch.permit)
-            path, rows, totals = "", sum(r.rows for r in results), passed.totals
-        log_totals(runtime.name, batch, totals)
-        outcome = MergeOutcome(
-            batch,
-            path,
-            changes=manifest.changes,
-            rows=rows,
-            units=len(units),
-            seconds=time.monotonic() - started,
-        )
-        _log.info("merged", pipeline=runtime.name, **outcome.to_json())
-        return outcome
+        description = f"{runtime.name}: merge batch {manifest.batch}"
+        results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)
+        forget_spread(self.store, spread)
+        return len(units), results
+
+    def _record_changeset(self, results: list[MergeResult]) -> _Recorded:
+        """No rule has a task of its own: the changeset is done."""
+        store, batch = self.store, self.manifest.batch
+        changeset = write_changeset_manifest(store, self.manifest, self.attempt, results)
+        kept = self.state.merged(batch, changeset.path, under=self.watch.permit)
+        path = kept.changeset or changeset.path
+        if any(rule.config.on_error is OnError.DEAD_LETTER for rule in self.rules):
+            forget_attempts(store, batch, read_changeset(store, path).manifest.dead_letters)
+        return path, changeset.rows, changeset.manifest.rules
+
+    def _record_stage(self, stages: list[RuleSet], results: list[MergeResult]) -> _Recorded:
+        """What the first rule with a task of its own begins with."""
+        store, batch = self.store, self.manifest.batch
+        passed = _passed_on(self.attempt, batch, stages, self.rules, results)
+        staged = write_stage(store, changeset_folder(store, batch, self.attempt), passed, results)
+        self.state.staged(batch, 0, staged, under=self.watch.permit)
+        return "", sum(result.rows for result in results), passed.totals
 
 
 def _damage(store: SegmentStore, record: Batch) -> str:

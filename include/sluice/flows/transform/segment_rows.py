@@ -67,7 +67,7 @@ Added = tuple[tuple[int, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """Rows of a part in the newest definition of its table, and the key's stored names.
+    """Rows of a part (CHANGE_ROWS) in the newest definition of its table, and the key's stored names.
 
     ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
     """
@@ -142,8 +142,9 @@ def read_changes(store: SegmentStore, part: MergePart) -> PartRead:
 def merged_tables(
     store: SegmentStore, manifest: SegmentManifest, routes: Routes | None = None
 ) -> Iterator[tuple[TableId, pa.Table]]:
-    """All tables of a batch, merged: for looking at, and for a batch that was skipped. Large tables come in pieces, by key bucket; one without a key
-    whole. ``routes``: as for :class:`MergePart`'s key.
+    """All tables of a batch as MERGED_ROWS: for looking at, and for a batch that was skipped.
+
+    Large tables come in pieces, by key bucket; one without a key whole. ``routes``: as for :class:`MergePart`'s key.
     """
     for source, files in sorted(by_table(manifest).items()):
         key = routes.route(source).key if routes is not None else ()

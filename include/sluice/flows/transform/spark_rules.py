@@ -22,6 +22,7 @@ from sluice.errors import RuleError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import StageManifest, StageTable
 from sluice.model.fields import key_columns, made_field, true_name
+from sluice.model.layouts import FRAME_ROWS
 from sluice.model.tables import TableId
 from sluice.rules import RuleContext, RuleCount, images, views
 from sluice.rules.lookups import LookupSource, resolved
@@ -44,7 +45,7 @@ class Framed:
     """What came of the tables that the rule matches.
 
     Attributes:
-        images: files of images by table, to be folded. inputs: files of which rows may have passed the rule by.
+        images: files of FRAME_ROWS by table, to be folded. inputs: files of MERGED_ROWS, some of which may have passed the rule by.
         count: rows in and out, seconds.
     """
 
@@ -149,7 +150,7 @@ def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, fr
 
 
 def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) -> dict[TableId, pa.Table]:
-    """What came out of the DataFrame as images again, by table. ``stored``: schema of the merged rows that went in."""
+    """What came out of the DataFrame as FRAME_ROWS, by table. ``stored``: schema of the merged rows that went in."""
     columns, fields = [], []
     for name in images.user_columns(rows.schema):
         if name == "_row":
@@ -194,6 +195,7 @@ def _write(
     store = SegmentStore(uri, pipeline)
     report = []
     for place, made in _images_of(pa.Table.from_batches(parts), table, stored, rule).items():
+        FRAME_ROWS.require(made.schema, where=str(place))
         path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
         report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
     return pickle.dumps(report)
@@ -253,7 +255,7 @@ def try_frames(
 
 
 def _folded(rows: pa.Table) -> pa.Table:
-    """Images without ``_before`` and ``_source_row`` as merged rows."""
+    """FRAME_ROWS as MERGED_ROWS."""
     whole = rows.append_column("_before", pa.nulls(rows.num_rows, pa.struct([])))
     whole = whole.append_column("_source_row", pa.array(np.zeros(rows.num_rows, np.int64)))
     return images.fold(whole, key_columns(whole.schema))
@@ -266,7 +268,7 @@ def fold_files(
     rule: Rule,
     share: tuple[int, int],
 ) -> tuple[pa.Table, int]:
-    """Merged rows of one table of a share ``(number, of)`` of its keys, and how many of them passed the rule by."""
+    """MERGED_ROWS of one table of a share ``(number, of)`` of its keys, and how many of them passed the rule by."""
     parts = [read_changeset_file(store, file) for file in files]
     passed = 0
     for file in inputs:

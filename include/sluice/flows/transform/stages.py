@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from sluice.errors import RuleError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
-from sluice.flows.transform.dead_letter_files import forget_attempts
+from sluice.flows.transform.dead_letter_files import Written, forget_attempts
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.spark_rules import run_frames
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, rules_of_stage, tables_of, write_stage
@@ -22,6 +23,8 @@ from sluice.flows.transform.stage_rules import StageRules, rule_totals
 from sluice.flows.transform.stage_units import log_totals, plan_stage, run_stage_unit
 from sluice.rules import RuleCount, RuleSet
 from sluice.segments.changeset import RuleTotal, changeset_folder, read_changeset
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
 
@@ -94,55 +97,103 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
     store = runtime.store
     before = read_stage(store, record.stages[-1])
     manifest = store.read_manifest(record.manifest)
-    attempt = attempt_id()
-    last = stage == len(before.plan) - 1
-    mapping = runtime.pipeline.mapping if last else None
-    workers = max(t.parallelism for t in runtime.pipeline.targets)
-    description = f"{runtime.name}: rule {before.plan[stage][0]} on batch {batch}"
+    work = _Stage(runtime, state, store, watch, before, manifest, stage, attempt_id())
     try:
-        rules = rules_of_stage(before, stage, runtime.rules_path, anew=record.reread)
-        ruling = replace(StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver), stage=stage)
-        first: list[RuleCount] = []
-        tables, framed = before.tables, None
-        if rules.rules[0].kind is RuleKind.SPARK:
-            rule = rules.rules[0]
-            made = run_frames(runtime, before, attempt, rule, ruling.masking, ruling.reader(rule))
-            ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
-            first, tables, framed = [made.count], made.untouched, (rule, made)
-        units = plan_stage(
-            store,
-            batch,
-            tables,
-            attempt,
-            ruling,
-            mapping,
-            manifest.files,
-            workers,
-            framed,
-            memory=runtime.pipeline.spark.memory,
-        )
-        results: list[MergeResult] = watch.run(
-            runtime.runner_for(manifest.changes), run_stage_unit, units, description=description
-        )
+        results, spark = work.results(anew=record.reread)
     except RuleError:
         state.stage_failed(batch)
         raise
-    letters = [letter for result in results for letter in result.dead_letters]
-    if first:  # the unit's own remark on rows that passed the rule by belongs to it
-        first += [c for r in results for c in r.rules if c.name == first[0].name]
-        results = [replace(r, rules=tuple(c for c in r.rules if c.name != first[0].name)) for r in results]
-    totals = rule_totals([*first, *(c for r in results for c in r.rules)], letters)
-    letters_before = (before.dead_letters, before.dead_letter_rows)
-    if last:
-        done = write_changeset_manifest(
-            store, manifest, attempt, results, (*before.totals, *(totals[:1] if first else ())), letters_before
+    totals = work.record(results, spark)
+    log_totals(runtime.name, batch, totals)
+    return {total.name: total for total in totals}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One attempt at a stage: ``before`` is what the stage before it left."""
+
+    runtime: Runtime
+    state: PipelineState
+    store: SegmentStore
+    watch: CancellationGuard
+    before: StageManifest
+    manifest: SegmentManifest
+    stage: int
+    attempt: str
+
+    @property
+    def batch(self) -> int:
+        return self.manifest.batch
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == len(self.before.plan) - 1
+
+    def results(self, *, anew: bool) -> tuple[list[MergeResult], RuleCount | None]:
+        """What came of the rows; and the count of the stage's Spark rule, if it begins with one. ``anew``: with the rule files as they are now.
+
+        Raises RuleError.
+        """
+        runtime = self.runtime
+        rules = rules_of_stage(self.before, self.stage, runtime.rules_path, anew=anew)
+        ruling = replace(StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver), stage=self.stage)
+        tables, framed = self.before.tables, None
+        if rules.rules[0].kind is RuleKind.SPARK:
+            rule = rules.rules[0]
+            made = run_frames(runtime, self.before, self.attempt, rule, ruling.masking, ruling.reader(rule))
+            ruling = replace(ruling, rules=RuleSet(rules.rules[1:]))
+            tables, framed = made.untouched, (rule, made)
+        units = plan_stage(
+            self.store,
+            self.batch,
+            tables,
+            self.attempt,
+            ruling,
+            runtime.pipeline.mapping if self.is_last else None,
+            self.manifest.files,
+            max(target.parallelism for target in runtime.pipeline.targets),
+            framed,
+            memory=runtime.pipeline.spark.memory,
         )
-        kept = state.merged(batch, done.path, under=watch.permit).changeset or done.path
-        forget_attempts(store, batch, read_changeset(store, kept).manifest.dead_letters)
-    else:
+        results: list[MergeResult] = self.watch.run(
+            runtime.runner_for(self.manifest.changes),
+            run_stage_unit,
+            units,
+            description=f"{runtime.name}: rule {self.before.plan[self.stage][0]} on batch {self.batch}",
+        )
+        return results, framed[1].count if framed else None
+
+    def record(self, results: list[MergeResult], spark: RuleCount | None) -> tuple[RuleTotal, ...]:
+        """Write what the stage leaves, and say so in ZooKeeper. Returns what each of its rules did."""
+        letters = [letter for result in results for letter in result.dead_letters]
+        counts = [count for result in results for count in result.rules]
+        if spark is not None:  # the unit's own remark on rows that passed the rule by belongs to it
+            results = [replace(r, rules=tuple(c for c in r.rules if c.name != spark.name)) for r in results]
+            mine = [count for count in counts if count.name == spark.name]
+            counts = [spark, *mine, *(count for count in counts if count.name != spark.name)]
+        totals = rule_totals(counts, letters)
+        if self.is_last:
+            self._record_changeset(results, totals[:1] if spark is not None else ())
+        else:
+            self._record_stage(results, totals, letters)
+        return totals
+
+    def _record_changeset(self, results: list[MergeResult], spark: Sequence[RuleTotal]) -> None:
+        before = self.before
+        letters_before = (before.dead_letters, before.dead_letter_rows)
+        done = write_changeset_manifest(
+            self.store, self.manifest, self.attempt, results, (*before.totals, *spark), letters_before
+        )
+        kept = self.state.merged(self.batch, done.path, under=self.watch.permit).changeset or done.path
+        forget_attempts(self.store, self.batch, read_changeset(self.store, kept).manifest.dead_letters)
+
+    def _record_stage(
+        self, results: list[MergeResult], totals: Sequence[RuleTotal], letters: Sequence[Written]
+    ) -> None:
+        before = self.before
         passed = StageManifest(
-            batch=batch,
-            attempt=attempt,
+            batch=self.batch,
+            attempt=self.attempt,
             plan=before.plan,
             rules=before.rules,
             tables=tables_of(results),
@@ -150,7 +201,5 @@ def _run_stage(runtime: Runtime, state: PipelineState, batch: int, stage: int) -
             dead_letters=(*before.dead_letters, *(letter.path for letter in letters)),
             dead_letter_rows=before.dead_letter_rows + sum(letter.rows for letter in letters),
         )
-        staged = write_stage(store, changeset_folder(store, batch, attempt), passed, results)
-        state.staged(batch, stage, staged, under=watch.permit)
-    log_totals(runtime.name, batch, totals)
-    return {total.name: total for total in totals}
+        staged = write_stage(self.store, changeset_folder(self.store, self.batch, self.attempt), passed, results)
+        self.state.staged(self.batch, self.stage, staged, under=self.watch.permit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from sluice.config.pipeline import TargetConfig
@@ -91,67 +91,116 @@ def plan_phases(
     must not have lost its old state in an earlier phase. ``ranges``: ranges of target tables to clear before their rows are written; a table that is
     replaced whole is one piece.
     """
-    stretches = dict(ranges or {})
-    if not tables and not stretches:
+    if not tables and not ranges:
         return []
-    apart = config.on_error == "stop"
+    phases = _Phases(known, config, parallelism, dict(ranges or {}))
     if config.consistency == "batch":
-        wholes = [
-            replace(_whole(files, info), replaces=stretches.pop(info.table, (info, ()))[1])
-            for files, info in _per_target(_lighter_first(tables), known)
-        ]
-        clearing = [LoadPart(info, (), replaces=those) for info, those in stretches.values()]
-        parts = (*clearing, *_parents_first(wholes, apart=apart))
-        return [[PlannedUnit(parts, True, acknowledge)]]
-    phases: list[list[PlannedUnit]] = []
-    leaving: list[LoadPart] = []
-    coming: list[LoadPart] = []
-    verifying: list[LoadPart] = []
-    here = {table.target for table in tables}
-    alone = [LoadPart(info, (), replaces=those) for target_, (info, those) in stretches.items() if target_ not in here]
-    if alone:  # tables of which nothing is written
-        phases.append([PlannedUnit((part,), True) for part in alone])
+        return [[PlannedUnit(phases.everything(tables), True, acknowledge)]]
+    phases.clear_others({table.target for table in tables})
     for weight in sorted({table.weight for table in tables}):
+        phases.add([table for table in tables if table.weight == weight])
+    phases.add_families()
+    return phases.planned
+
+
+@dataclass(slots=True)
+class _Phases:
+    """The phases of a batch, made table by table.
+
+    Attributes:
+        known, config, parallelism: as for :func:`plan_phases`. ranges: those of tables that were not met yet.
+        planned: the phases so far.
+        leaving, coming, verifying: parts of the tables of which the target checks foreign keys, which come after all others.
+    """
+
+    known: Mapping[TableId, TargetTable]
+    config: TargetConfig
+    parallelism: int
+    ranges: dict[TableId, tuple[TargetTable, tuple[StoredRange, ...]]]
+    planned: list[list[PlannedUnit]] = field(default_factory=list)
+    leaving: list[LoadPart] = field(default_factory=list)
+    coming: list[LoadPart] = field(default_factory=list)
+    verifying: list[LoadPart] = field(default_factory=list)
+
+    @property
+    def _apart(self) -> bool:
+        """Deletes and upserts of a table may be two phases: a refused row stops the batch anyway."""
+        return self.config.on_error == "stop"
+
+    def _ranges_of(self, info: TargetTable) -> tuple[StoredRange, ...]:
+        """The ranges of a table that is met now."""
+        return self.ranges.pop(info.table, (info, ()))[1]
+
+    def everything(self, tables: Sequence[TableInput]) -> tuple[LoadPart, ...]:
+        """All of the batch in the order in which one transaction writes it."""
+        found = _per_target(_lighter_first(tables), self.known)
+        wholes = [replace(_whole(files, info), replaces=self._ranges_of(info)) for files, info in found]
+        clearing = [LoadPart(info, (), replaces=those) for info, those in self.ranges.values()]
+        return (*clearing, *_parents_first(wholes, apart=self._apart))
+
+    def clear_others(self, here: set[TableId]) -> None:
+        """The first phase clears the ranges of tables of which nothing is written; ``here``: the other ones."""
+        alone = [
+            LoadPart(info, (), replaces=those) for table, (info, those) in self.ranges.items() if table not in here
+        ]
+        if alone:
+            self.planned.append([PlannedUnit((part,), True) for part in alone])
+
+    def add(self, group: Sequence[TableInput]) -> None:
+        """Two phases for tables of one weight."""
+        size = unit_size(sum(packing.rows_of(table.files) for table in group), self.parallelism)
         first: list[LoadPart] = []
         second: list[LoadPart] = []
-        group = [table for table in tables if table.weight == weight]
-        total = sum(packing.rows_of(table.files) for table in group)
-        size = unit_size(total, parallelism)
-        for files, info in _per_target(group, known):
-            those = stretches.pop(info.table, (info, ()))[1]
-            whole = _whole(files, info)
-            cut = info.key and config.consistency == "row" and whole.cost > size and (apart or not info.unique_keys)
-            cut = cut and not whole.in_order and not any(file.partial for file in files)
-            pieces = _by_key(whole, size) if cut and all(one.plan.columns for one in those) else [whole]
-            verifying += [piece for part in pieces for piece in _verifying(part)]
-            if info.generation is not None or info.references:
-                if _in_halves(whole, apart=apart) and all(one.plan.columns for one in those):
-                    leaving += [LoadPart(info, (), replaces=those)] if those else []
-                    leaving += [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
-                    coming += [replace(piece, deletes=False) for piece in pieces]
-                else:
-                    coming.append(replace(whole, replaces=those))
-                continue
-            if len(pieces) == 1:
-                (first if whole.cost <= size else second).append(replace(whole, replaces=those))
-                continue
-            if those:
-                first.append(LoadPart(info, (), replaces=those))
-            if leaves(whole):
-                first += [replace(piece, upserts=False) for piece in pieces]
-            second += [replace(piece, deletes=False) for piece in pieces]
-        together = config.consistency == "row"
-        for parts_ in (first, second):
-            packed = pack([(part, part.cost) for part in parts_], size)
+        for files, info in _per_target(group, self.known):
+            before, after = self._of_table(_whole(files, info), files, size)
+            first += before
+            second += after
+        for parts in (first, second):
+            packed = pack([(part, part.cost) for part in parts], size)
             if packed:
-                phases.append([PlannedUnit(tuple(parts), together) for parts in packed])
-    levels = _in_order_of_families(leaving, coming, verifying)  # consistency row: see the target
-    if levels and sum(part.cost for level in levels for part in level) <= packing.UNIT_ROWS:
-        return [*phases, [PlannedUnit(tuple(part for level in levels for part in level), True)]]
-    for level in levels:
-        size = unit_size(sum(part.cost for part in level), parallelism)
-        phases.append([PlannedUnit(tuple(parts), True) for parts in pack([(part, part.cost) for part in level], size)])
-    return phases
+                together = self.config.consistency == "row"
+                self.planned.append([PlannedUnit(tuple(some), together) for some in packed])
+
+    def _of_table(self, whole: LoadPart, files: Sequence[RowFile], size: int) -> tuple[list[LoadPart], list[LoadPart]]:
+        """Parts of a table for the first and the second phase; none for a table of which foreign keys are checked."""
+        info, those = whole.table, self._ranges_of(whole.table)
+        cut = (
+            info.key
+            and self.config.consistency == "row"
+            and whole.cost > size
+            and (self._apart or not info.unique_keys)
+        )
+        cut = cut and not whole.in_order and not any(file.partial for file in files)
+        pieces = _by_key(whole, size) if cut and all(one.plan.columns for one in those) else [whole]
+        self.verifying += [piece for part in pieces for piece in _verifying(part)]
+        if info.generation is not None or info.references:
+            self._add_to_family(whole, pieces, those)
+            return [], []
+        if len(pieces) == 1:
+            parts = [replace(whole, replaces=those)]
+            return (parts, []) if whole.cost <= size else ([], parts)
+        clearing = [LoadPart(info, (), replaces=those)] if those else []
+        deletes = [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
+        return [*clearing, *deletes], [replace(piece, deletes=False) for piece in pieces]
+
+    def _add_to_family(self, whole: LoadPart, pieces: Sequence[LoadPart], those: tuple[StoredRange, ...]) -> None:
+        if not _in_halves(whole, apart=self._apart) or not all(one.plan.columns for one in those):
+            self.coming.append(replace(whole, replaces=those))
+            return
+        self.leaving += [LoadPart(whole.table, (), replaces=those)] if those else []
+        self.leaving += [replace(piece, upserts=False) for piece in pieces] if leaves(whole) else []
+        self.coming += [replace(piece, deletes=False) for piece in pieces]
+
+    def add_families(self) -> None:
+        """The last phases: tables of which foreign keys are checked. Few rows are one transaction."""
+        levels = _in_order_of_families(self.leaving, self.coming, self.verifying)  # consistency row: see the target
+        if levels and sum(part.cost for level in levels for part in level) <= packing.UNIT_ROWS:
+            self.planned.append([PlannedUnit(tuple(part for level in levels for part in level), True)])
+            return
+        for level in levels:
+            size = unit_size(sum(part.cost for part in level), self.parallelism)
+            packed = pack([(part, part.cost) for part in level], size)
+            self.planned.append([PlannedUnit(tuple(parts), True) for parts in packed])
 
 
 def while_copied(info: TargetTable, copying: frozenset[TableId]) -> TargetTable:

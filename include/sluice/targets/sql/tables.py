@@ -58,7 +58,9 @@ class TableChanges:
     are not a batch's. ``replaces``: ranges to clear first, in the same transaction; ``rows`` may have no columns if they are all there is.
     ``in_order``: the rows are in the order of the log and stay in it, as the server may hold keys of several of them for equal.
     ``verify``: nothing is written; the table's ``references`` are checked, as the rows are there.
-    ``read``: gives the rows piece by piece, again each time, where they are too many for the memory; ``rows`` has only their columns then.
+    ``rows``: CHANGESET_ROWS of one set of columns; where only keys are written, without ``_seq`` and ``_commit_ts`` and with the first column of
+    ``_before`` alone. ``read``: gives them piece by piece, again each time, where they are too many for the memory; ``rows`` has only their
+    columns then.
     ``part``: a name that is the same in every attempt to write these rows.
     """
 
@@ -74,7 +76,7 @@ class TableChanges:
     part: str = ""
 
     def pieces(self) -> Iterator[pa.Table]:
-        """All rows, never more at a time than the memory takes."""
+        """All rows (CHANGESET_ROWS), never more at a time than the memory takes."""
         yield from self.read() if self.read is not None else (self.rows,)
 
     def each(self) -> Iterator[TableChanges]:

@@ -1,0 +1,188 @@
+"""How the source's DDL is run at the target, so that it can be found out afterwards whether it ran."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pymysql
+import structlog
+
+from sluice.config.connections import Endpoint
+from sluice.errors import LoadError
+from sluice.model.tables import TableId, quoted_table
+from sluice.targets.base import Fence, SchemaChange
+from sluice.targets.mysql import ddl, lockwait
+from sluice.targets.mysql.ack_table import AckTable
+from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
+from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.session import Session
+from sluice.targets.mysql.tables import definitions_of, read_tables
+
+_log = structlog.get_logger()
+
+_CREATED_IN = re.compile(r"CREATE TABLE (`(?:[^`]|``)+`)\.")
+
+
+def create_schema(cursor: Any, statement: str) -> None:
+    """Where ``statement`` creates a table: its schema."""
+    created = _CREATED_IN.match(statement)
+    if created:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {created[1]}")
+
+
+class DdlTarget(Protocol):
+    """What this needs of the target."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    @property
+    def owner(self) -> tuple[str, str]: ...
+
+    @property
+    def acks(self) -> AckTable: ...
+
+    @property
+    def lock_wait_s(self) -> int: ...
+
+    def connect(self) -> TargetConnection:
+        """A new connection."""
+
+    def session(self, doing: str) -> AbstractContextManager[Session]:
+        """A session for one verb."""
+
+    def note_ddl(self, session: Session, fence: Fence, state: dict[str, Any]) -> None:
+        """Store how far the batch's DDL has come. Raises Fenced."""
+
+
+@dataclass
+class _Watched:
+    """A connection for one DDL statement, watched while it waits for a lock."""
+
+    connection: TargetConnection
+    mariadb: bool
+    blocker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DdlRunner:
+    """Runs the DDL of one batch."""
+
+    target: DdlTarget
+    fence: Fence
+
+    def apply(self, change: SchemaChange) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`.
+
+        What will run is noted with the tables' definitions before it: a repeat that finds them changed knows that it has run. While it runs, a
+        second connection holds the acknowledgement row shared, so that no other process can take the target over in between.
+        """
+        step = ddl.step_of(change)
+        doing = f"following {step.where}: {step.sql[:200]}"
+        with self.target.session(doing) as session, self.target.session(doing) as holder:
+            held, state = self.target.acks.ddl_state(session.cursor)
+            state = state if held == self.fence.batch else {}
+            lines, kept = self._lines(session, state, step), {"rows": bool(state.get("rows"))}
+            for number, statement in enumerate(lines["statements"]):
+                if number < lines["ran"]:
+                    continue
+                tables = [TableId(*pair) for pair in lines["tables"]]
+                now = definitions_of(session.cursor, tables)
+                if lines["before"] is None or lines["before"] == now:
+                    lines = {**lines, "before": now}
+                    self.target.note_ddl(session, self.fence, {**kept, "done": step.number, "running": lines})
+                    self._run(session, holder, step, statement)
+                lines = {**lines, "ran": number + 1, "before": None}
+                self.target.note_ddl(session, self.fence, {**kept, "done": step.number, "running": lines})
+            self.target.note_ddl(session, self.fence, {**kept, "done": step.number + 1})
+            return tuple(lines["statements"])
+
+    def _lines(self, session: Session, state: dict[str, Any], step: DdlStep) -> dict[str, Any]:
+        """The statements of a step: those that were begun, or made now from what the target has."""
+        running = state.get("running") if state.get("done") == step.number else None
+        if running:
+            return dict(running)
+        tables = sorted({step.target(t) for change in step.changes for t in change.tables if t.table})
+        infos = read_tables(session.cursor, tables)
+
+        def columns(table: TableId) -> set[str] | None:
+            info = infos.get(table)
+            return {c.name.lower() for c in info.columns} if info else None
+
+        if step.check_only:
+            if not ddl.holds(step, columns):
+                raise LoadError(
+                    f"the source changed a definition, and the policy of target {self.target.name} is to stop: {step.sql[:500]}",
+                    where=step.where,
+                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
+                )
+            return {"statements": [], "tables": [], "ran": 0, "before": None}
+        statements_ = ddl.statements_for(step, columns)
+        if statements_:
+            self._refuse_irreproducible(session, step, columns)
+        return {
+            "statements": statements_, "tables": [[t.schema, t.table] for t in tables], "ran": 0, "before": None,
+        }  # fmt: skip
+
+    def _refuse_irreproducible(self, session: Session, step: DdlStep, columns: ddl.Columns) -> None:
+        for table, column, why in ddl.irreproducible(step, columns):
+            if not session.cursor.execute(f"SELECT 1 FROM {quoted_table(table)} LIMIT 1"):  # noqa: S608 - quoted
+                continue
+            raise LoadError(
+                f"the rows that {table} has would get other values in the new column {column} than at the source: {why}: {step.sql[:300]}",
+                where=step.where,
+                hint="add the column at the target by hand; the load goes on once it is there. Then copy the table anew (`sluice dump start`), which "
+                "copies the source's values",
+            )
+
+    def _run(self, session: Session, holder: Session, step: DdlStep, statement: str) -> None:
+        """In a connection of its own, with the settings of the session that ran it at the source."""
+        doing = f"following {step.where}"
+        with errors(self.target.endpoint, doing):
+            runner = _Watched(self.target.connect(), session.mariadb)
+        holder.begin()
+        lockwait.watch.enter(runner, self.target.endpoint, self.target.owner, doing)
+        try:
+            self.target.acks.guard(holder.cursor, self.fence)
+            cursor = runner.connection.cursor()
+            cursor.execute(set_lock_wait(self.target.lock_wait_s))
+            for setting in ddl.session_settings(step, mariadb=session.mariadb):
+                self._set(cursor, setting, step)
+            create_schema(cursor, statement)
+            _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=step.where)
+            cursor.execute(statement)
+        except pymysql.err.Error as error:
+            session.blocker = runner.blocker
+            if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:
+                raise
+            raise LoadError(
+                f"the target refused the source's DDL: {error.args[-1]} (error {code_of(error)}): {statement[:500]}",
+                where=step.where,
+                hint="change the target so that it can run, or run it by hand in another form and set its kind to stop: the load goes on once "
+                "the target has the change",
+            ) from error
+        finally:
+            lockwait.watch.leave(runner)
+            holder.rollback()
+            runner.connection.close()
+
+    @staticmethod
+    def _set(cursor: Any, setting: str, step: DdlStep) -> None:
+        try:
+            cursor.execute(setting)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) == 0 or code_of(error) >= 2000:
+                raise
+            raise LoadError(
+                f"the target cannot run the source's DDL with its session's settings: {error.args[-1]} (error {code_of(error)}): {setting}: "
+                f"{step.sql[:300]}",
+                where=step.where,
+                hint="a time zone that is not known is loaded with mysql_tzinfo_to_sql; or make the change at the target by hand: the load goes on "
+                "once the target has it",
+            ) from error

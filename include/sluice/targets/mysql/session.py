@@ -1,0 +1,148 @@
+"""A session at a MySQL target: a connection, what its server understands, and statements that must do exactly what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pymysql
+import structlog
+
+from sluice.errors import LoadError
+from sluice.targets.mysql import statements
+from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection
+from sluice.targets.mysql.session_pool import Kept
+
+_log = structlog.get_logger()
+
+KEY_NOT_FOUND = 1032
+"""The error by which a replica stops, too, at a row that is not there."""
+TRUNCATED = 1265
+
+
+class Session:
+    """A connection with its cursor and what its server understands."""
+
+    def __init__(self, connection: TargetConnection) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor()
+        self.cursor.execute("SELECT VERSION(), @@max_allowed_packet, @@GLOBAL.local_infile")
+        version, packet, local_infile = self.cursor.fetchone()
+        self.local_infile = bool(int(local_infile))
+        self.connection.packet_limit = int(packet)
+        self.mariadb = "mariadb" in version.lower()
+        numbers = tuple(int(part) for part in version.split("-")[0].split(".")[:3])
+        self.dialect = statements.Dialect(
+            row_alias=not self.mariadb and numbers >= (8, 0, 19),
+            row_constructors=not self.mariadb,
+            max_bytes=min(statements.MAX_BYTES, int(packet) - 1024),
+            exact_collation="utf8mb4_nopad_bin"
+            if self.mariadb
+            else "utf8mb4_0900_bin"
+            if numbers >= (8, 0, 17)
+            else "utf8mb4_bin",
+        )
+        self._lax = False
+        self.lock_wait_s = LOCK_WAIT_S
+        self.blocker = ""
+
+    def fileno(self) -> int:
+        sock: Any = self.connection._sock  # type: ignore[attr-defined]
+        return int(sock.fileno()) if sock is not None else -1
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def begin(self) -> None:
+        self.connection.ahead("BEGIN")
+
+    def commit(self) -> None:
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        try:
+            self.connection.rollback()
+        except (
+            Exception
+        ) as error:  # the connection is gone, and the server rolls back by itself; the first error is the one to show
+            _log.debug("rollback_failed", error=str(error))
+
+    @contextmanager
+    def foreign_keys(self, *, checked: bool) -> Iterator[None]:
+        """Rows written inside are checked, or are not."""
+        if not checked:
+            yield
+            return
+        self.cursor.execute("SET SESSION foreign_key_checks = 1")
+        try:
+            yield
+        finally:
+            with suppress(
+                pymysql.err.Error
+            ):  # the connection is gone, and its session with it; the first error is the one to show
+                self.cursor.execute("SET SESSION foreign_key_checks = 0")
+
+    def _refuse_warnings(self) -> None:
+        """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""
+        self.cursor.execute("SHOW WARNINGS")
+        level, code, text = self.cursor.fetchone() or ("Warning", 0, "unknown")
+        refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+        refused.code = int(code)
+        raise refused
+
+    def run(self, todo: Iterator[statements.Statement]) -> int:
+        """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
+        count = 0
+        for statement in todo:
+            if bool(statement.lax) != self._lax:
+                self.cursor.execute("SET SESSION sql_mode = %s", (LAX if statement.lax else STRICT,))
+                self._lax = bool(statement.lax)
+            if statement.data is None:
+                changed = int(self.connection.query(statement.sql) or 0)
+                self._require(statement, changed)
+                if statement.absent is not None and not changed:
+                    self._require_row(statement.absent)
+            elif self.connection.load(statement.sql, statement.data):
+                self._refuse_warnings()
+            if statement.lax:
+                self._refuse_other_warnings(statement.lax)
+            count += 1
+        return count
+
+    def _require(self, statement: statements.Statement, changed: int) -> None:
+        if statement.removes and changed > statement.rows:
+            raise LoadError(
+                f"a DELETE of {statement.rows} rows would have removed {changed} rows of the target",
+                where=statement.where,
+                hint="the target's key holds values for equal that the source tells apart: compare its collation (`sluice check`)",
+            )
+        if not statement.exactly or changed == statement.rows:
+            return
+        missing = LoadError(
+            f"the target has {changed} of the {statement.rows} rows to delete{statement.wanted} (error {KEY_NOT_FOUND})",
+            where=statement.where,
+            hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start`)",
+        )
+        missing.code = KEY_NOT_FOUND
+        raise missing
+
+    def _require_row(self, absent: statements.Absent) -> None:
+        """An UPDATE changes no row, too, if the row has the values already."""
+        self.cursor.execute(absent.query)
+        if self.cursor.fetchone() is None:
+            raise absent.error
+
+    def _refuse_other_warnings(self, columns: Sequence[str]) -> None:
+        """A session that is not strict cuts values to fit: only what made it necessary may be warned of."""
+        self.cursor.execute("SHOW WARNINGS")
+        for level, code, text in self.cursor.fetchall():
+            if level == "Note" or (code == TRUNCATED and any(f"'{column}'" in text for column in columns)):
+                continue
+            refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+            refused.code = int(code)
+            raise refused
+
+
+kept: Kept[Session] = Kept()
+"""Sessions of this process that wait for their next use."""
