@@ -158,7 +158,10 @@ def baseline(server: MySQLServer, start: Any, limit_s: float = 6.0) -> float:
 _START = """
 import sys, json, time; sys.path[:0] = json.loads(sys.argv[1])
 import tempfile
-from sluice.sources.mysql.reader.batch_reader import StreamLimits, Selection, capture
+from sluice.sources.base import StreamLimits
+from sluice.sources.mysql.reader.batch_reader import capture
+from sluice.sources.mysql.reader.reading import LogReading
+from sluice.sources.table_filter import Selection
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import CaptureConfig
 from sluice.model.positions import Position
@@ -168,8 +171,8 @@ store = SegmentStore("file://" + tempfile.mkdtemp(), "p")
 def first_change():
     print(time.time())
     return SegmentWriter(store, 1, 1)
-capture(parse_connection("s", sys.argv[2]), server_id=3999999999, start=Position(**json.loads(sys.argv[3])),
-  selection=Selection.compile(CaptureConfig()), limits=StreamLimits(max_changes=1), writer_factory=first_change)
+capture(LogReading(parse_connection("s", sys.argv[2]), 3999999999, Selection.compile(CaptureConfig()), StreamLimits(max_changes=1)),
+  Position(**json.loads(sys.argv[3])), first_change)
 print(time.time())
 """
 

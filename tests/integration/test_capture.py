@@ -334,12 +334,15 @@ def test_a_killed_server_ends_the_drain_with_a_retryable_error(mysql_source, mad
             for row in rows:
                 mysql_source.execute(f"KILL {row[0]}")
 
-    from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, capture
+    from sluice.sources.base import StreamLimits
+    from sluice.sources.mysql.reader.batch_reader import capture
+    from sluice.sources.mysql.reader.reading import LogReading
+    from sluice.sources.table_filter import Selection
 
     with pytest.raises(SourceUnavailable):
         capture(
-            drain.endpoint, server_id=77001, start=drain.position, selection=Selection.compile(drain.config),
-            limits=StreamLimits(idle_wait_s=20), writer_factory=lambda: None, progress=kill_the_dump,
+            LogReading(drain.endpoint, 77001, Selection.compile(drain.config), StreamLimits(idle_wait_s=20)),
+            drain.position, lambda: None, progress=kill_the_dump,
         )  # fmt: skip
 
 

@@ -149,7 +149,10 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
         with draining(mysql_source, tmp_path, db) as drain:
             write_files_of_one_table(cursor)
             from sluice.segments.writer import SegmentWriter
-            from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, capture
+            from sluice.sources.base import StreamLimits
+            from sluice.sources.mysql.reader.batch_reader import capture
+            from sluice.sources.mysql.reader.reading import Backlog, LogReading
+            from sluice.sources.table_filter import Selection
             from tests.support.capturing import log_files
 
             class Enough(Exception):
@@ -163,9 +166,11 @@ def test_a_pause_ends_all_readers(mysql_source, tmp_path, fresh_schema):
 
             with pytest.raises(Enough):
                 capture(
-                    drain.endpoint, server_id=77002, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint)), progress=progress,
-                    writer_factory=lambda: SegmentWriter(drain.store, 1, 1), readers=3, logs=log_files(drain.endpoint), piece_bytes=1,
+                    LogReading(
+                        drain.endpoint, 77002, Selection.compile(drain.config), StreamLimits(max_wait_s=30, stop_at=head(drain.endpoint))
+                    ),
+                    drain.position, lambda: SegmentWriter(drain.store, 1, 1), progress=progress,
+                    backlog=Backlog(3, log_files(drain.endpoint), 1),
                 )  # fmt: skip
             assert drain.store.files(1) == []
 

@@ -20,13 +20,16 @@ from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, LostPosition, SourceUnavailable
 from sluice.model.positions import split_file
+from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.protocol import binlog_dump
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
-from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, capture
+from sluice.sources.mysql.reader.batch_reader import capture
+from sluice.sources.mysql.reader.reading import LogReading
 from sluice.sources.mysql.server.connection import connected, open_connection, rows_of, server_info
 from sluice.sources.mysql.server.preflight import preflight
 from sluice.sources.mysql.server.server_ids import reader_id
+from sluice.sources.table_filter import Selection
 from tests.support.capturing import draining, head
 from tests.support.proxy import TcpProxy
 
@@ -137,8 +140,8 @@ def captured(server, endpoint, folder) -> int:
         number = server.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM d.t")[0][0]
         server.execute(f"INSERT INTO d.t VALUES ({number})")
         result = capture(
-            endpoint, server_id=88_001, start=drain.position, selection=Selection.compile(drain.config),
-            limits=StreamLimits(stop_at=head(drain.endpoint)), writer_factory=lambda: Rows(),
+            LogReading(endpoint, 88_001, Selection.compile(drain.config), StreamLimits(stop_at=head(drain.endpoint))),
+            drain.position, lambda: Rows(),
         )  # fmt: skip
         return result.changes
 
@@ -283,8 +286,8 @@ def test_a_silent_connection_is_noticed(kind, request, impatient, tmp_path, fres
             pytest.raises(SourceUnavailable, match="not even a heartbeat"),
         ):
             capture(
-                replace(drain.endpoint, port=proxy.port), server_id=88_004, start=drain.position, selection=Selection.compile(drain.config),
-                limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=fall_silent,
+                LogReading(replace(drain.endpoint, port=proxy.port), 88_004, Selection.compile(drain.config), StreamLimits(idle_wait_s=60)),
+                drain.position, lambda: Rows(), progress=fall_silent,
             )  # fmt: skip
         assert proxy.silent.is_set()
     finally:
@@ -319,8 +322,8 @@ def test_a_stopped_server_is_noticed(impatient, tmp_path):
         try:
             with pytest.raises(SourceUnavailable, match="not even a heartbeat"):
                 capture(
-                    drain.endpoint, server_id=88_005, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=halt,
+                    LogReading(drain.endpoint, 88_005, Selection.compile(drain.config), StreamLimits(idle_wait_s=60)),
+                    drain.position, lambda: Rows(), progress=halt,
                 )  # fmt: skip
             with pytest.raises(SourceUnavailable):  # it accepts connections, and says nothing
                 BinlogDump(drain.endpoint, server_id=88_005, start=drain.position)
@@ -354,8 +357,8 @@ def test_two_replicas_of_one_id(mysql_source, tmp_path, fresh_schema, monkeypatc
 
             with pytest.raises(SourceUnavailable, match="same server id took over") as caught:
                 capture(
-                    drain.endpoint, server_id=88_006, start=drain.position, selection=Selection.compile(drain.config),
-                    limits=StreamLimits(idle_wait_s=60), writer_factory=lambda: Rows(), progress=take_over,
+                    LogReading(drain.endpoint, 88_006, Selection.compile(drain.config), StreamLimits(idle_wait_s=60)),
+                    drain.position, lambda: Rows(), progress=take_over,
                 )  # fmt: skip
             assert "source.server_id" in (caught.value.hint or "")
         finally:

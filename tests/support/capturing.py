@@ -21,8 +21,11 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import iter_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, StreamResult, capture
+from sluice.sources.base import StreamLimits, StreamResult
+from sluice.sources.mysql.reader.batch_reader import capture
+from sluice.sources.mysql.reader.reading import Backlog, LogReading
 from sluice.sources.mysql.server.connection import open_connection, server_info
+from sluice.sources.table_filter import Selection
 
 
 @dataclass
@@ -49,17 +52,13 @@ class Drain:
         if "stop_at" not in limits:
             limits["stop_at"] = head(self.endpoint)
         number = self.batch + 1
+        wanted = StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits))
+        selection = Selection.compile(self.config)
         result = capture(
-            self.endpoint,
-            server_id=self.server_id,
-            start=self.position,
-            selection=Selection.compile(self.config),
-            limits=StreamLimits(**({"max_wait_s": 30.0, "idle_wait_s": 10.0} | limits)),
-            writer_factory=writer or (lambda: SegmentWriter(self.store, number, 1)),
-            arena_bytes=self.arena_bytes,
-            readers=self.readers,
-            piece_bytes=self.piece_bytes,
-            logs=log_files(self.endpoint) if self.readers > 1 else (),
+            LogReading(self.endpoint, self.server_id, selection, wanted, arena_bytes=self.arena_bytes),
+            self.position,
+            writer or (lambda: SegmentWriter(self.store, number, 1)),
+            backlog=Backlog(self.readers, log_files(self.endpoint) if self.readers > 1 else (), self.piece_bytes),
         )
         self.position = result.last
         if result.manifest is not None:

@@ -24,7 +24,10 @@ from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import MIN_FREE_BYTES, SegmentStore
 from sluice.segments.writer import SegmentWriter
-from sluice.sources.mysql.reader.batch_reader import Selection, StreamLimits, StreamResult, capture, warm_up
+from sluice.sources.base import StreamLimits, StreamResult
+from sluice.sources.mysql.reader.batch_reader import capture, warm_up
+from sluice.sources.mysql.reader.reading import Backlog, LogReading
+from sluice.sources.table_filter import Selection
 from tests.support.capturing import log_files
 
 
@@ -74,24 +77,22 @@ def drain(asked: dict[str, Any], uri: str) -> tuple[StreamResult[SegmentManifest
     readers = asked.get("readers", 1)
     logs = log_files(endpoint) if readers > 1 else ()
     began = time.monotonic()
+    limits = StreamLimits(
+        max_changes=asked.get("max_changes", 2_000_000),
+        max_bytes=asked.get("max_bytes", 2**40),
+        max_wait_s=asked.get("wait_s", 60.0),
+        max_event_bytes=asked.get("max_event_bytes", 256 * 2**20),
+        stop_at=Position(**asked["stop"]),
+    )
+    selection = Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),)))
+    arena_bytes = asked.get("arena_bytes", 24 * 2**20)
     result = capture(
-        endpoint,
-        server_id=3_000_000_777,
-        start=Position(**asked["start"]),
-        selection=Selection.compile(CaptureConfig(include=(asked.get("include", ".*"),))),
-        limits=StreamLimits(
-            max_changes=asked.get("max_changes", 2_000_000),
-            max_bytes=asked.get("max_bytes", 2**40),
-            max_wait_s=asked.get("wait_s", 60.0),
-            max_event_bytes=asked.get("max_event_bytes", 256 * 2**20),
-            stop_at=Position(**asked["stop"]),
-        ),
-        writer_factory=lambda: SegmentWriter(
+        LogReading(endpoint, 3_000_000_777, selection, limits, arena_bytes=arena_bytes),
+        Position(**asked["start"]),
+        lambda: SegmentWriter(
             store, 1, 1, part_bytes=part_bytes, direct_bytes=part_bytes // 8, buffer_bytes=2 * part_bytes
         ),
-        arena_bytes=asked.get("arena_bytes", 24 * 2**20),
-        readers=readers,
-        logs=logs,
+        backlog=Backlog(readers, logs),
     )
     return result, time.monotonic() - began
 

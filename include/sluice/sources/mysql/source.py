@@ -44,6 +44,7 @@ from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
+from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server import table_list
@@ -237,24 +238,23 @@ class MySQLSession:
         if stream is not None and (begin != start or self._log_at != start):
             stream.close()
             stream = None
-        return capture(
+        several = not one_reader and not info.is_mariadb  # MariaDB 10.11.19 crashed under several
+        reading = LogReading(
             source.endpoint,
-            server_id=source.server_id,
-            start=begin,
-            selection=wanted,
-            limits=limits,
-            writer_factory=sink,
-            progress=progress,
-            readers=1
-            if one_reader or info.is_mariadb
-            else readers_of(source.pipeline),  # MariaDB 10.11.19 crashed under several
-            logs=info.binary_logs,
+            source.server_id,
+            wanted,
+            limits,
             marks=source.watermark_table,
             history=(lambda: _own(definitions())) if definitions is not None else None,
+        )
+        return capture(
+            reading,
+            begin,
+            sink,
+            progress=progress,
             redefine=self.history.definition,
-            connection=self.connection,
-            login=self._login,
-            stream=stream,
+            backlog=Backlog(readers_of(source.pipeline) if several else 1, info.binary_logs),
+            opened=OpenConnections(self.connection, self._login, stream),
         )
 
     def release(self, delivered: Offset) -> None:

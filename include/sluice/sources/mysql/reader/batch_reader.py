@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Generic
 
 import pymysql
@@ -21,7 +22,6 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
 from sluice.model.schema_changes import TableChange
-from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
@@ -30,17 +30,18 @@ from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
-from sluice.sources.mysql.decoder.scanner import ARENA_BYTES, LoggedStatement, Scanner
+from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.decoder.watermark_table import mark_plan
 from sluice.sources.mysql.events.query_status import parse_status, session_of
 from sluice.sources.mysql.events.read_totals import ReadTotals
 from sluice.sources.mysql.events.statement_effects import Effect, effects_of
 from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.events.unreadable import AROUND
-from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.file_reader import BinlogRangeReader
-from sluice.sources.mysql.reader.parallel import PIECE_BYTES, SEQ_STEP, BinlogRange, closed_pieces, read_pieces
+from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange, closed_pieces, read_pieces
+from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections, is_mariadb
 from sluice.sources.mysql.reader.xa_reread import PreparedReader
 from sluice.sources.mysql.server.connection import open_connection
 from sluice.sources.mysql.server.server_ids import reader_id
@@ -56,38 +57,20 @@ _QUEUED_ARENAS = 2
 
 
 def capture(
-    endpoint: Endpoint,
-    *,
-    server_id: int,
+    reading: LogReading,
     start: Position,
-    selection: Selection,
-    limits: StreamLimits,
     writer_factory: Callable[[], ChangeSink[M]],
-    marks: TableId | None = None,
+    *,
     progress: Callable[..., None] | None = None,
-    log: Any = None,
-    arena_bytes: int = ARENA_BYTES,
-    readers: int = 1,
-    logs: Sequence[tuple[str, int]] = (),
-    piece_bytes: int = PIECE_BYTES,
-    history: Callable[[], SchemaState] | None = None,
     redefine: Rereader | None = None,
-    connection: Any = None,
-    login: PrefetchedLogin | None = None,
-    stream: BinlogDump | None = None,
+    backlog: Backlog | None = None,
+    opened: OpenConnections | None = None,
 ) -> StreamResult[M]:
     """Read the log from ``start`` until a limit closes the batch, or nothing comes.
 
     Args:
-        server_id: the replica's id at the server. writer_factory: called at the first change. progress: called a few times a second
-            (``changes=…, position=…``); what it raises ends the drain.
-        readers: connections that read closed files side by side while the backlog has several; logs: (name, size in bytes) of the
-            server's log files, oldest first; piece_bytes: what a reader takes at least. Rows, positions and batches are the same for any
-            number. See :mod:`sluice.sources.mysql.reader.parallel`.
-        marks: the watermark table of dumps; its rows go to the writer, too.
-        history: gives the schema history as of ``start``, called when it is first needed; redefine: see ``binlog.tracker.Rereader``.
-        connection: an SQL connection to the source that is free meanwhile; login: for the log's connection, begun already; stream: the log from
-            ``start`` on, opened already (closed here). Without them all are made when they are needed.
+        writer_factory: called at the first change. progress: called a few times a second (``changes=…, position=…``); what it raises ends the
+            drain. redefine: see :data:`sluice.sources.mysql.catalog.history_tracker.Rereader`.
 
     Raises:
         SourceUnavailable, ConfigError, LostPosition, UnknownEvent, UnsupportedType, DecodeError, ChecksumMismatch: the writer was aborted.
@@ -95,68 +78,80 @@ def capture(
         them: with it as ``stop_at`` the same call gives a batch.
         Whatever the writer raises.
     """
-    if limits.stop_at is not None and not limits.stop_at.follows(start):
-        if stream is not None:
-            stream.close()
+    opened = opened or OpenConnections()
+    stop_at = reading.limits.stop_at
+    if stop_at is not None and not stop_at.follows(start):
+        if opened.log is not None:
+            opened.log.close()
         return StreamResult(start, None, 0, 0, 0, True, "head")
-    mariadb = start.server_uuid.startswith("mariadb:")
-    history = once(history) if history is not None else None
+    reading = replace(reading, history=once(reading.history) if reading.history is not None else None)
+    endpoint, mariadb, tell = reading.endpoint, is_mariadb(start), progress or _quiet
     with _Batch(writer_factory) as batch:
-        ahead = ReadTotals(start)
-        pieces = (
-            closed_pieces(start, logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=piece_bytes)
-            if readers > 1
-            else []
-        )
+        ahead, stream = ReadTotals(start), opened.log
+        backlog = backlog or Backlog()
+        pieces = _pieces(reading, start, backlog)
         if pieces:
             if stream is not None:
                 stream.close()  # the first of the readers has the same replica id
                 stream = None
-
-            def reading(piece: BinlogRange, thread: int) -> BinlogRangeReader:
-                return BinlogRangeReader(
-                    piece,
-                    endpoint=endpoint,
-                    server_id=reader_id(server_id, thread),
-                    selection=selection,
-                    max_changes=limits.max_changes,
-                    max_bytes=limits.max_bytes,
-                    max_event_bytes=limits.max_event_bytes,
-                    arena_bytes=arena_bytes,
-                    mariadb=mariadb,
-                    marks=marks,
-                    history=history,
-                    sink=lambda: batch.open().branch(piece.number + 1, readers),
-                    keep=lambda sink: batch.open().absorb(sink),
-                )
-
-            ahead = read_pieces(
-                pieces,
-                start=start,
-                readers=readers,
-                max_changes=limits.max_changes,
-                max_bytes=limits.max_bytes,
-                mariadb=mariadb,
-                make=reading,
-                progress=progress or _quiet,
-            )
-        reread = PreparedReader(endpoint, server_id=server_id, mariadb=mariadb)
+            ahead = _read_ahead(reading, start, pieces, backlog.readers, batch, tell)
         catalog = TableResolver(
-            lambda: _free(endpoint, connection) if connection is not None else open_connection(endpoint),
+            lambda: _free(endpoint, opened.sql) if opened.sql is not None else open_connection(endpoint),
             endpoint,
             mariadb=mariadb,
-            history=history,
+            history=reading.history,
             reread=redefine,
         )
-        session = BinlogReader(catalog, selection, limits, batch, ahead, mariadb, arena_bytes, reread)
-        session.marks = marks
+        session = BinlogReader(catalog, reading, batch, ahead)
         if stream is None:
-            stream = BinlogDump(endpoint, server_id=server_id, start=ahead.last, mariadb=mariadb, login=login)
+            stream = BinlogDump(
+                endpoint, server_id=reading.server_id, start=ahead.last, mariadb=mariadb, login=opened.login
+            )
         try:
-            return session.run(stream, start, progress or _quiet, log or _log)
+            return session.run(stream, start, tell)
         finally:
             stream.close()
             session.close()
+
+
+def _pieces(reading: LogReading, start: Position, backlog: Backlog) -> list[BinlogRange]:
+    """The closed files that are read in parallel, if that is wanted and there are several."""
+    if backlog.readers < 2:
+        return []
+    limits = reading.limits
+    return closed_pieces(
+        start, backlog.logs, max_bytes=limits.max_bytes, stop_at=limits.stop_at, piece_bytes=backlog.piece_bytes
+    )
+
+
+def _read_ahead(
+    reading: LogReading,
+    start: Position,
+    pieces: Sequence[BinlogRange],
+    readers: int,
+    batch: _Batch[M],
+    progress: Callable[..., None],
+) -> ReadTotals:
+    """Read ``pieces`` in parallel into the batch; what was accepted of them."""
+
+    def made(piece: BinlogRange, thread: int) -> BinlogRangeReader:
+        return BinlogRangeReader(
+            piece,
+            replace(reading, server_id=reader_id(reading.server_id, thread)),
+            sink=lambda: batch.open().branch(piece.number + 1, readers),
+            keep=lambda sink: batch.open().absorb(sink),
+        )
+
+    return read_pieces(
+        pieces,
+        start=start,
+        readers=readers,
+        max_changes=reading.limits.max_changes,
+        max_bytes=reading.limits.max_bytes,
+        mariadb=is_mariadb(start),
+        make=made,
+        progress=progress,
+    )
 
 
 @contextmanager
@@ -244,20 +239,16 @@ class BinlogReader(Generic[M]):
     def __init__(
         self,
         catalog: TableResolver,
-        selection: Selection,
-        limits: StreamLimits,
+        reading: LogReading,
         batch: _Batch[M],
         ahead: ReadTotals,
-        mariadb: bool,
-        arena_bytes: int,
-        reread: PreparedReader,
     ) -> None:
-        self.selection = selection
-        self.marks: TableId | None = None
-        self.limits = limits
+        self.selection = reading.selection
+        self.marks = reading.marks
+        self.limits = reading.limits
         self.batch = batch
         self.catalog = catalog
-        self._mariadb = mariadb
+        self._mariadb = is_mariadb(ahead.last)
         self.statements = 0
         self._last_seal = False
         self.scanner = Scanner(
@@ -265,10 +256,10 @@ class BinlogReader(Generic[M]):
             tables=self._plan,
             statement=self._statement,
             seal=lambda rows: batch.seal(rows, last=self._last_seal),
-            row_events=selection.row_events,
-            reread=reread,
-            mariadb=mariadb,
-            arena_bytes=arena_bytes,
+            row_events=reading.selection.row_events,
+            reread=PreparedReader(reading.endpoint, server_id=reading.server_id, mariadb=self._mariadb),
+            mariadb=self._mariadb,
+            arena_bytes=reading.arena_bytes,
             first_seq=ahead.pieces * SEQ_STEP,
         )
         self._log_bytes = ahead.log_bytes
@@ -325,7 +316,7 @@ class BinlogReader(Generic[M]):
                 return True
         return False
 
-    def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None], log: Any) -> StreamResult[M]:
+    def run(self, stream: BinlogDump, start: Position, progress: Callable[..., None]) -> StreamResult[M]:
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError
 from sluice.model.positions import Position
-from sluice.model.tables import TableId, TableSchema
-from sluice.mysql.ddl.catalog import SchemaState
+from sluice.model.tables import TableSchema
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import scan_kernel as sc
@@ -26,8 +24,8 @@ from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.reader.feed import ScannerFeed
 from sluice.sources.mysql.reader.parallel import SEQ_STEP, BinlogRange
+from sluice.sources.mysql.reader.reading import LogReading, is_mariadb
 from sluice.sources.mysql.server.connection import open_connection
-from sluice.sources.table_filter import Selection
 
 _STEP_S = 0.5
 
@@ -56,49 +54,41 @@ class BinlogRangeReader:
     """Reads one piece in a thread: receive, scan, decode, write.
 
     Args:
-        max_changes, max_bytes, max_event_bytes: of the batch; a piece that reaches one ends, and is read in its turn.
-        history: the schema history as of the start of the batch: nothing in an accepted piece changes it.
-        marks: a table whose rows have to be met in the order of the log (the watermarks of dumps).
+        reading: of the batch; a piece that reaches one of its limits ends, and is read in its turn. Its history is that of the start of the
+            batch: nothing in an accepted piece changes it. Rows of ``marks`` have to be met in the order of the log.
         sink, keep: makes the piece's writer; takes what it has written.
     """
 
     def __init__(
         self,
         piece: BinlogRange,
+        reading: LogReading,
         *,
-        endpoint: Endpoint,
-        server_id: int,
-        selection: Selection,
-        max_changes: int,
-        max_bytes: int,
-        max_event_bytes: int,
-        arena_bytes: int,
-        mariadb: bool,
-        marks: TableId | None,
-        history: Callable[[], SchemaState] | None,
         sink: Callable[[], PieceSink],
         keep: Callable[[PieceSink], None],
     ) -> None:
-        self._piece, self._endpoint, self._server_id = piece, endpoint, server_id
-        self._selection, self._marks = selection, marks
-        self._mariadb = mariadb
+        self._piece, self._reading = piece, reading
+        self._mariadb = is_mariadb(piece.start)
         self._make_sink, self._keep = sink, keep
         self._sink: PieceSink | None = None
-        self._catalog = TableResolver(lambda: open_connection(endpoint), endpoint, mariadb=mariadb, history=history)
+        endpoint = reading.endpoint
+        self._catalog = TableResolver(
+            lambda: open_connection(endpoint), endpoint, mariadb=self._mariadb, history=reading.history
+        )
         self._intake: ScannerFeed | None = None
-        self._max_event_bytes = max_event_bytes
         self._scanner = Scanner(
             piece.start,
             tables=self._plan,
             statement=self._statement,
             seal=self._write,
-            row_events=selection.row_events,
+            row_events=reading.selection.row_events,
             reread=_prepared_elsewhere,
-            mariadb=mariadb,
-            arena_bytes=arena_bytes,
+            mariadb=self._mariadb,
+            arena_bytes=reading.arena_bytes,
             first_seq=piece.number * SEQ_STEP,
         )
-        self._scanner.limit(max_changes=max_changes, max_bytes=max_bytes, stop=piece.stop)
+        limits = reading.limits
+        self._scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=piece.stop)
 
     @property
     def state(self) -> np.ndarray[Any, Any]:
@@ -122,10 +112,13 @@ class BinlogRangeReader:
 
     def run(self, cancelled: threading.Event) -> bool:
         """Read to the end of the piece. False if it can only be read in its turn, or it is no longer wanted."""
-        stream = BinlogDump(self._endpoint, server_id=self._server_id, start=self._piece.start, mariadb=self._mariadb)
+        reading = self._reading
+        stream = BinlogDump(
+            reading.endpoint, server_id=reading.server_id, start=self._piece.start, mariadb=self._mariadb
+        )
         try:
             self._scanner.s[sc.S_CRC] = int(stream.checksum)
-            self._intake = ScannerFeed(stream, self._scanner, max_event_bytes=self._max_event_bytes)
+            self._intake = ScannerFeed(stream, self._scanner, max_event_bytes=reading.limits.max_event_bytes)
             while not self._intake.step(_STEP_S):
                 if cancelled.is_set():
                     return False
@@ -153,9 +146,9 @@ class BinlogRangeReader:
 
     # -----------------------------------------------------------------------------------------------------------------
     def _plan(self, table_map: TableMap, where: str) -> RowLayout | None:
-        if table_map.table == self._marks:
+        if table_map.table == self._reading.marks:
             raise _InTurn("a watermark")
-        if not self._selection.wants(table_map.table):
+        if not self._reading.selection.wants(table_map.table):
             return None
         if not table_map.named:
             raise _InTurn("a table map without names")

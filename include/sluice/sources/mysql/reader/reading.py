@@ -1,0 +1,71 @@
+"""What of a log is read, and by whom: what the reader of a batch and the readers of closed files have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.config.connections import Endpoint
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.mysql.ddl.catalog import SchemaState
+from sluice.sources.base import StreamLimits
+from sluice.sources.mysql.decoder.scanner import ARENA_BYTES
+from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
+from sluice.sources.mysql.reader.parallel import PIECE_BYTES
+from sluice.sources.table_filter import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What is read.
+
+    Attributes:
+        endpoint: the source. server_id: the replica's id at the server.
+        selection: which changes; limits: what closes the batch.
+        marks: the watermark table of dumps; its rows go to the writer, too.
+        history: gives the schema history as of the start of the batch, called when it is first needed.
+        arena_bytes: row events that are decoded at a time.
+    """
+
+    endpoint: Endpoint
+    server_id: int
+    selection: Selection
+    limits: StreamLimits
+    marks: TableId | None = None
+    history: Callable[[], SchemaState] | None = None
+    arena_bytes: int = ARENA_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How closed files are read in parallel while there are several. Rows, positions and batches are the same for any number of readers.
+
+    Attributes:
+        readers: connections that read side by side. logs: (name, size in bytes) of the server's log files, oldest first.
+        piece_bytes: what a reader takes at least. See :mod:`sluice.sources.mysql.reader.parallel`.
+    """
+
+    readers: int = 1
+    logs: Sequence[tuple[str, int]] = ()
+    piece_bytes: int = PIECE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConnections:
+    """What is open already. What is not there is made when it is needed.
+
+    Attributes:
+        sql: an SQL connection to the source that is free meanwhile. login: for the log's connection, begun already.
+        log: the log from the start on; it is closed by whoever reads it.
+    """
+
+    sql: Any = None
+    login: PrefetchedLogin | None = None
+    log: BinlogDump | None = None
+
+
+def is_mariadb(position: Position) -> bool:
+    """True for a position in a log of MariaDB."""
+    return position.server_uuid.startswith("mariadb:")
