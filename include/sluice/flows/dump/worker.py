@@ -107,16 +107,8 @@ def work(
                 if not _unread(state.dumps, dump, tables):
                     shared.stop.wait(LOOK_EVERY_S)
                     continue
-                while len(threads) < dump.tuning.parallelism:
-                    number = len(threads)
-                    thread = threading.Thread(
-                        target=_worker,
-                        args=(runtime, dump_id, tables, number, shared),
-                        name=f"dump-{number}",
-                        daemon=True,
-                    )
-                    thread.start()
-                    threads.append(thread)
+                for number in range(len(threads), dump.tuning.parallelism):
+                    threads.append(_started(runtime, dump_id, tables, number, shared))
                 shared.stop.wait(LOOK_EVERY_S * 2)
         finally:  # also when ZooKeeper is gone: no thread outlives this call
             shared.stop.set()
@@ -223,6 +215,17 @@ def _unread(dumps: DumpStates, dump: Dump, tables: tuple[int, ...] | None) -> bo
     if not all(dumps.planned(dump.id, ordinal).exhausted for ordinal in wanted):
         return True
     return any(c.state is not ChunkState.MARKED for c in dumps.chunks(dump.id) if c.id.table in wanted)
+
+
+def _started(
+    runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared
+) -> threading.Thread:
+    """One more thread of this process that reads chunks."""
+    thread = threading.Thread(
+        target=_worker, args=(runtime, dump_id, tables, number, shared), name=f"dump-{number}", daemon=True
+    )
+    thread.start()
+    return thread
 
 
 def _worker(runtime: Runtime, dump_id: str, tables: tuple[int, ...] | None, number: int, shared: _Shared) -> None:

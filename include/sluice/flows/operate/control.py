@@ -140,46 +140,44 @@ def skip(
                 f"the next batch of target {target} is {following}; batch {batch} cannot be skipped now",
                 where=f"pipeline {runtime.name}",
             )
-        store = runtime.store
-        folder = f"dead-letters/{target}/batch={batch:010d}"
         manifest = None if lost else _whole_manifest(runtime, record, target)
+        folder = f"dead-letters/{target}/batch={batch:010d}"
+        if manifest is None:
+            done = _what_is_lost(runtime, state, record, target)
+        else:
+            again = f"`sluice dead-letters replay {runtime.name}` delivers them later"
+            done = (f"its {len(manifest.files)} files are copied to {folder}; {again}", *_not_run(manifest))
         plan = ActionPlan(
             "skip",
             (
                 f"batch {batch} ({record.changes} changes, {record.first} to {record.last}) is not loaded into {target}",
-                *(
-                    _what_is_lost(runtime, state, record, target)
-                    if manifest is None
-                    else (
-                        f"its {len(manifest.files)} files are copied to {folder}; `sluice dead-letters replay {runtime.name}` delivers them later",
-                        *_not_run(manifest),
-                    )
-                ),
+                *done,
                 f"{target} goes on with batch {batch + 1}; its rows may then differ from the source's",
             ),
         )
         if dry_run:
             return plan
         if manifest is not None:
-            for file in manifest.files:
-                store.write_bytes(f"{folder}/{copy_of(file)}", store.read_bytes(file.path))
-            note = {
-                "batch": batch,
-                "target": target,
-                "by": by,
-                "reason": reason,
-                "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "manifest": json.loads(manifest.to_json()),
-            }
-            store.write_bytes(f"{folder}/skipped.json", json.dumps(note, ensure_ascii=False, indent=1).encode())
+            _keep_skipped(
+                runtime.store, folder, manifest, {"batch": batch, "target": target, "by": by, "reason": reason}
+            )
         with state.consumer(target) as lease:
             sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
             if sides.begin(lease) < batch:
                 sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
-        kept: dict[str, Any] = {"lost": list(plan.steps[1:-1])} if manifest is None else {"kept_in": folder}
+        kept: dict[str, Any] = {"lost": list(done)} if manifest is None else {"kept_in": folder}
         state.audit(by=by, what="skip", details={"target": target, "batch": batch, "reason": reason, **kept})
     return plan
+
+
+def _keep_skipped(store: SegmentStore, folder: str, manifest: SegmentManifest, note: dict[str, Any]) -> None:
+    """Copy the files of a skipped batch to the dead-letter store, with a note on who skipped it."""
+    for file in manifest.files:
+        store.write_bytes(f"{folder}/{copy_of(file)}", store.read_bytes(file.path))
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    whole = {**note, "at": at, "manifest": json.loads(manifest.to_json())}
+    store.write_bytes(f"{folder}/skipped.json", json.dumps(whole, ensure_ascii=False, indent=1).encode())
 
 
 def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:

@@ -217,6 +217,16 @@ def handwritten(path: Path) -> list[Sample]:
     return [_sample(document, mark, str(path)) for document, mark in zip(documents, marks, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change of the file: its row as it is and as it was; the rows that are expected of it, None if the file does not say."""
+
+    op: str
+    row: dict[str, Any]
+    before: dict[str, Any] | None
+    expected: list[dict[str, Any]] | None
+
+
 def _sample(document: Any, marked: Any, where: str) -> Sample:
     if (
         not isinstance(document, dict)
@@ -234,38 +244,39 @@ def _sample(document: Any, marked: Any, where: str) -> Sample:
             f"{unknown[0]}: there is no such key; write table, key, columns, changes",
             where=f"{where}:{marked.lc.data[unknown[0]][0] + 1}",
         )
-    table = TableId(*str(document["table"]).split(".", 1))
-    key = document.get("key") or []
-    rows: list[dict[str, Any]] = []
-    ops, befores, expected = [], [], {}
-    for number, change in enumerate(document["changes"]):
-        line = marked["changes"].lc.data[number][0] + 1
-        verbs = [verb for verb in _OPS if isinstance(change, dict) and verb in change]
-        if len(verbs) != 1 or not isinstance(change[verbs[0]], dict) or set(change) - {*verbs, "before", "expect"}:
-            raise ConfigError(
-                "a change is one of insert, update or delete with a row, and perhaps before and expect",
-                where=f"{where}:{line}",
-            )
-        row, before = dict(change[verbs[0]]), change.get("before")
-        if (verbs[0] == "update") != isinstance(before, dict):
-            raise ConfigError("before goes with update: the columns that were different", where=f"{where}:{line}")
-        rows.append(row)
-        ops.append(_OPS[verbs[0]])
-        befores.append({**row, **before} if before is not None else row if verbs[0] == "delete" else None)
-        if "expect" in change:
-            wanted = change["expect"]
-            expected[number] = [] if wanted is None else wanted if isinstance(wanted, list) else [wanted]
-    names = list(dict.fromkeys(name for row in [*rows, *(b for b in befores if b)] for name in row))
+    lines = marked["changes"].lc.data
+    changes = [_change(one, f"{where}:{lines[number][0] + 1}") for number, one in enumerate(document["changes"])]
+    rows = _merged_rows(changes, document.get("columns") or {}, document.get("key") or [], where)
+    expected = {number: one.expected for number, one in enumerate(changes) if one.expected is not None}
+    return Sample(TableId(*str(document["table"]).split(".", 1)), rows, expected)
+
+
+def _change(change: Any, where: str) -> _Change:
+    verbs = [verb for verb in _OPS if isinstance(change, dict) and verb in change]
+    if len(verbs) != 1 or not isinstance(change[verbs[0]], dict) or set(change) - {*verbs, "before", "expect"}:
+        raise ConfigError(
+            "a change is one of insert, update or delete with a row, and perhaps before and expect", where=where
+        )
+    verb, row, before = verbs[0], dict(change[verbs[0]]), change.get("before")
+    if (verb == "update") != isinstance(before, dict):
+        raise ConfigError("before goes with update: the columns that were different", where=where)
+    old = {**row, **before} if before is not None else row if verb == "delete" else None
+    if "expect" not in change:
+        return _Change(_OPS[verb], row, old, None)
+    wanted = change["expect"]
+    expected = [] if wanted is None else wanted if isinstance(wanted, list) else [wanted]
+    return _Change(_OPS[verb], row, old, expected)
+
+
+def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: Sequence[str], where: str) -> pa.Table:
+    """The changes as MERGED_ROWS. ``declared``: types of columns, where they are not those of the values."""
+    befores = [change.before for change in changes]
+    every = [*(change.row for change in changes), *(before for before in befores if before)]
     fields, arrays, olds = [], [], []
-    for name in names:
+    for name in dict.fromkeys(name for row in every for name in row):
+        values, old_values = [c.row.get(name) for c in changes], [(before or {}).get(name) for before in befores]
         try:
-            made, array, old = _column(
-                name,
-                [r.get(name) for r in rows],
-                [(b or {}).get(name) for b in befores],
-                (document.get("columns") or {}).get(name),
-                key,
-            )
+            made, array, old = _column(name, values, old_values, declared.get(name), key)
         except ValueError as error:
             raise ConfigError(
                 f"column {name!r}: {error}",
@@ -275,22 +286,16 @@ def _sample(document: Any, marked: Any, where: str) -> Sample:
         fields.append(made)
         arrays.append(array)
         olds.append(old)
-    struct = pa.StructArray.from_arrays(olds, fields=fields, mask=pa.array([b is None for b in befores]))
-    now = dt.datetime.now(dt.UTC)
-    count = len(rows)
-    meta = [
-        pa.array(ops),
-        pa.array(range(count), pa.uint64()),
-        pa.array([now] * count, pa.timestamp("us", tz="UTC")),
-        struct,
-    ]
-    types = [
-        pa.field("_op", pa.string()),
-        pa.field("_seq", pa.uint64()),
-        pa.field("_commit_ts", pa.timestamp("us", tz="UTC")),
-        pa.field("_before", struct.type),
-    ]
-    return Sample(table, pa.table([*arrays, *meta], schema=pa.schema([*fields, *types])), expected)
+    struct = pa.StructArray.from_arrays(olds, fields=fields, mask=pa.array([before is None for before in befores]))
+    count = len(changes)
+    meta = {
+        "_op": pa.array([change.op for change in changes], pa.string()),
+        "_seq": pa.array(range(count), pa.uint64()),
+        "_commit_ts": pa.array([dt.datetime.now(dt.UTC)] * count, pa.timestamp("us", tz="UTC")),
+        "_before": struct,
+    }
+    types = [pa.field(name, values.type) for name, values in meta.items()]
+    return pa.table([*arrays, *meta.values()], schema=pa.schema([*fields, *types]))
 
 
 def _column(
