@@ -10,7 +10,7 @@ from typing import Any
 from sluice.coordination.identity import Identity
 from sluice.coordination.layout import ACKNOWLEDGEMENT, Layout
 from sluice.coordination.leases import Lease, transact_as
-from sluice.coordination.port import Conflict, Put, Znode, Znodes, moved
+from sluice.coordination.port import Conflict, Put, Znode, Znodes, committed
 from sluice.errors import OutOfOrder
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Position
@@ -130,7 +130,7 @@ class Acknowledgements:
         path = self._at.acknowledgement(target)
         node = self._z.get(path)
         if node is not None and node.data:
-            moved(self._z, Put(path, b"", node.version))
+            committed(self._z, Put(path, b"", node.version))
 
     def _node(self, target: str) -> Znode:
         """A target's node, made if there is none."""

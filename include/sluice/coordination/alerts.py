@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from sluice.coordination.layout import ALERT, Layout
-from sluice.coordination.port import Put, Znodes, moved
+from sluice.coordination.port import Put, Znodes, committed
 
 
 class Alerts:
@@ -29,10 +29,10 @@ class Alerts:
         if node is None or node.data:
             return False
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return moved(self._z, Put(path, ALERT.encode({"since": since, "lag_ms": lag_ms}), node.version))
+        return committed(self._z, Put(path, ALERT.encode({"since": since, "lag_ms": lag_ms}), node.version))
 
     def clear(self, target: str) -> bool:
         """The opposite; True for the one caller that clears it."""
         path = self._at.alert(target)
         node = self._z.get(path)
-        return bool(node and node.data and moved(self._z, Put(path, b"", node.version)))
+        return bool(node and node.data and committed(self._z, Put(path, b"", node.version)))

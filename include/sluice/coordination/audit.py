@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from sluice.coordination.layout import AUDIT, Layout
-from sluice.coordination.port import Create, Remove, Znodes, moved
+from sluice.coordination.port import Create, Remove, Znodes, committed
 
 KEPT_AUDIT = 1000
 """Entries that are kept."""
@@ -40,4 +40,4 @@ class Audit:
 
     def _remove(self, names: list[str]) -> None:
         for name in names:
-            moved(self._z, Remove(f"{self._at.audit}/{name}"))
+            committed(self._z, Remove(f"{self._at.audit}/{name}"))

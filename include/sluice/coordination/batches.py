@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sluice.coordination.layout import BATCH, Layout, claim_suffix
 from sluice.coordination.permit import Permit, Permits
-from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes, moved
+from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes, committed
 from sluice.errors import SegmentError
 from sluice.model.batches import Batch, BatchState
 
@@ -154,7 +154,7 @@ class Batches:
             return None
         batch = change(BATCH.parse(path, node.data, Batch.from_json))
         written = Put(path, BATCH.encode(batch.to_json()), node.version)
-        return batch if moved(self._z, *requirements, written) else None
+        return batch if committed(self._z, *requirements, written) else None
 
     # -- which are remembered ----------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Batches:
         """Record batches again whose nodes were removed."""
         for batch in batches:
             if self.get(batch.number) is None:
-                moved(self._z, Create(self._at.batch(batch.number), BATCH.encode(batch.to_json())))
+                committed(self._z, Create(self._at.batch(batch.number), BATCH.encode(batch.to_json())))
 
     def forget(self, limit: int) -> list[int]:
         """Drop the nodes of the batches up to ``limit``. Returns their numbers."""
@@ -173,14 +173,14 @@ class Batches:
             else []
         )
         for start in range(0, len(gone), _REMOVED_AT_ONCE):
-            if not moved(self._z, *(Remove(self._at.batch(n)) for n in gone[start : start + _REMOVED_AT_ONCE])):
+            if not committed(self._z, *(Remove(self._at.batch(n)) for n in gone[start : start + _REMOVED_AT_ONCE])):
                 break
         for name in claims:
-            moved(self._z, Remove(f"{self._at.claims}/{name}"))
+            committed(self._z, Remove(f"{self._at.claims}/{name}"))
         return gone
 
     def forget_all(self) -> None:
         """Drop every node of a batch and of a claim."""
         for folder in (self._at.batches, self._at.claims):
             for name in self._z.children(folder):
-                moved(self._z, Remove(f"{folder}/{name}"))
+                committed(self._z, Remove(f"{folder}/{name}"))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.coordination.layout import CAPTURES, CHUNK, DUMP, DUMP_FOLDERS, PLACED, PLANNED, READER, Layout
-from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes
+from sluice.coordination.port import Conflict, Create, Put, Remove, Step, Znodes, committed
 from sluice.errors import ConfigError
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlaced, TablePlanned
 
@@ -41,8 +41,7 @@ class DumpStates:
         for ordinal in range(len(dump.tables)):
             steps.append(Create(at.planned(dump.id, ordinal), PLANNED.encode(TablePlanned().to_json())))
             steps.append(Create(at.placed(dump.id, ordinal), PLACED.encode(TablePlaced().to_json())))
-        with suppress(Conflict):
-            self._z.transact(steps)
+        committed(self._z, *steps)
         return self.require(dump.id)
 
     def ids(self) -> list[str]:
@@ -70,20 +69,13 @@ class DumpStates:
             self._index_ended()
             steps.append(Remove(self._at.dumping_of(dump.id)))
             steps.append(Create(self._at.dumped_of(dump.id, dump.ended_ms)))
-        try:
-            self._z.transact(steps)
-        except Conflict:
-            return None
-        return replace(dump, version=dump.version + 1)
+        return replace(dump, version=dump.version + 1) if committed(self._z, *steps) else None
 
     def add_note(self, dump: str, note: str) -> None:
         """Add a line to what people read of a dump, once."""
         while (now := self.get(dump)) is not None and note not in now.note:
             changed = replace(now, note=f"{now.note}; {note}" if now.note else note)
-            try:
-                self._z.transact([Put(self._at.dump(dump), DUMP.encode(changed.to_json()), now.version)])
-            except Conflict:
-                continue
+            committed(self._z, Put(self._at.dump(dump), DUMP.encode(changed.to_json()), now.version))
 
     def active(self) -> list[Dump]:
         """Dumps that are running or paused, oldest first."""
@@ -118,18 +110,14 @@ class DumpStates:
         """Remove all of a dump's nodes."""
         for name in self._z.children(self._at.dumped):
             if self._at.ended(name)[1] == dump:
-                with suppress(Conflict):
-                    self._z.transact([Remove(f"{self._at.dumped}/{name}")])
+                committed(self._z, Remove(f"{self._at.dumped}/{name}"))
         folders = [self._at.dump_folder(dump, folder) for folder in DUMP_FOLDERS]
         readers = self._at.readers(dump)
         for folder in (*folders, readers):
             for name in self._z.children(folder):
-                with suppress(Conflict):
-                    self._z.transact([Remove(f"{folder}/{name}")])
-        with suppress(Conflict):  # dumps of earlier versions have none
-            self._z.transact([Remove(readers)])
-        with suppress(Conflict):
-            self._z.transact([*map(Remove, folders), Remove(self._at.dump(dump))])
+                committed(self._z, Remove(f"{folder}/{name}"))
+        committed(self._z, Remove(readers))  # dumps of earlier versions have none
+        committed(self._z, *map(Remove, folders), Remove(self._at.dump(dump)))
 
     def forget_old(self, keep: int = KEPT_DUMPS) -> list[str]:
         """Forget the oldest dumps that have ended, beyond ``keep``. Returns their ids."""
@@ -153,8 +141,7 @@ class DumpStates:
         self._z.ensure(path)
         node = self._z.get(path)
         assert node is not None
-        with suppress(Conflict):
-            self._z.transact([Put(path, CAPTURES.encode(selection), node.version)])
+        committed(self._z, Put(path, CAPTURES.encode(selection), node.version))
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -215,13 +202,11 @@ class DumpStates:
         path = self._at.readers(dump)
         node = self._z.get(path)
         if node is not None:
-            with suppress(Conflict):  # another reader said so just now
-                self._z.transact([Put(path, why[:500].encode(), node.version)])
+            committed(self._z, Put(path, why[:500].encode(), node.version))  # or another reader said so just now
 
     def leave(self, dump: str, name: str, why: str = "") -> None:
         """This process does not read any more. ``why``: what made it stop before the end."""
-        with suppress(Conflict):
-            self._z.transact([Remove(self._at.reader(dump, name))])
+        committed(self._z, Remove(self._at.reader(dump, name)))
         self.still_reads(dump, why)
 
     def readers(self, dump: str) -> list[tuple[int, ...] | None]:
@@ -240,38 +225,29 @@ class DumpStates:
     def claim(self, plan: TablePlanned, moved: TablePlanned, chunk: Chunk) -> Chunk | None:
         """Take the next range of a table: the plan moves and the chunk exists, or neither. None: another worker was first."""
         id_ = chunk.id
-        try:
-            self._z.transact([
-                Put(self._at.planned(id_.dump, id_.table), PLANNED.encode(moved.to_json()), plan.version),
-                Create(self._at.chunk(id_), CHUNK.encode(chunk.to_json())),
-                Create(self._at.selecting(id_), self._owner.encode(), ephemeral=True),
-            ])
-        except Conflict:
-            return None
-        return replace(chunk, version=0)
+        steps: list[Step] = [
+            Put(self._at.planned(id_.dump, id_.table), PLANNED.encode(moved.to_json()), plan.version),
+            Create(self._at.chunk(id_), CHUNK.encode(chunk.to_json())),
+            Create(self._at.selecting(id_), self._owner.encode(), ephemeral=True),
+        ]
+        return replace(chunk, version=0) if committed(self._z, *steps) else None
 
     def take_over(self, chunk: Chunk) -> Chunk | None:
         """Try a chunk again whose worker is gone. None: another worker was first, or the drain has placed it."""
         again = replace(
             chunk, state=ChunkState.RUNNING, attempt=chunk.attempt + 1, path="", rows=0, crc32="", low="", end=""
         )
-        try:
-            self._z.transact([
-                Put(self._at.chunk(chunk.id), CHUNK.encode(again.to_json()), chunk.version),
-                Create(self._at.selecting(chunk.id), self._owner.encode(), ephemeral=True),
-            ])
-        except Conflict:
-            return None
-        return replace(again, version=chunk.version + 1)
+        steps: list[Step] = [
+            Put(self._at.chunk(chunk.id), CHUNK.encode(again.to_json()), chunk.version),
+            Create(self._at.selecting(chunk.id), self._owner.encode(), ephemeral=True),
+        ]
+        return replace(again, version=chunk.version + 1) if committed(self._z, *steps) else None
 
     def move(self, chunk: Chunk, state: ChunkState, **changes: Any) -> Chunk | None:
         """Record what a worker did. None: the chunk is no longer this worker's."""
         moved = replace(chunk, state=state, **changes)
-        try:
-            self._z.transact([Put(self._at.chunk(chunk.id), CHUNK.encode(moved.to_json()), chunk.version)])
-        except Conflict:
-            return None
-        return replace(moved, version=chunk.version + 1)
+        done = committed(self._z, Put(self._at.chunk(chunk.id), CHUNK.encode(moved.to_json()), chunk.version))
+        return replace(moved, version=chunk.version + 1) if done else None
 
     def say_held(self, dump: str, worker: str, why: str) -> None:
         """A worker waits, and says for what; ``""``: it goes on."""
@@ -282,18 +258,16 @@ class DumpStates:
             steps = [Put(path, why.encode(), node.version) if why else Remove(path)]
         elif why:
             steps = [Create(path, why.encode(), ephemeral=True)]
-        with suppress(Conflict):
-            self._z.transact(steps)
+        if steps:
+            committed(self._z, *steps)
 
     def let_go(self, chunk: Chunk) -> None:
         """The worker is done with the chunk, whatever became of it."""
-        with suppress(Conflict):
-            self._z.transact([Remove(self._at.selecting(chunk.id))])
+        committed(self._z, Remove(self._at.selecting(chunk.id)))
 
     def drop(self, chunk: Chunk) -> None:
         """Forget a chunk of a cancelled dump."""
-        with suppress(Conflict):
-            self._z.transact([Remove(self._at.chunk(chunk.id), chunk.version)])
+        committed(self._z, Remove(self._at.chunk(chunk.id), chunk.version))
 
     # -- moves of the drain -----------------------------------------------------------------------------------------------
 
@@ -310,11 +284,5 @@ class DumpStates:
 
     def redo(self, chunk: Chunk) -> None:
         """Have a chunk selected again."""
-        with suppress(Conflict):
-            self._z.transact([
-                Put(
-                    self._at.chunk(chunk.id),
-                    CHUNK.encode(replace(chunk, state=ChunkState.TODO).to_json()),
-                    chunk.version,
-                )
-            ])
+        todo = CHUNK.encode(replace(chunk, state=ChunkState.TODO).to_json())
+        committed(self._z, Put(self._at.chunk(chunk.id), todo, chunk.version))

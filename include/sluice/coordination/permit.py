@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from sluice.coordination.layout import PERMIT, Layout
-from sluice.coordination.port import Check, Put, Znodes, moved
+from sluice.coordination.port import Check, Put, Znodes, committed
 from sluice.errors import Paused, Restarted
 from sluice.model.stored_fields import known_fields
 
@@ -54,7 +54,7 @@ class Permits:
                 "reason": reason,
                 "since": since,
             }
-            if moved(self._z, Put(self._path, PERMIT.encode(data), current.version)):
+            if committed(self._z, Put(self._path, PERMIT.encode(data), current.version)):
                 return self.read()
 
     def require(self, *, since: Permit | None = None) -> Permit:

@@ -86,7 +86,7 @@ class Znodes(Protocol):
         """False once the session has expired: every ephemeral node of this session is gone, or will be."""
 
 
-def moved(znodes: Znodes, *steps: Step) -> bool:
+def committed(znodes: Znodes, *steps: Step) -> bool:
     """All steps are done; or False, and none is."""
     try:
         znodes.transact(steps)

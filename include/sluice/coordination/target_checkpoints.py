@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.coordination.layout import CHECKPOINT, Layout
-from sluice.coordination.port import Create, Put, Remove, Step, Znodes, moved
+from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
 from sluice.model.positions import Position
 
 
@@ -88,4 +88,4 @@ class TargetRecords:
     def _moved(self, step: Step) -> bool:
         if isinstance(step, Create):
             self._z.ensure(step.path.rpartition("/")[0])
-        return moved(self._z, step)
+        return committed(self._z, step)

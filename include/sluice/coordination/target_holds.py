@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from sluice.coordination.layout import HOLDS, Layout
-from sluice.coordination.port import Put, Znodes, moved
+from sluice.coordination.port import Put, Znodes, committed
 from sluice.model.stored_fields import known_fields
 
 
@@ -75,4 +75,4 @@ class Holds:
             self._z.ensure(self._path)
             version = 0
         data = HOLDS.encode({t: asdict(h) for t, h in held.items()})
-        return moved(self._z, Put(self._path, data, version))
+        return committed(self._z, Put(self._path, data, version))
