@@ -8,6 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.positions import Position
+from sluice.model.sessions import StatementSession
 from sluice.model.tables import TableId
 
 TEXTS = ("tinytext", "text", "mediumtext", "longtext")
@@ -199,3 +201,28 @@ def _wider_charset(old: str | None, new: str | None) -> bool:
     if old is None or new is None:
         return False
     return old == new or new == "utf8mb4" or (old == "ascii" and new in {"latin1", "utf8", "utf8mb3"})
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatement:
+    """A statement that changed definitions, as the log has it.
+
+    Attributes:
+        position: of the statement. schema: default schema of the session that ran it.
+        table: the captured table that it names, None where none could be told.
+        seq: number in the batch of the first row change after it.
+        commit_time_us: microseconds since 1970 UTC. sql_mode: bits of the session's sql_mode.
+        session: what else its effect may depend on, None where the log does not say.
+        changes: what it did to definitions.
+    """
+
+    position: Position
+    schema: str
+    table: TableId | None
+    sql: str
+    seq: int
+    gtid: str | None
+    commit_time_us: int
+    sql_mode: int = 0
+    session: StatementSession | None = None
+    changes: tuple[TableChange, ...] = ()

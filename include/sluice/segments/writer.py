@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 from sluice.errors import SluiceError
 from sluice.model.batches import Op
 from sluice.model.positions import Position
-from sluice.model.schema_changes import TableChange
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
@@ -120,42 +119,24 @@ class SegmentWriter:
         for key, item in ready:
             self._write(key, item)
 
-    def ddl(self, record: DdlRecord) -> None:
-        """Note a statement that changed a definition."""
+    def note_ddl(self, statement: SchemaStatement) -> None:
+        """Note a statement that changed definitions."""
+        file, offset = statement.position.row_place
+        record = DdlRecord(
+            file=file,
+            offset=offset,
+            gtid=statement.gtid,
+            commit_time_us=statement.commit_time_us,
+            schema_=statement.schema,
+            table=str(statement.table) if statement.table else None,
+            sql=statement.sql,
+            seq=statement.seq,
+            sql_mode=statement.sql_mode,
+            session=statement.session,
+            changes=tuple(change.to_json() for change in statement.changes),
+        )
         with self._lock:
             self._ddl.append(record)
-
-    def note_ddl(
-        self,
-        *,
-        position: Position,
-        schema: str,
-        table: TableId | None,
-        sql: str,
-        seq: int,
-        gtid: str | None,
-        commit_time_us: int,
-        sql_mode: int = 0,
-        session: StatementSession | None = None,
-        changes: Sequence[TableChange] = (),
-    ) -> None:
-        """As :meth:`ddl`, from values."""
-        file, offset = position.row_place
-        self.ddl(
-            DdlRecord(
-                file=file,
-                offset=offset,
-                gtid=gtid,
-                commit_time_us=commit_time_us,
-                schema_=schema,
-                table=str(table) if table else None,
-                sql=sql,
-                seq=seq,
-                sql_mode=sql_mode,
-                session=session,
-                changes=tuple(change.to_json() for change in changes),
-            )
-        )
 
     def finish(
         self,

@@ -23,8 +23,7 @@ from sluice.errors import PreflightError, TerminalError
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.positions import Position
-from sluice.model.schema_changes import TableChange
-from sluice.model.sessions import StatementSession
+from sluice.model.schema_changes import SchemaStatement
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.sources.table_filter import Selection
 
@@ -178,21 +177,8 @@ class ChangeSink(Protocol[M_co]):
     def add(self, schema: TableSchema, rows: pa.Table, *, in_order: bool = False) -> None:
         """Take SEGMENT_ROWS (:mod:`sluice.model.layouts`) of ``schema.arrow_schema``."""
 
-    def note_ddl(
-        self,
-        *,
-        position: Offset,
-        schema: str,
-        table: TableId | None,
-        sql: str,
-        seq: int,
-        gtid: str | None,
-        commit_time_us: int,
-        sql_mode: int = 0,
-        session: StatementSession | None = None,
-        changes: Sequence[TableChange] = (),
-    ) -> None:
-        """Note a statement; ``changes``: what it did to definitions."""
+    def note_ddl(self, statement: SchemaStatement) -> None:
+        """Note a statement that changed definitions."""
 
     def finish(
         self,

@@ -24,6 +24,7 @@ from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, W
 from sluice.model.batches import Op
 from sluice.model.definitions import Definitions
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.schema_changes import SchemaStatement
 from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
 from sluice.sources.base import (
     Asked,
@@ -340,13 +341,15 @@ class _Reading:
             self.transactions += 1
         if noted and self.sink is not None:
             self.sink.note_ddl(
-                position=self.store.position(self.at),
-                schema=table.schema if table else "",
-                table=table,
-                sql=transaction.statement,
-                seq=self.changes,
-                gtid=None,
-                commit_time_us=transaction.commit_time_us,
+                SchemaStatement(
+                    position=self.store.position(self.at),
+                    schema=table.schema if table else "",
+                    table=table,
+                    sql=transaction.statement,
+                    seq=self.changes,
+                    gtid=None,
+                    commit_time_us=transaction.commit_time_us,
+                )
             )
             self.statements += 1
         self.at += 1

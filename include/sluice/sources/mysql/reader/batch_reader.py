@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
 from sluice.model.positions import Position
-from sluice.model.schema_changes import TableChange
+from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
@@ -300,7 +300,7 @@ class BinlogReader(Generic[M]):
                 )
             named = effect.kind is Effect.DEFINITION and touched
             if (named or known) and self.selection.ddl:
-                self.batch.open().note_ddl(
+                noted = SchemaStatement(
                     position=statement.position,
                     schema=query.schema,
                     table=touched[0] if touched else None,
@@ -310,8 +310,9 @@ class BinlogReader(Generic[M]):
                     commit_time_us=statement.commit_us,
                     sql_mode=sql_mode,
                     session=session_of(query),
-                    changes=known,
+                    changes=tuple(known),
                 )
+                self.batch.open().note_ddl(noted)
                 self.statements += 1
                 return True
         return False
