@@ -40,7 +40,7 @@ def test_a_batch_for_other_targets_is_passed_and_not_merged(two_targets: Serverl
     made.case.commit(("insert", "a", (1, "x")))
     made.drain(deliver=False)
     with made.runtime().state() as state:
-        path = state._batch_path(1)
+        path = state.layout.batch(1)
         node, owner = made.tree.nodes[path]
         stored = json.loads(node.data) | {"targets": ["two"]}
         made.tree.nodes[path] = (replace(node, data=json.dumps(stored).encode()), owner)
