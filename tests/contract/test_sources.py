@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from sluice.errors import LostPosition, SluiceError, WrongServer
+from sluice.errors import ConfigError, LostPosition, SluiceError, WrongServer
 from sluice.model.changes import Change
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.dumps import Chunk, ChunkId, Mark, Marking, TablePlanned, TableRequest
+from sluice.model.fields import neutral_type
 from sluice.model.positions import Position
 from sluice.segments.writer import SegmentWriter
 from sluice.sources import KINDS
@@ -258,6 +262,8 @@ def test_definitions_come_with_rows_or_with_a_history(case: SourceCase) -> None:
     with case.source.open() as session:
         history = session.history
         if history is None:
+            with pytest.raises(ConfigError):
+                case.source.stored_definitions({}, [])
             return
         at = head(case)
         known = history.snapshot(at, case.wanted)
@@ -269,6 +275,18 @@ def test_definitions_come_with_rows_or_with_a_history(case: SourceCase) -> None:
         assert history.definition(case.table("a"), at) == found
         history.fold(known, at, head(case))
         assert known.find(case.table("a")) == found
+        again = case.source.stored_definitions(json.loads(json.dumps(known.to_json())), [])
+        assert again.to_json() == known.to_json()
+        known.put(replace(found, table=case.table("b")))
+        again = case.source.stored_definitions(again.to_json(), [json.loads(json.dumps(known.part(known.touched)))])
+        assert (again.to_json(), again.touched) == (known.to_json(), set())
+        history.fold(again, at, head(case))
+
+
+def test_statements_are_in_a_dialect(case: SourceCase) -> None:
+    with case.source.open() as session:
+        said = session.identity.dialect.lower()
+    assert case.source.dialect(head(case)) == {"memory": "mysql"}.get(said, said)
 
 
 # -- tables and chunks --------------------------------------------------------------------------------------------------------
@@ -284,6 +302,27 @@ def test_tables_as_they_are_now(case: SourceCase) -> None:
         assert case.table("a") not in session.keyless()
         assert {case.table("a"), case.table("keyless")} <= set(session.table_rows())
         assert set(session.estimates([case.table("a")])) == {case.table("a")}
+
+
+def test_columns_are_described_by_neutral_types(case: SourceCase, reader: Reader) -> None:
+    """The same from the log, from a chunk and from the list of tables, and the values are of the Arrow type that it decides."""
+    case.commit(("insert", "a", (1, "x")))
+    manifest = reader.once().manifest
+    with reader.store.open_input(manifest.files[0].path) as file:
+        logged = pq.read_schema(file)
+    with case.source.open() as session:
+        [listed] = session.tables(lambda table: table == case.table("a"))
+        planned = session.chunk_table(case.table("a")).schema
+    with case.source.open_chunks(Marking.TABLE, "w") as chunks:
+        schema = chunks.schema(case.table("a"))
+        piece = next(iter(chunks.rows(TableRequest(case.table("a")), Chunk(ChunkId("d", 0, 1)))))
+    number, text = (column.type for column in schema.columns)
+    assert number == ColumnType(ColumnKind.INT)
+    assert (text.kind, text.length, text.charset[:4]) == (ColumnKind.VARCHAR, 40, "utf8")
+    for described in (listed.schema, planned):
+        assert [column.type for column in described.columns] == [number, text]
+    assert [neutral_type(logged.field(name)) for name in ("id", "v")] == [number, text]
+    assert [column.type for column in piece.columns] == [number.arrow_type, text.arrow_type]
 
 
 def test_a_typed_key_is_the_key_of_the_row(case: SourceCase) -> None:

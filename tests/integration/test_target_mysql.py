@@ -9,7 +9,8 @@ import pytest
 
 from sluice.errors import ConfigError, Fenced, LoadError, MappingError, TargetUnavailable
 from sluice.flows.load.units import run_load_unit
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from tests.support.batches import Delivery
 from tests.support.people import DDL, delete, insert, people, rows, update
 from tests.support.small_units import small_units

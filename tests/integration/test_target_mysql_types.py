@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import LoadError
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.model.temporal import special_date, special_timestamp
 from tests.support.batches import Delivery, checksum, segment_rows
 

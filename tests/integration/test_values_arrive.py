@@ -19,7 +19,8 @@ from sluice.errors import LoadError, MappingError
 from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.control import skip
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.mysql.connection import connect
 from sluice.targets.mysql.session import kept
 from tests.support.batches import Delivery

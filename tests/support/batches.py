@@ -14,8 +14,9 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.transform.changeset_writer import write_changeset_manifest
 from sluice.flows.transform.merge_units import plan_merge, run_merge_unit
+from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import Changeset
 from sluice.segments.manifest import SegmentManifest

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 
 COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 SCHEMA = TableSchema(

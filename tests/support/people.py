@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 
 
 def people(schema: str, table: str = "people") -> TableSchema:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.merge.compact import merged_schema
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.rules import Ruled, RuleSet
 
 COMMIT = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)

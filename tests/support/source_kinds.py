@@ -13,8 +13,9 @@ from typing import Any
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.model.changes import Change
+from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.reader import iter_changes
 from sluice.segments.store import SegmentStore
 from sluice.segments.writer import SegmentWriter
@@ -94,7 +95,7 @@ class MemoryCase(SourceCase):
     def create(self, name: str, *, key: bool = True) -> None:
         columns = (
             Column("id", ColumnKind.INT, "int", nullable=False),
-            Column("v", ColumnKind.VARCHAR, "varchar(40)", charset="utf8mb4"),
+            Column("v", ColumnKind.VARCHAR, "varchar(40)", length=40, charset="utf8mb4"),
         )
         self.store.define(TableSchema(self.table(name), columns, ("id",) if key else ()))
 

@@ -91,7 +91,7 @@ def java_float(value: float) -> str:
 
 def java_type(value: Any, column: Column) -> int:
     """java.sql.Types as canal tells it: of the value, so NULL and numbers beyond the signed range have types of their own."""
-    row = column.sql.row
+    row = column.row
     if row is None:  # a rule made the column
         return JavaTypes().canal
     if value is None:

@@ -19,7 +19,7 @@ from sluice.model.changes import Change
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
 from sluice.model.temporal import time_text
-from sluice.mysql.column_types import Literal, is_spatial
+from sluice.mysql.column_types import Literal, MysqlType
 from sluice.mysql.type_loss import SqlType
 
 MICROSECOND = dt.timedelta(microseconds=1)
@@ -61,34 +61,22 @@ class Format:
 class Column:
     """A column as the formats need it.
 
-    ``declared``: the type as SQL; ``required``: NOT NULL; ``utc``: a TIMESTAMP; ``digits``: of fractional seconds.
+    Attributes:
+        declared: the type as SQL; sql: taken apart; row: what is known of it, None for a column that a rule made; word: its first word.
+        digits: of fractional seconds; temporal: a DATE, DATETIME, TIMESTAMP or TIME; geometry: one of the spatial types.
+        required: NOT NULL; utc: a TIMESTAMP.
     """
 
     name: str
     declared: str
     sql: SqlType
+    row: MysqlType | None = None
+    word: str = ""
+    digits: int = 0
+    temporal: bool = False
+    geometry: bool = False
     required: bool = False
     utc: bool = False
-
-    @property
-    def word(self) -> str:
-        """The type's first word."""
-        return self.sql.word
-
-    @property
-    def digits(self) -> int:
-        """Digits of fractional seconds."""
-        return self.sql.first if self.temporal else 0
-
-    @property
-    def temporal(self) -> bool:
-        """A DATE, DATETIME, TIMESTAMP or TIME."""
-        return self.sql.row is not None and self.sql.row.literal is Literal.TEMPORAL
-
-    @property
-    def geometry(self) -> bool:
-        """One of the spatial types."""
-        return is_spatial(self.word)
 
 
 _known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}
@@ -107,10 +95,18 @@ def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
 def _column(field: pa.Field) -> Column:
     metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
     declared = metadata.get("sluice.type", "")
+    sql = _parsed(declared)
+    row = sql.row
+    temporal = row is not None and row.literal is Literal.TEMPORAL
     return Column(
         name=metadata.get("sluice.name", field.name),
         declared=declared,
-        sql=_parsed(declared),
+        sql=sql,
+        row=row,
+        word=sql.word,
+        digits=sql.first if temporal else 0,
+        temporal=temporal,
+        geometry=row is not None and row.shape is not None,
         required="sluice.required" in metadata or "sluice.key" in metadata,
         utc=pa.types.is_timestamp(field.type) and field.type.tz is not None,
     )

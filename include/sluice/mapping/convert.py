@@ -6,6 +6,7 @@ All other conversions are the target's own: a value is sent as the source declar
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ import pyarrow.compute as pc
 from sluice.config.pipeline import ColumnConversion
 from sluice.errors import MappingError
 from sluice.model import temporal
-from sluice.model.fields import declared_type, described, is_key
+from sluice.model.column_types import ColumnKind
+from sluice.model.fields import declared_type, described, is_key, neutral_type
 
 _DIGITS = re.compile(r"\(\d\)")
 
@@ -64,8 +66,11 @@ def converted(field: pa.Field, values: pa.Array, conversion: ColumnConversion, t
         return field, values
     digits = _DIGITS.search(source_type)
     made = ("timestamp" if way > 0 else "datetime") + (digits[0] if digits else "")
+    more, known = {"type": made}, neutral_type(field)
+    if known is not None:
+        more["kind"] = replace(known, kind=ColumnKind.TIMESTAMP if way > 0 else ColumnKind.DATETIME).to_text()
     kind = pa.timestamp("us", tz="UTC") if way > 0 else pa.timestamp("us")
-    return described(field.with_type(kind), type=made), _moved(values, conversion.time_zone, kind)
+    return described(field.with_type(kind), **more), _moved(values, conversion.time_zone, kind)
 
 
 def _moves(sql_type: str, conversion: ColumnConversion) -> int:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from sluice.model.column_types import ColumnKind
 from sluice.model.stored_fields import known_fields
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 
 POSITION_LOST = "position lost"
 """Reason of a dump that repairs a gap in the log."""
@@ -293,6 +294,7 @@ def schema_from_json(text: str | bytes) -> TableSchema:
     """The inverse of :func:`schema_to_json`."""
     data = json.loads(text)
     columns = tuple(
-        Column(**{**c, "kind": ColumnKind(c["kind"]), "labels": tuple(c["labels"])}) for c in data["columns"]
+        Column(**{**known_fields(Column, c), "kind": ColumnKind(c["kind"]), "labels": tuple(c["labels"])})
+        for c in data["columns"]
     )
     return TableSchema(TableId(**data["table"]), columns, tuple(data["primary_key"]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from sluice.model.column_types import ColumnType
 from sluice.model.tables import stored_name
 
 NAME = b"sluice.name"
@@ -14,6 +15,9 @@ NAME = b"sluice.name"
 
 TYPE = b"sluice.type"
 """The column type as SQL, e.g. ``bigint unsigned``."""
+
+KIND = b"sluice.kind"
+"""What its values are, whatever the source, as :meth:`sluice.model.column_types.ColumnType.to_text` has it. Older files do not have it."""
 
 KEY = b"sluice.key"
 """Ordinal of the column in the key, from 1."""
@@ -30,6 +34,15 @@ def true_name(field: pa.Field) -> str:
 def declared_type(field: pa.Field) -> str:
     """The column type as SQL, "" for a column that a rule made."""
     return str((field.metadata or {}).get(TYPE, b"").decode())
+
+
+def neutral_type(field: pa.Field) -> ColumnType | None:
+    """What the column's values are, whatever the source; None: the field does not say, or its values are of another type by now."""
+    text = (field.metadata or {}).get(KIND)
+    if not text:
+        return None
+    found = ColumnType.from_text(text.decode())
+    return found if found.arrow_type == field.type else None
 
 
 def key_ordinal(field: pa.Field) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sluice.model.column_types import ColumnType
 from sluice.model.tables import TableId
 
 
@@ -11,6 +12,7 @@ from sluice.model.tables import TableId
 class PlannedColumn:
     """A column that will be sent: name at the target, SQL type at the source (``""`` if a rule made it), ordinal in the key from 1 or 0.
 
+    ``type``: what its values are, None where a batch of an earlier version does not say.
     ``wanted``: the SQL type that it shall have at the target, "" for the same; ``loses``: what the mapping itself cannot keep of its values.
     """
 
@@ -24,6 +26,7 @@ class PlannedColumn:
     nullable: bool = True
     wanted: str = ""
     loses: str = ""
+    type: ColumnType | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
-"""Tables, columns and how each MySQL type looks in Arrow: values only.
+"""Tables, columns and how they look in Arrow: values only.
 
 Arrow types keep full fidelity. Two conventions a reader of the Parquet files has to know:
 
 * zero and partial dates (``0000-00-00``, ``2024-00-15``) and year-0 dates live in the same ``date32`` / ``timestamp[us]`` column as
   numbers that no calendar date uses, see :mod:`sluice.model.temporal`;
-* every field carries metadata: ``sluice.type`` (the column type as SQL, e.g. ``bigint unsigned``), ``sluice.name`` (the true column
-  name), ``sluice.charset`` for text, ``sluice.required`` for NOT NULL, ``sluice.key`` (ordinal from 1) for primary-key columns.
+* every field carries metadata: ``sluice.type`` (the column type in the source's words, e.g. ``bigint unsigned``), ``sluice.kind`` (the same for
+  everybody, see :class:`~sluice.model.column_types.ColumnType`; older files do not have it), ``sluice.name`` (the true column name),
+  ``sluice.charset`` for text, ``sluice.required`` for NOT NULL, ``sluice.key`` (ordinal from 1) for primary-key columns.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass
-from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sluice.model.column_types import ColumnKind, ColumnType
 
 META_COLUMNS = (
     "_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_bucket", "_present", "_before",
@@ -90,72 +92,6 @@ def quoted_table(table: TableId) -> str:
     return f"{quoted(table.schema)}.{quoted(table.table)}"
 
 
-class ColumnKind(StrEnum):
-    """The MySQL column types, by family."""
-
-    TINYINT = "tinyint"
-    SMALLINT = "smallint"
-    MEDIUMINT = "mediumint"
-    INT = "int"
-    BIGINT = "bigint"
-    DECIMAL = "decimal"
-    FLOAT = "float"
-    DOUBLE = "double"
-    BIT = "bit"
-    DATE = "date"
-    DATETIME = "datetime"
-    TIMESTAMP = "timestamp"
-    TIME = "time"
-    YEAR = "year"
-    CHAR = "char"
-    VARCHAR = "varchar"
-    TEXT = "text"
-    BINARY = "binary"
-    VARBINARY = "varbinary"
-    BLOB = "blob"
-    ENUM = "enum"
-    SET = "set"
-    JSON = "json"
-    GEOMETRY = "geometry"
-    VECTOR = "vector"
-    UUID = "uuid"
-    INET4 = "inet4"
-    INET6 = "inet6"
-
-
-_INTEGERS: dict[ColumnKind, tuple[pa.DataType, pa.DataType]] = {
-    ColumnKind.TINYINT: (pa.int8(), pa.uint8()),
-    ColumnKind.SMALLINT: (pa.int16(), pa.uint16()),
-    ColumnKind.MEDIUMINT: (pa.int32(), pa.uint32()),
-    ColumnKind.INT: (pa.int32(), pa.uint32()),
-    ColumnKind.BIGINT: (pa.int64(), pa.uint64()),
-}
-
-_PLAIN: dict[ColumnKind, pa.DataType] = {
-    ColumnKind.FLOAT: pa.float32(),
-    ColumnKind.DOUBLE: pa.float64(),
-    ColumnKind.BIT: pa.uint64(),
-    ColumnKind.DATE: pa.date32(),
-    ColumnKind.DATETIME: pa.timestamp("us"),
-    ColumnKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    ColumnKind.TIME: pa.duration("us"),
-    ColumnKind.YEAR: pa.uint16(),
-    ColumnKind.CHAR: pa.string(),
-    ColumnKind.VARCHAR: pa.string(),
-    ColumnKind.TEXT: pa.string(),
-    ColumnKind.BINARY: pa.binary(),
-    ColumnKind.VARBINARY: pa.binary(),
-    ColumnKind.BLOB: pa.binary(),
-    ColumnKind.ENUM: pa.string(),
-    ColumnKind.SET: pa.string(),
-    ColumnKind.JSON: pa.string(),
-    ColumnKind.GEOMETRY: pa.binary(),
-    ColumnKind.VECTOR: pa.binary(),
-    ColumnKind.UUID: pa.string(),
-    ColumnKind.INET4: pa.string(),
-    ColumnKind.INET6: pa.string(),
-}
-
 ENUM_ERROR_VALUE = "\x00"
 """Stored for ENUM index 0 only where the column also has a label ``''``; elsewhere index 0 is stored as ``''``."""
 
@@ -165,9 +101,8 @@ class Column:
     """A column as of a position.
 
     Attributes:
-        kind, sql_type: family, and the type as SQL (``decimal(12,2)``, ``enum('a','b')``).
-        unsigned: for numbers; precision, scale: DECIMAL; fsp: fractional seconds digits; length: bytes or bits where declared.
-        charset: MySQL charset name for text, ``None`` for others; labels: ENUM and SET.
+        kind, sql_type: what its values are, and the type in the words of the source (``decimal(12,2)``, ``enum('a','b')``).
+        unsigned, precision, scale, fsp (digits of fractional seconds), length, charset, collation, labels, shape: see :class:`ColumnType`.
         generated: a generated column (present in the row image, never written to a target).
     """
 
@@ -184,16 +119,20 @@ class Column:
     collation: str | None = None
     labels: tuple[str, ...] = ()
     generated: bool = False
+    shape: str = ""
+
+    @property
+    def type(self) -> ColumnType:
+        """What its values are, whatever the source."""
+        charset, collation = self.charset or "", self.collation or ""
+        return ColumnType(
+            self.kind, self.precision, self.scale, self.fsp, self.length, self.unsigned, self.labels, charset, collation, self.shape
+        ).plain  # fmt: skip
 
     @property
     def arrow_type(self) -> pa.DataType:
         """The Arrow type of stored values."""
-        if self.kind in _INTEGERS:
-            return _INTEGERS[self.kind][self.unsigned]
-        if self.kind is ColumnKind.DECIMAL:
-            wide = self.precision > 38
-            return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
-        return _PLAIN[self.kind]
+        return self.type.arrow_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +158,7 @@ class TableSchema:
 
     def field(self, column: Column) -> pa.Field:
         """The Arrow field of a column, with the metadata described at the top of this module. Always nullable."""
-        metadata = {"sluice.type": column.sql_type, "sluice.name": column.name}
+        metadata = {"sluice.type": column.sql_type, "sluice.name": column.name, "sluice.kind": column.type.to_text()}
         if column.charset:
             metadata["sluice.charset"] = column.charset
         if column.collation:

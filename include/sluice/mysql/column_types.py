@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sluice.errors import UnsupportedType
-from sluice.model.tables import ColumnKind
+from sluice.model.column_types import ColumnKind
 from sluice.mysql import type_codes as t
 
 K = ColumnKind

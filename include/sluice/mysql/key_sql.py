@@ -15,7 +15,8 @@ from decimal import Decimal
 import pyarrow as pa
 
 from sluice.errors import ConfigError, UnsupportedType
-from sluice.model.tables import Column, ColumnKind, quoted
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, quoted
 from sluice.model.temporal import to_text
 from sluice.mysql.column_types import Literal, type_named
 

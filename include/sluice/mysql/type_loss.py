@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.labels import labels_of
-from sluice.model.tables import ColumnKind
 from sluice.mysql.column_types import SYNONYMS, Brackets, Literal, MysqlType, find_type, type_named
 
 _UNICODE = {"utf8mb4": 3, "utf16": 3, "utf32": 3, "utf16le": 3, "gb18030": 3, "utf8mb3": 2, "utf8": 2, "ucs2": 2}
@@ -56,6 +56,26 @@ class SqlType:
         """The neutral kind of its values."""
         row = self.row
         return row.kind if row is not None else None
+
+    def neutral(self, collation: str = "") -> ColumnType | None:
+        """The type whatever the dialect; None for one that is not known."""
+        row = self.row
+        if row is None:
+            return None
+        precision, scale = (*self.numbers, 0, 0)[:2]
+        made = ColumnType(
+            row.kind,
+            precision,
+            scale,
+            digits=self.first,
+            length=row.most_bytes or self.first,
+            unsigned=row.signed and self.unsigned,
+            labels=self.labels,
+            charset=self.charset,
+            collation=collation,
+            shape=row.word if row.shape is not None else "",
+        )
+        return made.plain
 
     @property
     def first(self) -> int:

@@ -7,12 +7,17 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.model.fields import KEY, MASKED, NAME, TYPE, declared_type, described, made_field, true_name
+from sluice.model.column_types import LONGEST, ColumnKind, ColumnType
+from sluice.model.fields import KEY, KIND, MASKED, NAME, TYPE, declared_type, described, made_field, true_name
 from sluice.model.nearest import meant
 from sluice.model.tables import stored_name
 from sluice.rules import images
 
-_INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 32, "int": 32, "integer": 32, "bigint": 64}
+_MADE = {kind.value: kind for kind in ColumnKind if kind.value in {
+    "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "char", "varchar", "text", "json", "binary", "varbinary",
+    "blob", "date", "datetime", "timestamp", "time",
+}} | {"integer": ColumnKind.INT, "numeric": ColumnKind.DECIMAL, "longtext": ColumnKind.TEXT}  # fmt: skip
+"""The types that a rule can make."""
 
 
 def require(rows: pa.Table, column: str) -> str:
@@ -40,8 +45,18 @@ def append(
     name = stored_name(column)
     if name in rows.schema.names:
         raise ValueError(f"there is a column {column!r} already")
-    more = {what: said for what, said in (("type", sql_type), ("key", str(key or ""))) if said}
+    more = {
+        what: said for what, said in (("type", sql_type), ("kind", _kind(sql_type)), ("key", str(key or ""))) if said
+    }
     return rows.append_column(described(made_field(column, values.type), **more), values)
+
+
+def _kind(sql_type: str) -> str:
+    """The neutral type, as a field has it; "" for one that a rule names and cannot make."""
+    try:
+        return column_type(sql_type).to_text()
+    except ValueError:
+        return ""
 
 
 def repeated(value: object, times: int, kind: pa.DataType) -> pa.Array:
@@ -65,25 +80,23 @@ def declared_length(rows: pa.Table, column: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def arrow_type(sql_type: str) -> pa.DataType:
-    """The Arrow type that holds an SQL type. Raises ValueError for one that a rule cannot make."""
+def column_type(sql_type: str) -> ColumnType:
+    """What an SQL type means. Raises ValueError for one that a rule cannot make."""
     match = re.fullmatch(r"(\w+)\s*(?:\(([\d\s,]+)\))?\s*(unsigned)?", sql_type.strip().lower())
     if match is None:
         raise ValueError(f"{sql_type!r} is not a type; write for one decimal(10,2) or varchar(40)")
     word, numbers, unsigned = match[1], [int(n) for n in (match[2] or "").split(",") if n.strip()], bool(match[3])
-    if word in _INTEGERS:
-        return pa.type_for_alias(f"{'u' if unsigned else ''}int{_INTEGERS[word]}")
-    if word in {"decimal", "numeric"}:
-        precision, scale = (numbers + [10, 0][len(numbers) :])[:2]
-        return pa.decimal256(precision, scale) if precision > 38 else pa.decimal128(precision, scale)
-    plain = {
-        "float": pa.float32(), "double": pa.float64(), "char": pa.string(), "varchar": pa.string(), "text": pa.string(),
-        "longtext": pa.string(), "json": pa.string(), "binary": pa.binary(), "varbinary": pa.binary(), "blob": pa.binary(),
-        "date": pa.date32(), "datetime": pa.timestamp("us"), "timestamp": pa.timestamp("us", tz="UTC"), "time": pa.duration("us"),
-    }  # fmt: skip
-    if word not in plain:
+    kind = _MADE.get(word)
+    if kind is None:
         raise ValueError(f"{sql_type!r} is not a type that a rule can make")
-    return plain[word]
+    first, second = (numbers + [10, 0][len(numbers) :])[:2]
+    length = (numbers or [LONGEST if kind in {ColumnKind.TEXT, ColumnKind.BLOB} else 1])[0]
+    return ColumnType(kind, first, second, (numbers or [0])[0], length, unsigned).plain
+
+
+def arrow_type(sql_type: str) -> pa.DataType:
+    """The Arrow type that holds an SQL type. Raises ValueError for one that a rule cannot make."""
+    return column_type(sql_type).arrow_type
 
 
 def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
@@ -104,7 +117,7 @@ def cast(rows: pa.Table, column: str, sql_type: str) -> pa.Table:
     if limit and (pc.max(pc.utf8_length(made)).as_py() or 0) > int(limit[1]):
         raise ValueError(f"a value of column {column!r} is longer than {sql_type}")
     kept = {k: v for k, v in (field.metadata or {}).items() if k in {NAME, KEY, MASKED}}
-    metadata = {**kept, NAME: true_name(field).encode(), TYPE: sql_type.encode()}
+    metadata = {**kept, NAME: true_name(field).encode(), TYPE: sql_type.encode(), KIND: _kind(sql_type).encode()}
     return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind, metadata=metadata), made)
 
 

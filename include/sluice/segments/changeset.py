@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.errors import SegmentError
-from sluice.model.fields import declared_type, key_ordinal, true_name
+from sluice.model.column_types import ColumnType
+from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
@@ -84,6 +85,17 @@ class ChangesetColumn(_Stored):
     charset: str = ""
     collation: str = ""
     arrow_type: str = ""
+    kind: str = Field(
+        "", description="The type whatever the source, as ColumnType.to_text has it; empty in older manifests."
+    )
+
+    @property
+    def planned(self) -> PlannedColumn:
+        """What a target's check wants to know."""
+        kind = ColumnType.from_text(self.kind) if self.kind else None
+        return PlannedColumn(
+            self.name, self.type, self.key, self.generated, self.charset, self.collation, self.arrow_type, type=kind
+        )
 
 
 class ChangesetTable(_Stored):
@@ -108,10 +120,7 @@ class ChangesetTable(_Stored):
     @property
     def plan(self) -> PlannedTable:
         """What a target's check wants to know."""
-        columns = tuple(
-            PlannedColumn(c.name, c.type, c.key, c.generated, c.charset, c.collation, c.arrow_type)
-            for c in self.columns
-        )
+        columns = tuple(column.planned for column in self.columns)
         return PlannedTable(self.target, TableId(self.source_schema, self.source_table), columns)
 
 
@@ -416,6 +425,9 @@ def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:
         if field.name in META_COLUMNS:
             continue
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        kind = neutral_type(field)
+        if kind is None and not declared_type(field):  # a rule made the column
+            kind = ColumnType.of_arrow(str(field.type))
         columns.append(
             ChangesetColumn(
                 name=true_name(field),
@@ -425,6 +437,7 @@ def columns_of(schema: pa.Schema) -> tuple[ChangesetColumn, ...]:
                 charset=metadata.get("sluice.charset", ""),
                 collation=metadata.get("sluice.collation", ""),
                 arrow_type=str(field.type),
+                kind=kind.to_text() if kind is not None else "",
             )
         )
     return tuple(columns)

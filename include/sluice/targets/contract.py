@@ -28,10 +28,11 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceError
 from sluice.mapping import Mapping as Routes
 from sluice.model.changes import Change
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, IndexDefinition, TableDefinition
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange, column_changes
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
+from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.targets.base import (
     BatchInput,
     BatchWriter,

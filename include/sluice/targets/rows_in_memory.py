@@ -130,6 +130,7 @@ def planned_table(schema: TableSchema, target: TableId | None = None) -> Planned
                 column.charset or "",
                 column.collation or "",
                 str(schema.arrow_schema.field(stored_name(column.name)).type),
+                type=column.type,
             )
             for column in schema.columns
         ),

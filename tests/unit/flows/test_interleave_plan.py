@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.flows.dump.interleaver import InterleavePlan, InterleavePlanner, OtherKey
+from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, Mark, TableRequest
 from sluice.model.positions import Position
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.manifest import MarkRecord, SegmentFile, SegmentManifest
 
 TABLE = TableId("s", "t")

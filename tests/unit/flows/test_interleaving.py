@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
+from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, DumpState, Tuning
-from sluice.model.tables import Column, ColumnKind, TableSchema
+from sluice.model.tables import Column, TableSchema
 from sluice.sources.memory.log import RowChange
 from tests.support.serverless import Serverless, serverless
 

@@ -11,7 +11,8 @@ from sluice.config.pipeline import TableMapping
 from sluice.errors import MappingError
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 
 ORDERS = TableSchema(
     TableId("shop", "orders"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from sluice.errors import SegmentError
 from sluice.merge.compact import compact, thinned
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from tests.support.changes import KEY, KEYLESS, SCHEMA, change, table
 from tests.support.merge_reference import compact_rows
 

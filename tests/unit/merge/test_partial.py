@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sluice.merge.column_presence import masks
 from sluice.merge.compact import compact
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from tests.support.merge_reference import compact_rows
 
 SCHEMA = TableSchema(

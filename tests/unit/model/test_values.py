@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from sluice.errors import ConfigError, LoadError
 from sluice.model import temporal
+from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position, split_file
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
+from sluice.model.tables import Column, TableId, TableSchema, stored_name
 
 
 def test_file_numbers_compare_as_numbers() -> None:

@@ -16,8 +16,9 @@ from sluice.errors import ConfigError, UnsupportedType
 from sluice.flows.dump.throttle import Throttle
 from sluice.merge.group_codes import group_codes
 from sluice.merge.window import survivors
+from sluice.model.column_types import ColumnKind
 from sluice.model.dumps import Chunk, ChunkId, Dump, Mark, TableRequest, Tuning, schema_from_json, schema_to_json
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql.key_sql import after, among, both, literals, typed_literal, upto
 
 K = ColumnKind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 from sluice.errors import UnsupportedType
 from sluice.formats import canal, debezium, maxwell
 from sluice.formats.common import columns_of
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.positions import Position
 from sluice.model.schema_changes import BLOBS, TEXTS, widens
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql import key_sql, type_codes
 from sluice.mysql import type_loss as losses
 from sluice.mysql.column_types import (
@@ -42,6 +44,7 @@ from sluice.mysql.ddl.collations import Collations
 from sluice.mysql.ddl.column_clauses import read_type
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.token_cursor import Reader
+from sluice.segments.changeset import columns_of as columns_of_changeset
 from sluice.sources.mysql.catalog import live_table
 from sluice.sources.mysql.catalog.complete_table_map import complete
 from sluice.sources.mysql.decoder import rows as decoder
@@ -53,7 +56,10 @@ from sluice.sources.mysql.events.table_map import TableMap
 from sluice.sources.mysql.reader.warm_up import event, table_map_body
 from sluice.sources.mysql.server import table_list
 from sluice.sources.mysql.snapshot import result_set
+from sluice.targets.memory import column_types as memory_types
+from sluice.targets.mysql import column_types as target_types
 from sluice.targets.mysql import literals, partial_updates
+from sluice.targets.mysql.table_info import ColumnInfo
 
 PACKAGE = Path(__file__).parents[3] / "include" / "sluice"
 COLLATIONS = {255: ("utf8mb4_0900_ai_ci", "utf8mb4"), 63: ("binary", "binary")}
@@ -194,22 +200,8 @@ def test_a_table_as_the_server_has_it(row: MysqlType) -> None:
     made = plan_table(TableMap(0, TableId("s", "t"), [mapped], ()), COLLATIONS.__getitem__)
     assert made.columns[0].column == column_of(row)
     charset = "utf8mb4" if row.charset else None
-    known = table_list._column((
-        "s",
-        "t",
-        "c",
-        word,
-        declared,
-        "YES",
-        charset,
-        collation,
-        False,
-        precision,
-        scale,
-        digits,
-        octets,
-    ))
-    assert (known.kind, known.arrow_type, known.labels) == (row.kind, column_of(row).arrow_type, column_of(row).labels)
+    known = table_list._column(("s", "t", "c", declared, "YES", charset, collation, False))
+    assert known.type == column_of(row).type
 
 
 @rows
@@ -304,10 +296,32 @@ def test_formats(row: MysqlType) -> None:
 
 @rows
 def test_a_mysql_target(row: MysqlType) -> None:
+    """The neutral type of a column makes the same column, and loses nothing in it; so it is where a batch does not say it yet."""
     column = column_of(row)
     field = TableSchema(TableId("s", "t"), (column,)).field(column)
+    assert target_types.own_type(column.type) == definition_of(row).type
+    [listed] = columns_of_changeset(pa.schema([field]))
+    found = ColumnInfo("c", False, False, definition_of(row).type, True, column.charset or "")
+    for planned in (listed.planned, replace(listed.planned, type=None)):
+        assert target_types.type_of(planned) == column.type
+        assert target_types.lost(planned, found) == ""
+        assert target_types.column_type(planned).startswith(definition_of(row).type)
     assert literals.literals(field, pa.nulls(1, field.type)).to_pylist() == [None]
     assert "`c`" in partial_updates._read(literals.at_target(field, column.sql_type), "`c`")
+
+
+@rows
+def test_a_memory_target(row: MysqlType) -> None:
+    column = column_of(row)
+    if row.zero is None or row.literal is Literal.TEMPORAL:
+        assert memory_types.own_type(column.type).python is not str
+        return
+    required = ColumnDefinition("c", column.sql_type, nullable=False, labels=column.labels)
+    assert isinstance(default_scalar(required, column).as_py(), memory_types.own_type(column.type).python)
+
+
+def test_every_target_has_a_type_for_every_kind() -> None:
+    assert set(target_types.OWN) == set(memory_types.OWN) == set(ColumnKind)
 
 
 # -- nobody else --------------------------------------------------------------------------------------------------------------
@@ -317,7 +331,7 @@ _LISTED = re.compile(r"""["'](mediumint|mediumtext|mediumblob|multipolygon|inet6
 _ALLOWED = {
     "mysql/column_types.py": "the registry",
     "mysql/ddl/column_clauses.py": "what LONG and LONG VARBINARY stand for",
-    "model/tables.py": "the neutral kinds, and their Arrow types",
+    "model/column_types.py": "the neutral kinds, and their Arrow types",
     "model/schema_changes.py": "which of two types is wider, see the test above",
     "rules/columns.py": "the types that a rule can make",
 }

@@ -60,6 +60,7 @@ def test_rename_takes_types_and_keys_along(use) -> None:
     assert made.schema.names[:3] == ["customer_id", "mail", "paid"]
     assert made.schema.field("customer_id").metadata == {
         b"sluice.type": b"int",
+        b"sluice.kind": b'{"kind":"int"}',
         b"sluice.name": b"customer_id",
         b"sluice.key": b"1",
         b"sluice.required": b"1",

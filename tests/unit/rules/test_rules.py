@@ -15,7 +15,8 @@ import pytest
 from sluice.config.masking import Masking
 from sluice.errors import ConfigError, RuleError
 from sluice.merge.compact import merged_schema
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.rules import RuleSet
 

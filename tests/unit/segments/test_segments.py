@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluice.errors import SegmentError, StorageUnavailable
+from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import SMALL_BYTES, fitting, packed, parted

@@ -13,6 +13,7 @@ it, and key columns that both sides sort alike. A table without a key comes in o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
-from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema, distinct, stored_name
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
@@ -164,9 +165,6 @@ def key_plan(table: TableId, schema: pa.Schema, key: Sequence[str], route: Table
     return PlannedTable(
         route.target,
         table,
-        tuple(
-            PlannedColumn(c.name, c.type, ordinals[c.name], c.generated, c.charset, c.collation, c.arrow_type)
-            for c in columns
-        ),
+        tuple(replace(column.planned, key=ordinals[column.name]) for column in columns),
         flavour=flavour,
     )

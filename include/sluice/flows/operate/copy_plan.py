@@ -114,6 +114,7 @@ def plan_of(table: SourceTable, route: TableRoute, flavour: str = "") -> Planned
                 str(column.arrow_type),
                 column.nullable,
                 *_conversion(column.sql_type, route.conversion(column.name)),
+                type=column.type,
             )
         )
     return PlannedTable(

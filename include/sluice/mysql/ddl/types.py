@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from sluice.errors import DecodeError
-from sluice.model.tables import ColumnKind
+from sluice.model.column_types import ColumnKind
 from sluice.mysql.charsets import UTF8, decoded, has_character
 from sluice.mysql.column_types import Brackets, MysqlType, find_type, type_named, words
 from sluice.mysql.ddl.ast import TypeSpec

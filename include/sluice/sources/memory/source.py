@@ -22,10 +22,11 @@ from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import Event, PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, DumpRefused, LostPosition, WrongServer
 from sluice.model.batches import Op
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import Definitions
 from sluice.model.dumps import Chunk, Mark, Marking, TablePlanned, TableRequest
 from sluice.model.schema_changes import SchemaStatement
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema, stored_name
+from sluice.model.tables import Column, TableId, TableSchema, stored_name
 from sluice.sources.base import (
     Asked,
     Blindness,

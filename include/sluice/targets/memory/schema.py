@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 
 from sluice.errors import LoadError, MappingError
-from sluice.model.planned import PlannedTable
+from sluice.model.column_types import ColumnType
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding, SchemaChange
+from sluice.targets.memory.column_types import OwnType, own_type
 from sluice.targets.memory.store import MemoryStore
 
 FOLLOWED = frozenset({
@@ -27,7 +29,7 @@ class MemorySchema:
         self._store = store
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Tables and columns that are missing."""
+        """Tables and columns that are missing, and what the types of the store lose."""
         found = []
         for plan in tables:
             try:
@@ -36,15 +38,26 @@ class MemorySchema:
                 statement = json.dumps({
                     "create": [plan.target.schema, plan.target.table],
                     "columns": [column.name for column in plan.columns],
+                    "types": [_type_of(column).python.__name__ for column in plan.columns],
                     "key": list(plan.key),
                 })
                 found.append(Finding("error", plan.target, "", error.message, statement))
+                continue
+            found += [
+                Finding("warning", plan.target, column.name, f"{column.sql_type}: {loses}")
+                for column in plan.columns
+                if (loses := _type_of(column).loses)
+            ]
         return found
 
     def apply(self, statement: str) -> None:
         """Create a table."""
         told = json.loads(statement)
         self._store.create(TableId(*told["create"]), told["columns"], told["key"])
+
+
+def _type_of(column: PlannedColumn) -> OwnType:
+    return own_type(column.type if column.type is not None else ColumnType.of_arrow(column.arrow_type))
 
 
 def require(store: MemoryStore, plan: PlannedTable) -> None:

@@ -10,9 +10,9 @@ import pymysql
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.type_loss import SqlType, loss
 from sluice.targets.base import Finding
-from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, column_type
+from sluice.targets.mysql.column_types import column_type, lost, sent_type
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import compare, create_table, rows_about
 
 _TRANSACTIONAL = {"INNODB", "ROCKSDB", "TOKUDB", "NDBCLUSTER"}
@@ -134,8 +134,7 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
         found = there.get(column.name.casefold())
         if found is None or found.generated or not column.sql_type:
             continue
-        sent = declared_word(column)
-        why = loss(SqlType.parse(sent, column.charset), SqlType.parse(found.sql_type, found.charset)) or column.loses
+        why = lost(column, found, sent_type(column)) or column.loses
         if not why and not found.nullable and column.nullable and not column.key:
             why = "NULL is refused"
         if why:
@@ -146,13 +145,6 @@ def _losses(plan: PlannedTable, info: TableInfo) -> list[Finding]:
                 Finding("warning", plan.target, column.name, f"{column.sql_type} -> {found.sql_type}: {why}", change)
             )
     return remarks
-
-
-def declared_word(column: PlannedColumn) -> str:
-    """The type as which values are sent: a timestamp stays one, whatever its column was; the rest as the source has it."""
-    ends = (column.sql_type.lower().partition("(")[0], column.wanted.lower().partition("(")[0])
-    swapped = ends in {("datetime", "timestamp"), ("timestamp", "datetime")}
-    return column.sql_type.lower().replace(*ends, 1) if swapped else column.sql_type
 
 
 def _widened(column: PlannedColumn, found: ColumnInfo) -> str:

@@ -16,9 +16,10 @@ from sluice.errors import LoadError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.key_sql import after, among, both, upto
-from sluice.mysql.type_loss import SqlType, loss
+from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.mysql import statements
+from sluice.targets.mysql.column_types import lost, own_type, type_of
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo
 from sluice.targets.mysql.tables import read_tables, target_table
 from sluice.targets.sql.tables import TargetTable
@@ -124,11 +125,11 @@ def replaceable(plan: PlannedTable, info: TableInfo | None, *, mariadb: bool) ->
 
 
 def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTable, *, mariadb: bool) -> str:
-    mine, theirs = SqlType.parse(source.sql_type, source.charset), SqlType.parse(target.sql_type, target.charset)
-    name = source.name
-    lost = loss(mine, theirs)
-    if lost:
-        return f"column {name}: {lost}"
+    made = type_of(source)
+    mine, theirs = SqlType.parse(own_type(made), made.charset), SqlType.parse(target.sql_type, target.charset)
+    name, why = source.name, lost(source, target)
+    if why:
+        return f"column {name}: {why}"
     if mine.word in _TEXTS or theirs.word in _TEXTS:
         if mine.word not in _TEXTS or theirs.word not in _TEXTS or source.collation != target.collation:
             return f"column {name} is sorted by {target.collation or theirs.word}, at the source by {source.collation or mine.word}"

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sluice.model.planned import PlannedColumn
-
-_BY_ARROW = {
-    "string": "longtext", "binary": "longblob",
-    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "uint8": "tinyint unsigned",
-    "uint16": "smallint unsigned", "uint32": "int unsigned", "uint64": "bigint unsigned", "float": "float", "double": "double", "date32[day]": "date",
-    "timestamp[us]": "datetime(6)", "timestamp[us, tz=UTC]": "timestamp(6)", "duration[us]": "time(6)",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
@@ -48,13 +39,3 @@ class TableInfo:
     keys: tuple[UniqueKey, ...] = ()
     view: bool = False
     engine: str = ""
-
-
-def column_type(column: PlannedColumn) -> str:
-    """The type for a column definition."""
-    if column.wanted:
-        return column.wanted
-    kind = column.sql_type or _BY_ARROW.get(column.arrow_type, column.arrow_type.replace("decimal128", "decimal"))
-    if column.charset and column.collation:
-        kind += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
-    return kind

@@ -16,7 +16,8 @@ from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.exact_labels import exact_labels, may_hide
-from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
+from sluice.targets.mysql.column_types import column_type
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.mysql.uniqueness import padded_keys, refuse_merging
 from sluice.targets.sql.tables import TargetTable
 

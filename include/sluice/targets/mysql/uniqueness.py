@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import quoted, quoted_table, stored_name
-from sluice.mysql.type_loss import SqlType, loss
-from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey, column_type
+from sluice.targets.mysql.column_types import column_type, lost
+from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
 from sluice.targets.sql.tables import TargetTable
 
 _COLLATION = re.compile(r"(?P<base>.*?)(?:_(?P<accent>ai|as))?_(?P<case>ci|cs)")
@@ -69,7 +69,7 @@ def _merges(column: PlannedColumn, found: ColumnInfo) -> str:
         return f"it is compared by {found.collation}, at the source by {column.collation}"
     if not column.sql_type or column.generated:
         return ""
-    why = loss(SqlType.parse(column.sql_type, column.charset), SqlType.parse(found.sql_type, found.charset))
+    why = lost(column, found)
     return f"{column.sql_type} -> {found.sql_type}: {why}" if any(word in why for word in _SILENT) else ""
 
 

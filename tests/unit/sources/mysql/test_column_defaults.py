@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sluice.errors import UnsupportedType
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
-from sluice.model.tables import Column, ColumnKind
+from sluice.model.tables import Column
 from sluice.sources.mysql.decoder.column_defaults import default_scalar
 
 K = ColumnKind

@@ -9,8 +9,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 import pyarrow as pa
 
 from sluice.errors import DecodeError, UnsupportedType
+from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition, may_be_cut
-from sluice.model.tables import Column, ColumnKind
+from sluice.model.tables import Column
 from sluice.model.temporal import special_date, special_timestamp
 from sluice.mysql.charsets import decode_bytes
 from sluice.mysql.column_types import NUMERIC, Literal, type_named

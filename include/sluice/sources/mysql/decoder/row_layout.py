@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import UnsupportedType
+from sluice.model.column_types import ColumnKind as K
 from sluice.model.definitions import TableDefinition
 from sluice.model.labels import declared
 from sluice.model.tables import Column, TableSchema
-from sluice.model.tables import ColumnKind as K
 from sluice.mysql.charsets import MAX_BYTES, decode_bytes, is_known
 from sluice.mysql.column_types import (
     FORMS,
@@ -140,14 +140,17 @@ def _column(mapped: t.MappedColumn, row: MysqlType, charset: str | None, collati
             labels = tuple(x if isinstance(x, str) else decode_bytes(x, charset or "") for x in mapped.labels)
             return replace(plain, sql_type=declared(word, labels), labels=labels)
         case Brackets.CHARACTERS:
-            return replace(plain, sql_type=f"{word}({meta // MAX_BYTES.get(charset or '', 1)})", length=meta)
+            characters = meta // MAX_BYTES.get(charset or "", 1)
+            return replace(plain, sql_type=f"{word}({characters})", length=characters)
         case Brackets.BYTES:
             return replace(plain, sql_type=f"{word}({meta})", length=meta)
         case Brackets.DIMENSION:
             dimension = mapped.dimension or 0
-            return replace(plain, sql_type=f"{word}({dimension})" if dimension else word, length=4 * dimension)
+            return replace(plain, sql_type=f"{word}({dimension})" if dimension else word, length=dimension)
         case _:
-            return replace(plain, length=row.binary_bytes) if row.binary_bytes else plain
+            return replace(
+                plain, length=row.binary_bytes or row.most_bytes, shape=row.word if row.shape is not None else ""
+            )
 
 
 _HIDDEN = {row.word: row.binary_bytes for row in TYPES if row.binary_bytes}

@@ -7,7 +7,8 @@ import zlib
 import numpy as np
 
 from sluice.errors import DecodeError
-from sluice.model.tables import Column, ColumnKind, TableId, TableSchema
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
 from sluice.mysql import type_codes
 from sluice.mysql.column_types import FORMS
 from sluice.sources.mysql.decoder.row_layout import ColumnLayout, RowLayout, width_of

@@ -14,14 +14,14 @@ import pymysql
 from sluice.errors import UnsupportedType
 from sluice.model.labels import declared, labels_of
 from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_table
-from sluice.mysql.column_types import Brackets, type_named
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
+from sluice.mysql.type_loss import SqlType
 from sluice.sources.base import SourceTable
 from sluice.sources.mysql.server.connection import rows_of
 
 _COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
-    "COALESCE(GENERATION_EXPRESSION, '') <> '', NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, CHARACTER_OCTET_LENGTH "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
+    "COALESCE(GENERATION_EXPRESSION, '') <> '' "
     "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION"
 )
@@ -52,7 +52,7 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
                 column = _with_exact_labels(connection, table, column)
             columns[table].append(column)
         except UnsupportedType:
-            unknown[table].append((str(row[2]), str(row[4])))
+            unknown[table].append((str(row[2]), str(row[3])))
     keys: dict[TableId, dict[str, list[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(list))
     uniques: dict[TableId, dict[str, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
     for schema, name, index, column, nullable, prefix in rows_of(connection, _UNIQUE):
@@ -141,24 +141,26 @@ def create_statement(connection: Any, table: TableId, named: TableId) -> str:
 
 
 def _column(row: tuple[Any, ...]) -> Column:
-    _, _, name, data_type, column_type, nullable, charset, collation, generated, precision, scale, fsp, octets = row
-    word, text = str(data_type).lower(), str(column_type)
-    row_of_type = type_named(word)
-    labels = labels_of(text) if row_of_type.brackets is Brackets.LABELS else ()
+    _, _, name, column_type, nullable, charset, collation, generated = row
+    text = str(column_type)
+    made = SqlType.parse(text, str(charset or "")).neutral(str(collation or ""))
+    if made is None:
+        raise UnsupportedType(f"the type {text} is not understood")
     return Column(
         str(name),
-        row_of_type.kind,
-        text if labels else text.lower(),
+        made.kind,
+        text if made.labels else text.lower(),
         str(nullable).upper() == "YES",
-        unsigned="unsigned" in text.lower(),
-        precision=int(precision or 0),
-        scale=int(scale or 0),
-        fsp=int(fsp or 0),
-        length=int(octets or 0),
+        unsigned=made.unsigned,
+        precision=made.precision,
+        scale=made.scale,
+        fsp=made.digits,
+        length=made.length,
         charset=str(charset) if charset else None,
         collation=str(collation) if collation else None,
-        labels=labels,
+        labels=made.labels,
         generated=bool(generated),
+        shape=made.shape,
     )
 
 
