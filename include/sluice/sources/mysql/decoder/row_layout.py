@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +54,7 @@ class ColumnLayout:
 class RowLayout:
     """A table's definition and plan; ``key``: indexes of the primary key's columns.
 
-    ``definition``: what the schema history says of the table, for defaults; None if nothing.
+    ``definition``: what the schema history says of the table, for defaults; None if nothing. ``arrow_schema``: of its tables, made once.
     """
 
     schema: TableSchema
@@ -62,6 +62,10 @@ class RowLayout:
     widths: np.ndarray[tuple[int], np.dtype[np.int32]]
     key: np.ndarray[tuple[int], np.dtype[np.int64]]
     definition: TableDefinition | None = None
+    arrow_schema: pa.Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrow_schema", self.schema.arrow_schema)
 
 
 def width_of(column: t.MappedColumn) -> int:

@@ -141,7 +141,7 @@ class _TableDecoder:
         main = [self._column(p, self.offsets[i], self.main) for i, p in enumerate(plan.columns)]
         if self.incomplete:
             main = [self._with_default(i, values) for i, values in enumerate(main)]
-        fields = [schema.field(c) for c in schema.columns]
+        fields = list(plan.arrow_schema)[: len(plan.columns)]
         has_before = self.before >= 0
         if has_before.any():
             children = [self._column(p, self.offsets[i], self.before) for i, p in enumerate(plan.columns)]
@@ -149,7 +149,7 @@ class _TableDecoder:
             before = pa.StructArray.from_arrays(children, fields=fields, mask=mask)
         else:
             before = pa.nulls(len(self.main), pa.struct(fields))
-        return pa.Table.from_arrays([*main, *self._meta(buckets[order]), before], schema=schema.arrow_schema)
+        return pa.Table.from_arrays([*main, *self._meta(buckets[order]), before], schema=plan.arrow_schema)
 
     def _key_moves(self) -> None:
         self.moved = 0
