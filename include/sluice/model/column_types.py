@@ -1,7 +1,7 @@
 """What the values of a column are, whatever server it is of: values only.
 
-A source describes each column by a :class:`ColumnType` beside its own words; it decides the Arrow type of what is stored. A target has one table
-from it to a type of its own, and says what that one loses.
+A source describes each column by a :class:`ColumnType`, in addition to its own words. It decides the Arrow type of what is stored. A target has one
+table from it to a type of its own, and says what that one loses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ColumnKind(StrEnum):
     DATETIME = "datetime"
     """A wall time, without a time zone."""
     TIMESTAMP = "timestamp"
-    """A moment, in UTC."""
+    """A point in time, in UTC."""
     TIME = "time"
     """A span of time, which may be negative."""
     YEAR = "year"
