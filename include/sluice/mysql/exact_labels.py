@@ -16,30 +16,40 @@ import pymysql
 from sluice.errors import UnsupportedType
 from sluice.model.tables import TableId, quoted, quoted_table
 
-_WIDE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
-"""Charsets with characters of four bytes."""
+_WIDE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030", "binary"})
+"""Charsets with characters of four bytes, and labels that are bytes, which are kept as text."""
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 _LOCK_WAIT_TIMEOUT = 1205
 _AT_ONCE = 1000
 
 
 def printed(text: str) -> str:
-    """The text as the server prints it."""
+    """The text as the server prints it, unless it is of bytes."""
     return _FOUR_BYTES.sub("?", text)
 
 
 def may_hide(labels: Sequence[str], charset: str | None) -> bool:
-    """True if a printed question mark may stand for another character."""
-    return charset in _WIDE and any("?" in label for label in labels)
+    """True if a printed question mark in labels may stand for another character. ``charset``: MySQL names none for bytes."""
+    return (charset or "binary") in _WIDE and any("?" in label for label in labels)
+
+
+def _is_printed(text: str, shown: str) -> bool:
+    """True if the server prints ``text`` as ``shown``: each byte of a character as ``?``, if it prints bytes."""
+    return shown in {printed(text), _FOUR_BYTES.sub("????", text)}
 
 
 def exact_labels(
-    ask: Callable[[str], Sequence[tuple[Any, ...]]], table: TableId, column: str, family: str, labels: Sequence[str]
+    ask: Callable[[str], Sequence[tuple[Any, ...]]],
+    table: TableId,
+    column: str,
+    family: str,
+    labels: Sequence[str],
+    charset: str | None,
 ) -> tuple[str, ...]:
     """The labels as they are stored.
 
     Args:
-        ask: runs a query, in utf8mb4. family: ``enum`` or ``set``. labels: as printed.
+        ask: runs a query, in utf8mb4. family: ``enum`` or ``set``. labels: as printed. charset: as for :func:`may_hide`.
 
     Raises:
         UnsupportedType: the server does not answer (no right to SELECT; a server without recursive queries). Connection errors stay as they are.
@@ -48,7 +58,7 @@ def exact_labels(
     hidden = [number for number, label in enumerate(labels) if "?" in label]
     try:
         for at in range(0, len(hidden), _AT_ONCE):
-            for number, label in ask(_query(table, column, family, hidden[at : at + _AT_ONCE])):
+            for number, label in ask(_query(table, column, family, charset, hidden[at : at + _AT_ONCE])):
                 found[int(number) - 1] = bytes(label).decode()
     except (UnicodeDecodeError, TypeError) as error:  # bytes that are no character, which a conversion left in them
         raise _hidden(table, column, "they are no text") from error
@@ -57,12 +67,13 @@ def exact_labels(
         if code == _LOCK_WAIT_TIMEOUT or not isinstance(code, int) or not _of_server(code):
             raise
         raise _hidden(table, column, f"{str(error.args[-1]).splitlines()[0]} ({code})") from error
-    if [printed(label) for label in found] != list(labels):
+    if not all(_is_printed(label, shown) for label, shown in zip(found, labels, strict=True)):
         raise _hidden(table, column, "it was changed meanwhile")
     return tuple(found)
 
 
-def _query(table: TableId, column: str, family: str, numbers: Sequence[int]) -> str:
+def _query(table: TableId, column: str, family: str, charset: str | None, numbers: Sequence[int]) -> str:
+    text = "CONVERT(label USING utf8mb4)" if charset and charset != "binary" else "label"
     wanted = " UNION ALL ".join(
         f"SELECT {number + 1} AS n, {number + 1 if family == 'enum' else 1 << number} AS number_" for number in numbers
     )
@@ -70,7 +81,7 @@ def _query(table: TableId, column: str, family: str, numbers: Sequence[int]) -> 
         f"WITH RECURSIVE labels (n, label) AS (SELECT 0, c.{quoted(column)} FROM (SELECT 1 AS one) o "  # noqa: S608 - quoted
         f"LEFT JOIN {quoted_table(table)} c ON FALSE "
         f"UNION ALL SELECT w.n, w.number_ FROM labels l JOIN ({wanted}) w ON l.n = 0) "
-        "SELECT n, CAST(CONVERT(label USING utf8mb4) AS BINARY) FROM labels WHERE n > 0"
+        f"SELECT n, CAST({text} AS BINARY) FROM labels WHERE n > 0"
     )
 
 

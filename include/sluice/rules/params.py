@@ -75,8 +75,16 @@ def declared_in_sql(text: str) -> type[BaseModel] | None:
         base = _SQL_TYPES.get(inner[1] if inner else kind)
         if base is None:
             raise ValueError(f"line {number}: {kind!r} is not a type; choose {', '.join(_SQL_TYPES)} or list[…] of one")
-        fields[name] = (list[base] if inner else base, ... if default is None else YAML(typ="safe").load(default))  # type: ignore[valid-type]
+        fields[name] = (list[base] if inner else base, ... if default is None else _value(default, number))  # type: ignore[valid-type]
     return _model(fields) if fields else None
+
+
+def _value(text: str, line: int) -> Any:
+    """A default, written as YAML. Raises ValueError for what is no value."""
+    try:
+        return YAML(typ="safe").load(text)
+    except Exception as error:  # YAML's own errors, and those of a scalar's constructor: a date that no calendar has
+        raise ValueError(f"line {line}: {text[:100]!r} is no value: {str(error).splitlines()[0][:200]}") from error
 
 
 def checked(model: type[BaseModel] | None, given: Mapping[str, Any]) -> tuple[Params, list[tuple[str, str]]]:

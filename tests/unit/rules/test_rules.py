@@ -389,3 +389,11 @@ def test_engine_errors_name_file_and_line(tmp_path: Path) -> None:
 def test_sample_rule() -> None:
     sample = RuleSet.load(Path(__file__).parents[3] / "include/rules/engine.yaml").matching(TABLE)
     assert applied(sample, row(email=" Ann@Example.ORG "))[0]["email"] == "ann@example.org"
+
+
+@pytest.mark.parametrize("default", ["!!python/name:os.system", "2020-99-99", "[", "&a [*a]x", "'", "%YAML 9", "{a"])
+def test_a_default_in_sql_that_is_no_value_names_its_line(tmp_path, default: str) -> None:
+    (tmp_path / "r.sql").write_text(f"-- a comment\n-- param a: str = {default}\nSELECT * FROM rows")
+    (tmp_path / "engine.yaml").write_text("rules: [{name: r, path: r.sql, type: sql}]")
+    with pytest.raises(RuleError, match=r"line 2: .* is no value"):
+        RuleSet.load(tmp_path / "engine.yaml").validate()

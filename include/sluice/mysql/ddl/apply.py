@@ -69,6 +69,7 @@ def alter_table(
     timestamps_explicit: bool = True,
 ) -> TableDefinition:
     """The definition after an ALTER TABLE (its name as it was: see RenameTo). Raises DecodeError, UnsupportedType."""
+    primary = {name.lower() for name in table.primary_key}
     there_before = {index.name.lower() for index in table.indexes}
     table = _options(table, actions, database, flavour)
     changes = {a.old.lower(): a for a in actions if isinstance(a, s.ChangeColumn)}
@@ -101,7 +102,7 @@ def alter_table(
             continue
         made = replace(column, name=renamed.get(key, column.name))
         became[key] = (made.name, False)
-        columns.append(_altered(made, key, actions, flavour))
+        columns.append(_altered(made, key, actions, flavour, in_key=key in primary))
     for action in actions:
         if isinstance(action, s.AddColumn):
             if action.if_not_exists and action.column.name.lower() in known:
@@ -143,11 +144,11 @@ def _implied_defaults(
         if column.family != "timestamp":
             continue
         new = named is None or column.name.lower() in named
-        if not column.nullable and column.default is None and column.on_update is None and column.generated is None:
+        if not column.nullable and column.default is None and column.generated is None:
             if not new and flavour is not None and flavour.mariadb:
                 raise DecodeError(f"what becomes of the default of {column.name} is not understood")
             now = "CURRENT_TIMESTAMP" + (f"({column.arguments[0]})" if column.arguments else "")
-            if first:
+            if first and column.on_update is None:
                 columns[number] = replace(column, default=now, on_update=now)
             elif new:
                 columns[number] = replace(column, default="'0000-00-00 00:00:00'")
@@ -200,12 +201,16 @@ def _conversion(action: s.ConvertCharset, database: DatabaseDefinition, flavour:
 
 
 def _altered(
-    column: ColumnDefinition, old_name: str, actions: Sequence[s.Action], flavour: Flavour
+    column: ColumnDefinition, old_name: str, actions: Sequence[s.Action], flavour: Flavour, *, in_key: bool
 ) -> ColumnDefinition:
     for action in actions:
         if isinstance(action, s.AlterColumn) and action.name.lower() == old_name:
             if action.touches_default and column.generated is None:
                 default = _kept_default(action.default, column.family, flavour)
+                if (
+                    in_key and not flavour.mariadb and (default or "").startswith("(")
+                ):  # MySQL prints none, and says that there is one
+                    raise DecodeError(f"what becomes of the default of {column.name} is not understood")
                 if column.auto_increment and not (default or "").startswith("("):
                     default = None  # the servers take a literal there, and forget it
                 column = replace(column, default=_marked_whole(default) if column.family == "float" else default)
@@ -229,7 +234,8 @@ def _converted(
 ) -> ColumnDefinition:
     """A column after CONVERT TO. ``old``: as it was, and whether the statement changes it by name, too; None: it is new."""
     if column.charset is None and column.family in BLOBS and old is not None and old[1] and not flavour.mariadb:
-        return replace(column, type=BLOBS[TEXTS.index(_text_size(old[0]))])
+        longest = column.family == BLOBS[-1]
+        return column if longest else replace(column, type=BLOBS[TEXTS.index(_text_size(old[0]))])
     if column.charset is None or column.charset == "binary":
         return column
     charset, collation = _conversion(action, database, flavour)
@@ -260,7 +266,7 @@ def _converted_size(
     column: ColumnDefinition, old: ColumnDefinition, changed: bool, charset: str, flavour: Flavour
 ) -> str:
     """The TEXT type that CONVERT TO gives a column. MySQL goes by the old one's size even where the statement names another (tried)."""
-    if changed and flavour.mariadb:
+    if changed and (flavour.mariadb or column.family == TEXTS[-1]):
         return column.type
     was = _text_size(old)
     if old.family not in TEXTS and old.family not in BLOBS:

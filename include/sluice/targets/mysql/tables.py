@@ -106,7 +106,9 @@ def _with_exact_labels(cursor: Any, table: TableId, column: ColumnInfo) -> Colum
 
     family = column.sql_type.partition("(")[0].lower()
     with suppress(UnsupportedType):  # a value whose label is not known is refused when it comes
-        return replace(column, sql_type=declared(family, exact_labels(ask, table, column.name, family, labels)))
+        return replace(
+            column, sql_type=declared(family, exact_labels(ask, table, column.name, family, labels, column.charset))
+        )
     return column
 
 

@@ -109,10 +109,8 @@ class SchemaTracker:
         )
         sql = self._text(query, session.charset)
         try:
-            if session.sql_mode != status.sql_mode and b"\\" in query.raw and not _by_server(query.raw):
-                raise DecodeError("its backslashes are escapes if the server wrote it, and plain if the session did")
             changes = self.state.fold(sql, query.schema, session, where, query.error_code)
-            return self._without_lost_labels(changes, query, sql, where)
+            return self._doubted(changes, query, sql, where)
         except DecodeError as error:
             return self._not_understood(storable(sql), query.schema, where, storable(error.message))
 
@@ -121,13 +119,21 @@ class SchemaTracker:
         mode = parse_status(query.status).sql_mode
         return mode & ~NO_BACKSLASH_ESCAPES if _is_printed(query.raw) else mode
 
-    def _without_lost_labels(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
-        """``changes``, with a table unknown whose labels the server has written as ``?`` in its own statement."""
-        if not any(may_hide(c.labels, c.charset) for change in changes if change.after for c in change.after.columns):
+    def _doubted(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
+        """``changes``, with a new table unknown if its statement may not say what it is."""
+        made = [change.after for change in changes if change.after and ChangeKind.CREATE_TABLE in change.kinds]
+        why = ""
+        if b"\\" in query.raw and self.sql_mode(query) != parse_status(query.status).sql_mode:
+            why = "its backslashes are escapes if the server wrote its statement, and plain if the session did"
+        if _by_server(query.raw):
+            hidden = any(may_hide(c.labels, c.charset) for table in made for c in table.columns)
+            why = (
+                "the server wrote its own CREATE TABLE into the log, with ? for some characters in labels"
+                if hidden
+                else ""
+            )
+        if not why or not made:
             return changes
-        if not _by_server(query.raw):
-            return changes
-        why = "the server wrote its own CREATE TABLE into the log, with ? for some characters in labels"
         found = []
         for change in changes:
             if change.after is not None and ChangeKind.CREATE_TABLE in change.kinds:

@@ -213,7 +213,9 @@ def _with_exact_labels(connection: Any, table: TableId, column: ColumnDefinition
     """The column with the characters that information_schema does not print. Raises UnsupportedType if the server does not say them."""
     if not may_hide(column.labels, column.charset):
         return column
-    labels = exact_labels(lambda sql: rows_of(connection, sql), table, column.name, column.family, column.labels)
+    labels = exact_labels(
+        lambda sql: rows_of(connection, sql), table, column.name, column.family, column.labels, column.charset
+    )
     default = column.default
     meant = [f"'{label}'" for label in labels if default == f"'{printed(label)}'"]
     return replace(

@@ -102,9 +102,10 @@ def _with_exact_labels(
     """A row of ``_COLUMNS`` with the characters that information_schema does not print. ``charsets``: by collation."""
     name, kind, column_type = str(row[0]), str(row[2]).lower(), str(row[3])
     labels = labels_of(column_type)
-    if not may_hide(labels, charsets.get(str(row[8]))):
+    charset = charsets.get(str(row[8]))
+    if not labels or not may_hide(labels, charset):
         return row
-    exact = exact_labels(lambda sql: rows_of(connection, sql), table, name, kind, labels)
+    exact = exact_labels(lambda sql: rows_of(connection, sql), table, name, kind, labels, charset)
     return (*row[:3], declared(kind, exact), *row[4:])
 
 

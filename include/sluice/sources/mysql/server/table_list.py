@@ -87,7 +87,7 @@ def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Colum
     """The column with the characters that are not printed, if the server says them."""
     with suppress(UnsupportedType):
         labels = exact_labels(
-            lambda sql: rows_of(connection, sql), table, column.name, column.kind.value, column.labels
+            lambda sql: rows_of(connection, sql), table, column.name, column.kind.value, column.labels, column.charset
         )
         return replace(column, labels=labels, sql_type=declared(column.kind.value, labels))
     return column
@@ -108,7 +108,7 @@ def _with_labels(connection: Any, table: TableId, sql: str) -> str:
         if not may_hide(labels, charset):
             continue
         with suppress(UnsupportedType):
-            exact = exact_labels(lambda query: rows_of(connection, query), table, str(name), kind, labels)
+            exact = exact_labels(lambda query: rows_of(connection, query), table, str(name), kind, labels, charset)
             head = f"  {quoted(str(name))} "
             lines = [
                 head + declared(kind, exact) + _with_default(line[len(head + shown) :], exact)
