@@ -263,9 +263,9 @@ def test_a_password_in_a_store_address_is_refused_and_not_shown() -> None:
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "a grace without an end": (["restart", "good", "--grace", "1e308"], "a grace of 1e.308 s is none"),
-    "a grace that is no number": (["restart", "good", "--grace", "nan"], "a grace of nan s is none"),
-    "a grace below zero": (["restart", "good", "--grace", "-1"], "a grace of -1 s is none"),
+    "a grace without an end": (["restart", "good", "--grace", "1e308"], "a grace of 1e.308 s is out of range"),
+    "a grace that is no number": (["restart", "good", "--grace", "nan"], "a grace of nan s is out of range"),
+    "a grace below zero": (["restart", "good", "--grace", "-1"], "a grace of -1 s is out of range"),
     "a target to skip that is not there": (["skip", "good", "nosuch", "3", "--yes"], "has no target 'nosuch'.*t"),
     "a target to redeliver to that is not there": (["redeliver", "good", "nosuch"], "has no target 'nosuch'.*t"),
     "a pipeline that is not there": (["status", "goood"], "did you mean 'good'"),
