@@ -116,6 +116,7 @@ def alter_table(
     if conversion is not None:
         olds = {new.lower(): (table.column(old), changed) for old, (new, changed) in became.items()}
         columns = [_converted(c, olds.get(c.name.lower()), conversion, database, flavour) for c in columns]
+        columns = [_still_binary(c, actions, flavour) for c in columns]
     by_name = {column.name.lower(): column for column in columns}
     there = {
         old: (by_name[new.lower()], changed or conversion is not None)
@@ -272,6 +273,17 @@ def _converted_size(
     if old.family not in TEXTS and old.family not in BLOBS:
         return was
     return converted_text(was, flavour.collations.max_bytes(old.charset), flavour.collations.max_bytes(charset))
+
+
+def _still_binary(column: ColumnDefinition, actions: Sequence[s.Action], flavour: Flavour) -> ColumnDefinition:
+    """To MySQL, BINARY of a column that is added next to CONVERT TO is of the new charset."""
+    added = any(
+        isinstance(a, s.AddColumn) and a.column.type.binary and a.column.name.lower() == column.name.lower()
+        for a in actions
+    )
+    if not added or flavour.mariadb or not column.charset or column.charset == "binary":
+        return column
+    return replace(column, collation=flavour.collations.binary_of(column.charset))
 
 
 def _text_size(old: ColumnDefinition) -> str:

@@ -128,8 +128,9 @@ def read_tables(
     columns: dict[TableId, list[tuple[int, ColumnDefinition]]] = defaultdict(list)
     for row in rows_of(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
-        "COLUMN_DEFAULT, EXTRA, COLUMN_COMMENT, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE " + where,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, "
+        "COLLATION_NAME, CAST(COLUMN_DEFAULT AS BINARY), EXTRA, CAST(COLUMN_COMMENT AS BINARY), CAST(GENERATION_EXPRESSION AS BINARY) "
+        "FROM information_schema.COLUMNS WHERE " + where,
         names,
     ):
         table = TableId(str(row[0]), str(row[1]))
@@ -175,9 +176,12 @@ def _versioned(connection: Any) -> Iterable[tuple[str, str]]:
 
 
 def _column(row: Sequence[Any], flavour: Flavour) -> ColumnDefinition:
-    name, printed, nullable, charset, collation, default, extra, comment, expression = (
-        None if value is None else value.decode() if isinstance(value, bytes) else str(value) for value in row
-    )
+    try:
+        name, printed, nullable, charset, collation, default, extra, comment, expression = (
+            None if value is None else value.decode() if isinstance(value, bytes) else str(value) for value in row
+        )
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"column {row[0]} has a label, a default or a comment that is no text") from error
     extra_ = (extra or "").upper()
     kind = str(printed)
     compressed = bool(_COMPRESSED.search(kind))
