@@ -103,6 +103,10 @@ def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Fla
         indexes.append(IndexDefinition(name, parts, unique, kind, generated))
     indexes = _named(_needed(indexes))
     key = {name.lower() for index in indexes if index.primary for name, _ in index.columns}
+    for column in table.columns:
+        implied = column.name.lower() in key and column.nullable and column.family == "timestamp"
+        if implied and flavour.mariadb and column.default is None:  # it may get a default then
+            raise DecodeError(f"what becomes of the default of {column.name} is not understood")
     columns = tuple(
         replace(column, nullable=False) if column.name.lower() in key and column.nullable else column
         for column in table.columns
