@@ -231,7 +231,7 @@ def test_ages_come_from_the_environment_and_the_form(monkeypatch: pytest.MonkeyP
     bag = DagBag(dag_folder=str(REPOSITORY / "dags" / "retention.py"))
     assert bag.dags["retention"].params["keep_logs"] == "36h"
     assert age({"params": {"keep_logs": "5m"}}, "keep_logs") == timedelta(minutes=5)
-    with pytest.raises(ConfigError, match="'soon' is no span of time") as refused:
+    with pytest.raises(ConfigError, match="'soon' is not a duration") as refused:
         age({"params": {"keep_logs": "soon"}}, "keep_logs")
     for span in re.findall(r"\d+\w", str(refused.value.hint)):  # what it advises is taken
         assert age({"params": {"keep_logs": span}}, "keep_logs") > timedelta(0)
