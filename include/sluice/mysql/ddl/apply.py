@@ -358,6 +358,8 @@ def _column(
     if nullable is None:
         implied = stored.type.startswith("timestamp") and not timestamps_explicit and spec.generated is None
         nullable = not (implied or spec.auto_increment or "primary" in spec.keys)
+    if flavour.mariadb and "primary" in spec.keys:  # even if NULL is written, and if the key is not made
+        nullable = False
     if family == "float":
         default_text = _marked_whole(default_text)
     if flavour.mariadb and on_update and not nullable and not spec.has_default:
