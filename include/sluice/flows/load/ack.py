@@ -69,7 +69,13 @@ def release_delivered(runtime: Runtime, state: PipelineState) -> None:
         return
     acknowledged = [state.process(target.name) for target in runtime.pipeline.targets]
     positions = [process.position for process in acknowledged if process is not None]
-    if len(positions) < len(acknowledged) or len({position.log_epoch for position in positions}) != 1:
-        return  # a target that joins begins at the captured position; after a seek to another log the old one is gone anyway
+    if len(positions) < len(acknowledged):
+        return  # a target that joins begins at the captured position
+    cursor = state.cursor()
+    if cursor is not None:  # a seek moves it back, before what is acknowledged
+        positions.append(cursor.position)
+    positions += [batch.first for batch in map(state.batch, state.undelivered()) if batch and not batch.dropped]
+    if len({position.log_epoch for position in positions}) != 1:
+        return  # after a seek to another log the old one is gone anyway
     with source.open() as session:
         session.release(min(positions, key=lambda position: position.order))

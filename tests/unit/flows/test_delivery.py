@@ -1,0 +1,315 @@
+"""The whole way from drain to acknowledgement, and what a person does to it, without a server: source and target in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import LoadError, OutOfOrder, Paused, RuleError
+from sluice.flows.deadletters.replay import discard, replay
+from sluice.flows.deadletters.store import letters
+from sluice.flows.dump.progress import views
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
+from sluice.flows.load.isolation import catch_up
+from sluice.flows.operate import control
+from sluice.flows.operate.adopt import adopt
+from sluice.flows.operate.alerts import check_lag
+from sluice.flows.operate.check import apply_missing, check
+from sluice.flows.operate.retention import prune
+from sluice.flows.operate.status import status
+from sluice.flows.operate.stored import segments
+from sluice.flows.run import run
+from sluice.model.dumps import Chunk, DumpState, Tuning
+from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
+from tests.support.serverless import Serverless, serverless
+
+
+@dataclass
+class Pipe:
+    """A pipeline with its targets' stores."""
+
+    made: Serverless
+    stores: dict[str, MemoryStore]
+
+    def commit(self, *writes: tuple[str, str, tuple[Any, ...]]) -> None:
+        self.made.case.commit(*writes)
+
+    def deliver(self) -> list[str]:
+        """Up to the head of now; the phases."""
+        return [step.phase for step in run(self.made.runtime(), until_head=True)]
+
+    def rows(self, target: str = "copy") -> dict[Any, Any]:
+        return {row["id"]: row["v"] for row in self.stores[target].tables[self.made.table].all()}
+
+    def dump(self, **wanted: Any) -> None:
+        """Copy the table in chunks of ten rows; a delivery follows each chunk."""
+        dump = start(self.made.runtime(), tuning=Tuning(chunk_rows=10, parallelism=1), **wanted)
+
+        def told(step: str, _: Chunk) -> None:
+            if step == "marked":
+                self.deliver()
+
+        assert work(self.made.runtime(), dump.id, hook=told).state is DumpState.DONE
+        self.deliver()
+
+    def refuse(self, why: str, target: str = "copy") -> None:
+        """The table of ``target`` takes no row with the value ``bad``; "": all."""
+        self.stores[target].tables[self.made.table].refuses = lambda row: why if why and row["v"] == "bad" else ""
+
+    def acknowledged(self, target: str = "copy") -> int:
+        with self.made.runtime().state() as state:
+            process = state.process(target)
+        return process.batch if process else 0
+
+
+def pipe(folder: Path, *names: str, **config: Any) -> Iterator[Pipe]:
+    stores = {name: f"{folder.name}-{name}" for name in names}
+    on_error = config.pop("on_error", "stop")
+    targets = [
+        {"name": name, "type": "memory", "connection": "t", "on_error": on_error, "options": {"store": store}}
+        for name, store in stores.items()
+    ]
+    (folder / "rules").mkdir()
+    try:
+        with serverless(folder, targets=targets, **config) as made:
+            for store in stores.values():
+                memory_store(store).create(made.table, ["id", "v"], ["id"])
+            made.begin()
+            yield Pipe(made, {name: memory_store(store) for name, store in stores.items()})
+    finally:
+        for store in stores.values():
+            forget_store(store)
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy", "archive")
+
+
+@pytest.fixture
+def lenient(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy", on_error="dead_letter")
+
+
+def test_changes_arrive_merged_and_are_acknowledged(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")), ("insert", "a", (2, "y")))
+    one.commit(("update", "a", (1, "z")), ("delete", "a", (2,)))
+    assert one.deliver() == ["draining", "merging", "loading copy", "acknowledged"]
+    assert one.rows() == one.made.rows() == {1: "z"}
+    now = status(one.made.runtime())
+    assert (now.state, now.in_flight, now.lag_ms, now.targets[0].batch) == ("idle", [], 0, 1)
+    [stored] = segments(one.made.runtime(), verify=True)
+    assert (stored["batch"], stored["changes"]) == (1, 4)
+
+
+def test_a_rule_that_fails_keeps_its_batch_until_it_is_right(one: Pipe) -> None:
+    rules = one.made.folder / "rules"
+    (rules / "engine.yaml").write_text("rules: [{name: up, path: up.py}]\n")
+    (rules / "up.py").write_text("def transform(row, context):\n    return {**row, 'v': row['w'].upper()}\n")
+    config = one.made.case.config
+    one.made.case.config = config.model_copy(update={"rules": "engine.yaml"})
+    one.commit(("insert", "a", (1, "x")))
+    with pytest.raises(RuleError, match="rule 'up'"):
+        one.deliver()
+    assert (one.rows(), one.acknowledged()) == ({}, 0)
+    (rules / "up.py").write_text("def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n")
+    one.deliver()
+    assert (one.rows(), one.acknowledged()) == ({1: "X"}, 1)
+
+
+def test_a_pause_stops_the_work_and_resume_continues_it(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")))
+    control.pause(one.made.runtime(), by="anna", reason="maintenance")
+    assert status(one.made.runtime()).state == "paused"
+    with pytest.raises(Paused, match="paused by anna: maintenance"):
+        one.deliver()
+    assert one.rows() == {}
+    control.resume(one.made.runtime(), by="anna")
+    one.deliver()
+    assert one.rows() == {1: "x"}
+
+
+def test_a_refused_row_stops_its_batch_and_skip_keeps_it_for_a_replay(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "bad")))
+    one.refuse("a constraint")
+    with pytest.raises(LoadError, match="a constraint"):
+        one.deliver()
+    runtime = one.made.runtime()
+    one.commit(("insert", "a", (9, "z")))
+    one.made.drain(deliver=False)
+    with pytest.raises(OutOfOrder, match="cannot be skipped now"):
+        control.skip(runtime, "copy", 2, by="anna", reason="test", dry_run=True)
+    assert control.skip(runtime, "copy", 1, by="anna", reason="test", dry_run=True).steps
+    assert one.acknowledged() == 0
+    control.skip(runtime, "copy", 1, by="anna", reason="test", dry_run=False)
+    one.commit(("insert", "a", (2, "y")))
+    one.deliver()
+    assert one.rows() == {2: "y", 9: "z"}
+    assert [letter.stage for letter in letters(runtime)] == ["skip"]
+    one.refuse("")
+    assert [outcome.outcome for outcome in replay(runtime, [], by="anna")] == ["replayed"]
+    assert one.rows() == one.made.rows()
+
+
+def test_a_rejected_row_becomes_a_dead_letter_and_is_replayed_or_superseded(lenient: Pipe) -> None:
+    lenient.refuse("a constraint")
+    lenient.commit(
+        ("insert", "a", (1, "bad")), ("insert", "a", (2, "y")), ("insert", "a", (3, "bad")), ("insert", "a", (4, "bad"))
+    )
+    lenient.deliver()
+    assert lenient.rows() == {2: "y"}
+    runtime = lenient.made.runtime()
+    assert len(letters(runtime)) == 3
+    lenient.commit(("update", "a", (3, "good")))
+    lenient.deliver()
+    lenient.refuse("")
+    [first] = [letter.id for letter in letters(runtime) if "4" in str(letter.key)]
+    assert len(discard(runtime, [first], by="anna", reason="not wanted")) == 1
+    assert sorted(outcome.outcome for outcome in replay(runtime, [], by="anna")) == ["replayed", "superseded"]
+    assert lenient.rows() == {1: "bad", 2: "y", 3: "good"}
+    assert letters(runtime) == []
+
+
+def test_a_target_that_fails_is_quarantined_and_catches_up(two: Pipe) -> None:
+    two.refuse("a constraint", "archive")
+    for number, value in enumerate(("bad", "x", "y"), start=1):
+        two.commit(("insert", "a", (number, value)))
+        two.made.drain(deliver=False)
+    with pytest.raises(LoadError, match="a constraint"):
+        two.deliver()
+    assert (two.rows("copy"), two.rows("archive")) == ({1: "bad", 2: "x", 3: "y"}, {})
+    now = status(two.made.runtime())
+    assert [t.name for t in now.targets if t.quarantined] == ["archive"]
+    two.refuse("", "archive")
+    while catch_up(two.made.runtime(), "archive").quarantined:
+        pass
+    assert two.rows("archive") == two.rows("copy")
+    assert not any(t.quarantined for t in status(two.made.runtime()).targets)
+
+
+def test_a_rollback_makes_the_results_anew_with_the_rules_of_now(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "bad")))
+    one.refuse("a constraint")
+    with pytest.raises(LoadError):
+        one.deliver()
+    rules = one.made.folder / "rules"
+    (rules / "engine.yaml").write_text("rules: [{name: fix, path: fix.py}]\n")
+    (rules / "fix.py").write_text("def transform(row, context):\n    return {**row, 'v': 'good'}\n")
+    one.made.case.config = one.made.case.config.model_copy(update={"rules": "engine.yaml"})
+    control.rollback(one.made.runtime(), by="anna", dry_run=False)
+    one.deliver()
+    assert one.rows() == {1: "good"}
+
+
+def test_a_target_that_lost_batches_gets_them_again_from_the_segments(one: Pipe) -> None:
+    for number in (1, 2, 3):
+        one.commit(("insert", "a", (number, "x")))
+        one.deliver()
+    store, runtime = one.stores["copy"], one.made.runtime()
+    owner = (runtime.name, "copy")
+    with runtime.state() as state:
+        positions = {number: state.require(number).last for number in (1, 2, 3)}
+    for key in [key for key in store.tables[one.made.table].rows if key != (1,)]:
+        del store.tables[one.made.table].rows[key]  # a backup of after batch 1
+    store.checkpoints[owner] = replace(store.checkpoints[owner], batch=1, position=positions[1])
+    one.commit(("insert", "a", (4, "x")))
+    with pytest.raises(LoadError, match="do not agree"):
+        one.deliver()
+    assert control.redeliver(runtime, "copy", by="anna", dry_run=True).steps
+    control.redeliver(runtime, "copy", by="anna", dry_run=False)
+    one.deliver()
+    assert one.rows() == one.made.rows()
+
+
+def test_a_target_without_its_checkpoint_is_adopted(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")))
+    one.deliver()
+    one.stores["copy"].checkpoints.clear()
+    one.commit(("insert", "a", (2, "y")))
+    with pytest.raises(LoadError, match="has no checkpoint any more"):
+        one.deliver()
+    adopt(one.made.runtime(), "copy", from_target=False, by="anna", reason="a new server", dry_run=False)
+    one.deliver()
+    assert one.rows() == one.made.rows()
+
+
+def test_retention_keeps_what_a_target_needs(tmp_path: Path) -> None:
+    for found in pipe(tmp_path, "copy", capture={"segments": {"retain": "0s", "uri": f"file://{tmp_path}/store"}}):
+        for number in (1, 2):
+            found.commit(("insert", "a", (number, "x")))
+            found.deliver()
+        found.commit(("insert", "a", (3, "bad")))
+        found.refuse("a constraint")
+        with pytest.raises(LoadError):
+            found.deliver()
+        removed = prune(found.made.runtime()).removed
+        assert 3 not in removed
+        assert set(removed) <= {1, 2}
+        found.refuse("")
+        found.deliver()
+        assert found.rows() == found.made.rows()
+
+
+def test_a_seek_drops_what_is_not_delivered_and_reads_it_again(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")))
+    one.made.drain(deliver=False)
+    for file in (one.made.folder / "store").rglob("*.parquet"):
+        file.unlink()
+    for file in (one.made.folder / "store").rglob("*manifest*"):
+        file.unlink()
+    with pytest.raises(OutOfOrder, match="not delivered yet"):
+        control.seek(one.made.runtime(), "latest", by="anna", dry_run=False)
+    one.made.runtime()
+    control.seek(one.made.runtime(), "", by="anna", dry_run=False, drop=True)
+    one.deliver()
+    assert one.rows() == {1: "x"}
+
+
+def test_a_dump_fills_an_empty_target_and_replace_removes_the_rest(one: Pipe) -> None:
+    one.commit(*(("insert", "a", (number, "x")) for number in range(25)))
+    one.deliver()
+    runtime = one.made.runtime()
+    one.stores["copy"].tables[one.made.table].rows.clear()
+    one.dump()
+    assert one.rows() == one.made.rows()
+    rows = one.stores["copy"].tables[one.made.table].rows
+    del rows[(3,)]
+    rows[(99,)] = {"id": 99, "v": "only here"}
+    one.dump(replace=True)
+    assert one.rows() == one.made.rows()
+    assert {dump.state for dump in views(runtime)} == {"done"}
+
+
+def test_check_names_what_is_missing(one: Pipe) -> None:
+    report = check(one.made.runtime())
+    assert not report.failed
+    assert [(str(copy.plan.source), copy.target) for copy in report.copies] == [(str(one.made.table), "copy")]
+    del one.stores["copy"].tables[one.made.table]
+    missing = check(one.made.runtime())
+    assert missing.failed
+    assert missing.statements
+    apply_missing(one.made.runtime(), missing.statements)
+    assert not check(one.made.runtime()).failed
+
+
+def test_an_alert_is_raised_once_and_cleared(tmp_path: Path) -> None:
+    for found in pipe(tmp_path, "copy", alert_lag="1s"):
+        found.commit(("insert", "a", (1, "x")))
+        found.made.drain(deliver=False)
+        runtime = found.made.runtime()
+        now = status(runtime)
+        late = replace(now, targets=[replace(target, lag_ms=5000) for target in now.targets])
+        assert [(alert.consumer, alert.raised) for alert in check_lag(runtime, late)] == [("copy", True)]
+        assert check_lag(runtime, late) == []
+        found.deliver()
+        assert [alert.raised for alert in check_lag(runtime, status(runtime))] == [False]
