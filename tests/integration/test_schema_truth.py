@@ -3,8 +3,10 @@ and rows whose table maps carry no names decode to what SELECT said when they we
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import struct
 from typing import Any
 
 import pymysql
@@ -15,6 +17,8 @@ from sluice.model.definitions import TableDefinition
 from sluice.model.tables import TableId
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.information_schema import flavour_of, read_state, read_tables
+from sluice.sources.mysql.catalog.live_table import read_definition
+from sluice.sources.mysql.events.table_map import parse_table_map
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server.connection import collations, open_connection, server_info
 from tests.support import ddl_statements as statements
@@ -196,3 +200,162 @@ def test_a_create_or_replace_that_fails_has_dropped_the_table(truth: Truth) -> N
     truth.compare()
     assert truth.refused == 3
     assert [table.table for table in truth.after[-1][2]] == ["last"]
+
+
+_TEXT = "CREATE TABLE {t} (a TEXT NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE k (a), UNIQUE u (b))"
+_LONG = "CREATE TABLE {t} (a VARCHAR(5000) NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE k (a), UNIQUE u (b))"
+_SHORT = "CREATE TABLE {t} (a VARCHAR(10) NOT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE k (a), UNIQUE u (b))"
+_WRITTEN = "CREATE TABLE {t} (a INT NOT NULL, b INT NOT NULL, UNIQUE k (a) USING HASH, UNIQUE u (b))"
+_CHANGES = [
+    "ADD d INT",
+    "ADD INDEX (c)",
+    "ADD UNIQUE (c)",
+    "ADD UNIQUE (a(10))",
+    "ADD UNIQUE USING HASH (c)",
+    "MODIFY a TEXT NOT NULL",
+    "MODIFY a VARCHAR(20) NOT NULL",
+    "MODIFY a VARCHAR(5000) NOT NULL",
+    "MODIFY a TEXT NOT NULL, ADD INDEX (c)",
+    "MODIFY a TEXT NOT NULL, MODIFY b INT NULL",
+    "MODIFY a TEXT NULL",
+    "MODIFY b BIGINT NULL",
+    "DROP INDEX u",
+    "DROP INDEX k",
+    "DROP INDEX k, ADD UNIQUE k (a)",
+    "RENAME INDEX k TO z",
+    "ADD PRIMARY KEY (c)",
+    "FORCE, ALGORITHM=COPY",
+]
+_KEYS = [
+    "a TEXT NOT NULL, b INT NOT NULL, UNIQUE k (a(10)), UNIQUE h (a), UNIQUE u (b)",
+    "a TEXT NOT NULL, b INT NOT NULL, UNIQUE h (a(4000)), UNIQUE u (b)",
+    "a TEXT NOT NULL, b INT, UNIQUE k (a), UNIQUE u (b)",
+    "a TEXT, b INT NOT NULL, c INT, UNIQUE k (a), UNIQUE u (c), UNIQUE v (b)",
+    "a TEXT NOT NULL, b VARCHAR(5000) NOT NULL, UNIQUE k (a), UNIQUE u (b)",
+    "a LONGTEXT NOT NULL, b INT NOT NULL, UNIQUE k (a), UNIQUE u (b)",
+    "a VARCHAR(700) NOT NULL, c VARCHAR(700) NOT NULL, b INT NOT NULL, UNIQUE k (a, c), UNIQUE u (b)",
+    "a VARCHAR(768) NOT NULL, b INT NOT NULL, UNIQUE k (a), UNIQUE u (b)",
+    "a VARCHAR(769) NOT NULL, b INT NOT NULL, UNIQUE k (a), UNIQUE u (b)",
+    "a VARCHAR(5000) NOT NULL, b INT NOT NULL, UNIQUE k (a(10)), UNIQUE u (b)",
+    "a VARCHAR(767) NOT NULL, c BIGINT NOT NULL, b INT NOT NULL, UNIQUE k (a, c), UNIQUE u (b)",
+    "a INT NOT NULL, b INT NOT NULL, UNIQUE k USING HASH (a) COMMENT 'using', UNIQUE u (b) USING HASH USING BTREE",
+    "a INT NOT NULL, b INT NOT NULL, UNIQUE u (b), PRIMARY KEY (a) USING HASH",
+]
+_ENGINES = [
+    "a VARCHAR(251) NOT NULL, b INT NOT NULL, UNIQUE k (a), UNIQUE u (b)) ENGINE=MyISAM",
+    "a VARCHAR(250) NOT NULL, b INT NOT NULL, UNIQUE k (a), UNIQUE u (b)) ENGINE=MyISAM",
+]
+_AFTER = [
+    (),
+    ("ALTER TABLE {t} ADD INDEX (b)",),
+    ("ALTER TABLE {t} MODIFY b BIGINT NOT NULL",),
+    ("ALTER TABLE {t} DROP PRIMARY KEY",),
+    ("CREATE TABLE {t}_ LIKE {t}", "DROP TABLE {t}", "RENAME TABLE {t}_ TO {t}"),
+]
+
+
+def test_keys_that_are_hashes(mariadb: Any, fresh_schema: Any) -> None:
+    """MariaDB: what tells rows apart is what the log itself calls the primary key, or the table is unknown."""
+    truth = Truth(mariadb, schema := fresh_schema(mariadb, options="CHARACTER SET utf8mb4"))
+    cases = [(f"CREATE TABLE {{t}} ({keys})",) for keys in _KEYS] + [(f"CREATE TABLE {{t}} ({e}",) for e in _ENGINES]
+    altered = [
+        (made, f"ALTER TABLE {{t}} {change}", *again)
+        for made in (_TEXT, _LONG, _SHORT, _WRITTEN)
+        for change in _CHANGES
+        for again in _AFTER
+    ]
+    cases += random.Random(SEQUENCES).sample(altered, min(len(altered), SEQUENCES * 30))
+    with mariadb.connect(schema) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = ''")
+        for number, statements_ in enumerate(cases):
+            for sql in statements_:
+                with contextlib.suppress(pymysql.err.MySQLError):
+                    cursor.execute(sql.format(t=f"t{number}"))
+            cursor.execute(f"INSERT INTO t{number} VALUES ()")
+        connection.commit()
+    with open_connection(truth.endpoint) as connection:
+        head, names = server_info(connection).head, collations(connection)
+        flavour = flavour_of(connection, server_info(connection))
+        tables = [TableId(schema, f"t{number}") for number in range(len(cases))]
+        now = {d.table: d.row_key for d in read_tables(connection, flavour, tables)}
+        live = {t: read_definition(connection, t, lambda: names) for t in tables}
+    tracker = SchemaTracker(lambda: truth.state, lambda: names)
+    statements_between(
+        truth.endpoint, server_id=4_000_000_125, start=truth.start, stop=head, statement=tracker.statement
+    )
+    logged = _logged_keys(mariadb, truth.start.file, head.file)
+    unknown = 0
+    for table, statements_ in zip(tables, cases, strict=True):
+        key = tuple(live[table].plan.schema.columns[n].name for n in logged[table])
+        assert now[table] == key, statements_
+        assert tuple(live[table].plan.schema.columns[n].name for n in live[table].plan.key) == key, statements_
+        folded = truth.state.find(table)
+        if folded is None:
+            unknown += 1
+        else:
+            assert folded.row_key == key, statements_
+    assert unknown < len(cases) // 4
+
+
+def _logged_keys(server: Any, first: str, last: str) -> dict[TableId, tuple[int, ...]]:
+    """What the table maps of the server's log files say."""
+    found: dict[TableId, tuple[int, ...]] = {}
+    for file in (f for f in sorted(server.data_dir.glob(f"{first.split('.')[0]}.*")) if first <= f.name <= last):
+        data, at = file.read_bytes(), 4
+        while at < len(data):
+            size = struct.unpack_from("<I", data, at + 9)[0]
+            if data[at + 4] == 19:
+                table_map = parse_table_map(data[at + 19 : at + size - 4], mariadb=True)
+                found[table_map.table] = table_map.primary_key or ()
+            at += size
+    return found
+
+
+_SIZES = [
+    "VARCHAR(30000)",
+    "VARCHAR(20000)",
+    "VARCHAR(60000)",
+    "VARBINARY(60000)",
+    "TEXT(30000)",
+    "TEXT(100)",
+    "TEXT",
+    "CHAR(9)",
+    "BLOB(30000)",
+    "BLOB",
+    "NVARCHAR(30000)",
+]
+_OWN = [
+    "",
+    " CHARACTER SET utf8mb3",
+    " CHARACTER SET utf8mb4",
+    " CHARACTER SET latin1",
+    " CHARACTER SET binary",
+    " COLLATE ucs2_bin",
+]
+_BEFORE = ["VARCHAR(40)", "TEXT", "INT"]
+
+
+def test_sizes_of_columns_next_to_a_conversion(truth: Truth) -> None:
+    """A column that CONVERT TO CHARACTER SET meets is as long as it is in the new charset."""
+    choose, number = random.Random(SEQUENCES), 0
+    sqls: list[str] = []
+    for size in _SIZES:
+        for own in _OWN:
+            for to in choose.sample(["ucs2", "latin1", "utf8mb4", "utf8mb3", "binary"], min(5, 2 * SEQUENCES // 2)):
+                number += 1
+                change = choose.choice([
+                    "CHANGE a a {c}",
+                    "CHANGE IF EXISTS a b {c}",
+                    "MODIFY a {c} FIRST",
+                    "ADD b {c}",
+                ])
+                change = change if truth.state.flavour.mariadb else change.replace("IF EXISTS ", "")
+                actions = [f"CONVERT TO CHARACTER SET {to}", change.format(c=size + own)]
+                choose.shuffle(actions)
+                sqls += [
+                    f"CREATE TABLE t{number} (a {choose.choice(_BEFORE)}, z INT)",
+                    f"ALTER TABLE t{number} {', '.join(actions)}",
+                    f"DROP TABLE t{number}",
+                ]
+    truth.run(*sqls, mode="")
+    truth.compare()

@@ -77,6 +77,7 @@ class ColumnDefinition:
 class IndexDefinition:
     """An index. ``columns``: (name, prefix in characters or 0) in order; name "" for an expression. The primary key is called PRIMARY.
 
+    ``kind``: index, fulltext, spatial, vector; hash: MariaDB keeps only a hash of its columns to keep them unique.
     ``generated``: made by the server for a foreign key; it goes when another key begins with its columns. ``information_schema`` doesn't say.
     """
 
@@ -126,10 +127,15 @@ class TableDefinition:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """What a row is told apart by: the primary key, else the first unique key of columns that are not null, as the server chooses."""
+        """What a row is told apart by: the primary key, else the first unique key of columns that are not null, as the server chooses.
+
+        MariaDB looks at its first key only, and takes none that is a hash.
+        """
         if self.primary_key:
             return self.primary_key
         for index in self.indexes:
+            if index.unique and index.kind == "hash":
+                return ()
             if index.unique and index.columns and all(name and not prefix for name, prefix in index.columns):
                 names = tuple(name for name, _ in index.columns)
                 if not any(self.column(name).nullable for name in names):

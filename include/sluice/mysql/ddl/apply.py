@@ -16,8 +16,17 @@ from sluice.model.tables import TableId
 from sluice.mysql.column_types import is_spatial, type_named
 from sluice.mysql.ddl import ast as s
 from sluice.mysql.ddl.collations import DEFAULT
-from sluice.mysql.ddl.keys import kept_indexes, with_keys
-from sluice.mysql.ddl.types import BLOBS, TEXTS, Flavour, converted_text, stored_type, varying
+from sluice.mysql.ddl.keys import check_order, in_order, kept_indexes, with_keys
+from sluice.mysql.ddl.types import (
+    BLOBS,
+    TEXTS,
+    Flavour,
+    converted_text,
+    of_length,
+    stored_type,
+    varying,
+    written_length,
+)
 
 _WIDE = {"ucs2", "utf16", "utf16le", "utf32"}
 _NUMBER = re.compile(r"(['\"]?)([+-]?(?:\d+\.?\d*|\.\d+))([eE][+-]?\d+)?\1")
@@ -55,9 +64,13 @@ def _written_keys(statement: s.CreateTable, flavour: Flavour) -> list[s.IndexSpe
     return keys
 
 
-def like(model: TableDefinition, table: TableId) -> TableDefinition:
-    """CREATE TABLE … LIKE."""
-    return replace(model, table=table)
+def like(model: TableDefinition, table: TableId, flavour: Flavour) -> TableDefinition:
+    """CREATE TABLE … LIKE. Raises DecodeError."""
+    made = replace(model, table=table)
+    if not any(index.kind == "hash" for index in model.indexes):
+        return made
+    indexes = (replace(i, kind="index" if i.kind == "hash" else i.kind) for i in model.indexes)
+    return in_order(replace(made, indexes=tuple(indexes)), flavour)
 
 
 def alter_table(
@@ -69,7 +82,14 @@ def alter_table(
     timestamps_explicit: bool = True,
 ) -> TableDefinition:
     """The definition after an ALTER TABLE (its name as it was: see RenameTo). Raises DecodeError, UnsupportedType."""
+    before = table
     primary = {name.lower() for name in table.primary_key}
+    primary |= {
+        name.lower()
+        for a in actions
+        if isinstance(a, s.AddIndex) and a.index.kind == "primary"
+        for name, _ in a.index.columns
+    }
     there_before = {index.name.lower() for index in table.indexes}
     table = _options(table, actions, database, flavour)
     changes = {a.old.lower(): a for a in actions if isinstance(a, s.ChangeColumn)}
@@ -115,7 +135,12 @@ def alter_table(
     conversion = _convert(actions)
     if conversion is not None:
         olds = {new.lower(): (table.column(old), changed) for old, (new, changed) in became.items()}
-        columns = [_converted(c, olds.get(c.name.lower()), conversion, database, flavour) for c in columns]
+        types = {a.column.name.lower(): a.column.type for a in actions if isinstance(a, s.AddColumn | s.ChangeColumn)}
+        types = {name: type_ for name, type_ in types.items() if name not in olds or olds[name][1]}
+        columns = [
+            _converted(c, olds.get(c.name.lower()), types.get(c.name.lower()), conversion, database, flavour)
+            for c in columns
+        ]
         columns = [_still_binary(c, actions, flavour) for c in columns]
     by_name = {column.name.lower(): column for column in columns}
     there = {
@@ -128,7 +153,11 @@ def alter_table(
     if not timestamps_explicit:
         named = {a.column.name.lower() for a in actions if isinstance(a, s.AddColumn | s.ChangeColumn)}
         table = _implied_defaults(table, named, flavour)
-    return with_keys(table, _new_keys(actions, known, flavour, there_before), flavour)
+    added = _new_keys(actions, known, flavour, there_before)
+    table = with_keys(table, added, flavour)
+    if not added:
+        check_order(before, indexes, table)
+    return table
 
 
 def _implied_defaults(
@@ -229,11 +258,19 @@ def _kept_default(default: str | None, family: str, flavour: Flavour) -> str | N
 def _converted(
     column: ColumnDefinition,
     old: tuple[ColumnDefinition, bool] | None,
+    written: s.TypeSpec | None,
     action: s.ConvertCharset,
     database: DatabaseDefinition,
     flavour: Flavour,
 ) -> ColumnDefinition:
-    """A column after CONVERT TO. ``old``: as it was, and whether the statement changes it by name, too; None: it is new."""
+    """A column after CONVERT TO.
+
+    ``old``: as it was, and whether the statement changes it by name, too; None: it is new. ``written``: the type that the statement names, of which
+    the length is in characters of the new charset.
+    """
+    length = written_length(written, flavour) if written is not None else None
+    if length is not None and column.charset is None:
+        return column
     if column.charset is None and column.family in BLOBS and old is not None and old[1] and not flavour.mariadb:
         longest = column.family == BLOBS[-1]
         return column if longest else replace(column, type=BLOBS[TEXTS.index(_text_size(old[0]))])
@@ -253,6 +290,10 @@ def _converted(
     ):  # it keeps the labels' bytes, and takes them for bytes of the other charset
         raise DecodeError(f"the labels of {column.name} change when the server converts them")
     blank = type_named(family).twin
+    if written is not None and length is not None:
+        kind = of_length(written, length, charset, flavour)
+        binary = charset == "binary"
+        return replace(column, type=kind, charset=None if binary else charset, collation=None if binary else collation)
     if charset == "binary" and blank:
         return replace(column, type=column.type.replace(family, blank, 1), charset=None, collation=None)
     kind = column.type

@@ -46,13 +46,17 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """A key as written. ``kind``: primary, unique, index, fulltext, spatial, vector, foreign or check; ``name`` "" : the server's choice."""
+    """A key as written. ``kind``: primary, unique, index, fulltext, spatial, vector, foreign or check; ``name`` "" : the server's choice.
+
+    ``hashed``: written with USING HASH.
+    """
 
     kind: str
     name: str
     columns: tuple[tuple[str, int], ...] = ()
     if_not_exists: bool = False
     references: TableId | None = None
+    hashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -330,7 +330,7 @@ class _Step:
                 model = self.state.find(statement.like)
                 if model is None:
                     raise DecodeError(f"the definition of {statement.like} is not known")
-                made = like(model, statement.table)
+                made = like(model, statement.table, self._flavour)
             elif statement.select:
                 raise DecodeError("the columns come from a query")
             else:
@@ -388,7 +388,7 @@ class _Step:
         if action.what == "exchange":
             self._changed(other, K.ROWS_REPLACED, before=found, after=found)
         elif action.what == "convert out" and model is not None:
-            self.state.put(like(model, other))
+            self.state.put(like(model, other, self._flavour))
             self._changed(other, K.CREATE_TABLE, K.ROWS_REPLACED, after=self.state.find(other))
         elif action.what == "convert in":
             self.state.forget(other)

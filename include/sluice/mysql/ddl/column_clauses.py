@@ -322,11 +322,18 @@ def read_key_tail(r: Reader, kind: str, name: str = "") -> IndexSpec:
     if_not_exists = r.accept("IF", "NOT", "EXISTS")
     if not r.sees("(") and not r.sees("USING"):
         name = r.identifier()
+    hashed = False
     if r.accept_any("USING", "TYPE"):
-        r.next()
+        hashed = r.next().upper == "HASH"
     columns = _key_columns(r)
-    r.skip_clause()
-    return IndexSpec(kind, "PRIMARY" if kind == "primary" else name, columns, if_not_exists)
+    while not r.ended and not r.sees(",") and not r.sees(")"):  # the last one counts
+        if r.accept_any("USING", "TYPE"):
+            hashed = r.next().upper == "HASH"
+        elif r.sees("("):
+            r.skip_brackets()
+        else:
+            r.next()
+    return IndexSpec(kind, "PRIMARY" if kind == "primary" else name, columns, if_not_exists, hashed=hashed)
 
 
 def _key_columns(r: Reader) -> tuple[tuple[str, int], ...]:

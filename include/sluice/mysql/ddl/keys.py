@@ -20,7 +20,11 @@ _LONG = {row.word for row in TYPES if row.brackets is Brackets.SIZE}
 _WHOLE = {"fulltext", "spatial", "vector"}
 _PART_BYTES = {"myisam": 1000}
 _INNODB_PART_BYTES = 3072
-"""What a key may have of a column; a longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
+"""What a key may have of a column, and MariaDB's unique one of all.
+
+A longer one that is not unique is cut. Source: max_key_part_length() of the engines."""
+_OTHER_BYTES = 32
+"""A part of a key that is no string has between one byte and this number."""
 _POINT_BYTES = 25
 """What MariaDB prints for keys over points."""
 _HASHED_SHAPE_BYTES = 8
@@ -53,7 +57,8 @@ def kept_indexes(
                     _kept_prefix(prefix, table.column(column), new, flavour) if changed else prefix,
                 ))
         if parts:
-            kept.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts)))
+            kind = "index" if index.kind == "hash" else index.kind  # an ALTER TABLE forgets that USING HASH was written
+            kept.append(replace(index, name=renamed.get(name, index.name), columns=tuple(parts), kind=kind))
     return kept
 
 
@@ -100,6 +105,8 @@ def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Fla
             explicit.add(name.lower())
         unique, generated = spec.kind in {"primary", "unique"}, spec.kind == "foreign"
         kind = "index" if unique or generated else spec.kind
+        if spec.hashed and spec.kind == "unique" and flavour.mariadb and table.engine.lower() != "memory":
+            kind = "hash"
         indexes.append(IndexDefinition(name, parts, unique, kind, generated))
     indexes = _named(_needed(indexes))
     key = {name.lower() for index in indexes if index.primary for name, _ in index.columns}
@@ -112,8 +119,26 @@ def with_keys(table: TableDefinition, specs: Sequence[s.IndexSpec], flavour: Fla
         for column in table.columns
     )
     table = replace(table, columns=columns)
-    indexes = [_fitted(index, table, flavour) for index in indexes]
+    return in_order(replace(table, indexes=tuple(indexes)), flavour)
+
+
+def in_order(table: TableDefinition, flavour: Flavour) -> TableDefinition:
+    """The table with its keys as the server keeps them, in its order. Raises DecodeError."""
+    indexes = [_fitted(index, table, flavour) for index in table.indexes]
     return replace(table, indexes=tuple(sorted(indexes, key=lambda index: _rank(index, table))))
+
+
+def check_order(before: TableDefinition, kept: Sequence[IndexDefinition], after: TableDefinition) -> None:
+    """Raises DecodeError where the order of the keys, and so what tells rows apart, is not known after an ALTER TABLE that adds no key.
+
+    MariaDB keeps the old order then, but not always, and it is another where a key became a hash or is one no more. ``kept``: the keys that are
+    left, in the old order. Under a primary key the order is not followed.
+    """
+    unique = [index.name for index in after.indexes if index.unique]
+    if after.primary_key or len(unique) < 2 or not any(i.kind == "hash" for i in (*before.indexes, *after.indexes)):
+        return
+    if before.primary_key or unique != [index.name for index in kept if index.unique]:
+        raise DecodeError("which of its unique keys is the server's first is not known: one of them is a hash")
 
 
 def _known(table: TableDefinition, name: str, prefix: int) -> tuple[str, int]:
@@ -169,11 +194,31 @@ def _fitted(index: IndexDefinition, table: TableDefinition, flavour: Flavour) ->
     shapes = [name for name, _ in index.columns if name and is_spatial(table.column(name).family)]
     if shapes and not flavour.mariadb:
         return replace(index, kind="spatial", columns=tuple((name, 0) for name, _ in index.columns))
+    hashed = flavour.mariadb and index.unique and not index.primary and _is_hash(index, table, limit, flavour)
     parts = tuple(
         (name, _prefix(prefix, table.column(name), index.unique, limit, flavour) if name else 0)
         for name, prefix in index.columns
     )
-    return replace(index, columns=parts)
+    return replace(index, columns=parts, kind="hash" if hashed else index.kind)
+
+
+def _is_hash(index: IndexDefinition, table: TableDefinition, limit: int, flavour: Flavour) -> bool:
+    """True if MariaDB makes a hash of a unique key, because it is too long. Raises DecodeError if that is not known and matters."""
+    least = most = 0
+    for name, prefix in index.columns:
+        column = table.column(name)
+        family = column.family
+        if (family in _LONG and not prefix) or (is_spatial(family) and family != "point"):
+            return True
+        if family in _LONG or family in _STRINGS:
+            characters = prefix or (column.arguments[0] if column.arguments else 1)
+            size = characters * flavour.collations.max_bytes(column.charset)
+            least, most = least + size, most + size
+        else:
+            least, most = least + 1, most + _OTHER_BYTES
+    if least <= limit < most and not table.primary_key:
+        raise DecodeError(f"whether the unique key {index.name} is a hash is not known")
+    return least > limit
 
 
 def _prefix(prefix: int, column: ColumnDefinition, unique: bool, limit: int, flavour: Flavour) -> int:
@@ -206,10 +251,12 @@ def _rank(index: IndexDefinition, table: TableDefinition) -> tuple[bool, ...]:
     """The order in which the server keeps keys, and so the unique key that it picks where there is no primary one (``sort_keys``)."""
     nullable = any(not name or table.column(name).nullable for name, _ in index.columns)
     partial = any(prefix for _, prefix in index.columns)
+    hashed = index.kind == "hash"  # of these MariaDB keeps the order
     return (
         not index.primary,
         not index.unique,
-        index.unique and nullable,
-        index.unique and partial,
+        hashed,
+        index.unique and nullable and not hashed,
+        index.unique and partial and not hashed,
         index.kind == "fulltext",
     )

@@ -168,14 +168,14 @@ def _create(r: Reader) -> Statement:
     if r.accept("INDEX"):
         if_not_exists = r.accept("IF", "NOT", "EXISTS")
         name = r.identifier()
-        if r.accept_any("USING", "TYPE"):
-            r.next()
+        hashed = bool(r.accept_any("USING", "TYPE")) and r.next().upper == "HASH"
         r.expect("ON")
         table = r.table()
         if r.accept("WAIT"):
             r.number()
         r.accept("NOWAIT")
-        spec = changed(read_key_tail(r, kind, name), if_not_exists=if_not_exists)
+        spec = read_key_tail(r, kind, name)
+        spec = changed(spec, if_not_exists=if_not_exists, hashed=spec.hashed or hashed)
         before = (DropIndex(name, if_exists=True),) if replace else ()
         return AlterTable(table, (*before, AddIndex(spec)))
     raise r.stuck("CREATE of something that is not understood")

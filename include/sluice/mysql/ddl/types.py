@@ -147,6 +147,22 @@ def varying(name: str, length: int, charset: str, flavour: Flavour) -> str:
     return f"{name}({length})"
 
 
+def written_length(spec: TypeSpec, flavour: Flavour) -> int | None:
+    """The length that a VARCHAR, a TEXT or their like was written with; None: there is none, or it has no part in which type is stored."""
+    row = find_type(spec.name)
+    if row is None or row.word not in {"varchar", "varbinary", "text", "blob"} or not spec.arguments:
+        return None
+    return spec.arguments[0] if row.brackets is not Brackets.SIZE or _has_length(spec.arguments, flavour) else None
+
+
+def of_length(spec: TypeSpec, length: int, charset: str, flavour: Flavour) -> str:
+    """The type for ``length`` characters of a charset that is stored for a VARCHAR or TEXT, or for what has such a twin."""
+    binary = charset == "binary"
+    if type_named(spec.name).brackets is Brackets.SIZE:
+        return _sized(BLOBS if binary else TEXTS, length, flavour.collations.max_bytes(charset))
+    return varying("varbinary" if binary else "varchar", length, charset, flavour)
+
+
 def bytes_at_most(type_: str) -> int:
     """Of TEXT and BLOB types."""
     return type_named(type_).most_bytes

@@ -154,6 +154,8 @@ def read_tables(
             continue
         charset = flavour.collations.charset_of.get(collation, "")
         keys = tuple(indexes.get(table, ()))
+        if not flavour.mariadb or engine.lower() == "memory":  # the index itself is a hash there
+            keys = tuple(replace(key, kind="index") if key.kind == "hash" else key for key in keys)
         definition = TableDefinition(
             table, _with_whole_floats(connection, table, ordered), keys, charset, collation, engine, comment
         )
@@ -298,7 +300,8 @@ def _indexes(connection: Any, where: str, names: Sequence[str]) -> dict[TableId,
         place = TableId(str(schema), str(table))
         spatial = str(kind).lower() in {"fulltext", "spatial", "vector"}
         parts[place][str(name)][int(seq)] = (str(column or ""), 0 if spatial else int(prefix or 0))
-        kinds[place, str(name)] = (not int(not_unique), str(kind).lower() if spatial else "index")
+        hashed = str(kind).lower() == "hash" and not int(not_unique)
+        kinds[place, str(name)] = (not int(not_unique), str(kind).lower() if spatial or hashed else "index")
     return {
         table: [
             IndexDefinition(name, tuple(columns[i] for i in sorted(columns)), *kinds[table, name])

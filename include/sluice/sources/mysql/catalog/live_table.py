@@ -41,6 +41,7 @@ class Index:
         columns: in its order; an expression is ``""``. unique: no two rows share their values, and none of them is null.
         prefix: it holds only the beginning of a column, or an expression.
         unfit: why rows cannot be read in its order; ``""``: they can. remedy: SQL that changes that, as the beginning of a hint.
+        hashed: it keeps hashes of its columns.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Index:
     prefix: bool = False
     unfit: str = ""
     remedy: str = ""
+    hashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,12 @@ def _read_indexes(connection: Any, table: TableId) -> dict[str, Index]:
 def _row_key(connection: Any, table: TableId, indexes: dict[str, Index]) -> str:
     """Of several unique indexes the server takes the first in its own order, which only SHOW INDEX tells."""
     fit = [name for name, index in indexes.items() if index.unique and not index.prefix]
-    if len(fit) < 2:
+    hashed = [name for name, index in indexes.items() if index.hashed]
+    if not fit or (len(fit) < 2 and not hashed):
         return "".join(fit)
     rows = rows_of(connection, f"SHOW INDEX FROM {quoted_table(table)}")
+    if str(rows[0][2]) in hashed:  # MariaDB looks at its first key only, and takes none that is a hash
+        return ""
     return next(str(row[2]) for row in rows if str(row[2]) in fit)
 
 
@@ -150,7 +155,7 @@ def _index(table: TableId, name: str, parts: list[dict[str, Any]]) -> Index:
         remedy = f"ALTER TABLE {quoted_table(table)} ALTER INDEX {quoted(name)} {remedy}; "
     whole = "" not in columns and all(part["SUB_PART"] is None for part in parts)
     unique = kind == "BTREE" and not int(parts[0]["NON_UNIQUE"]) and never_null and "" not in columns
-    return Index(name, columns, unique, not whole, unfit, remedy)
+    return Index(name, columns, unique, not whole, unfit, remedy, kind == "HASH")
 
 
 def _mapped(
