@@ -7,12 +7,14 @@ import contextlib
 import os
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pymysql
 import pytest
 
 from sluice.config.connections import parse_connection
+from sluice.errors import SluiceError
 from sluice.model.definitions import TableDefinition
 from sluice.model.tables import TableId
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
@@ -20,7 +22,8 @@ from sluice.sources.mysql.catalog.information_schema import flavour_of, read_sta
 from sluice.sources.mysql.catalog.live_table import read_definition
 from sluice.sources.mysql.events.table_map import parse_table_map
 from sluice.sources.mysql.reader.statement_scan import statements_between
-from sluice.sources.mysql.server.connection import collations, open_connection, server_info
+from sluice.sources.mysql.server.connection import collations, open_connection, rows_of, server_info
+from sluice.sources.mysql.server.table_list import create_statement, source_tables
 from tests.support import ddl_statements as statements
 from tests.support.definitions import comparable, differing
 
@@ -359,3 +362,64 @@ def test_sizes_of_columns_next_to_a_conversion(truth: Truth) -> None:
                 ]
     truth.run(*sqls, mode="")
     truth.compare()
+
+
+_BYTES = [
+    "CREATE TABLE {t} (id INT PRIMARY KEY, e ENUM('\xff','a') CHARACTER SET binary)",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, e SET(x'ff','?') CHARACTER SET binary DEFAULT '?')",
+    "CREATE TABLE {t} (id INT PRIMARY KEY COMMENT '\xff\xfe') COMMENT '\xff'",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, b VARBINARY(9) DEFAULT '\xff')",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, b VARBINARY(9) AS (CONCAT('\xff', id)) VIRTUAL)",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, b VARCHAR(9) DEFAULT (CONCAT('\xff', x'ff')))",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, CHECK (id <> '\xff'))",
+    "CREATE TABLE {t} (id INT PRIMARY KEY, KEY ((CONCAT('\xff', id))))",
+    *(
+        f"CREATE TABLE {{t}} (id INT PRIMARY KEY, e ENUM('\xe9\xe8','a') CHARACTER SET {first}); ALTER TABLE {{t}} {change} {then}"
+        for first, then in [
+            ("latin1", "utf8mb4"),
+            ("latin1", "ucs2"),
+            ("ucs2", "latin1"),
+            ("latin1", "binary"),
+            ("latin1", "sjis"),
+        ]
+        for change in ["CONVERT TO CHARACTER SET", "MODIFY e ENUM('\xe9\xe8','a') CHARACTER SET"]
+    ),
+]
+
+
+@pytest.mark.parametrize("names", ["latin1", "binary"])
+def test_bytes_that_are_no_text_in_a_definition(truth: Truth, names: str) -> None:
+    """Whoever asks the server for a definition gets it or one of our errors, and can ask on; lists of tables have all of them."""
+    schema = truth.schema
+    tables: list[TableId] = []
+    told: list[str] = []
+    with truth.server.connect(schema, charset="latin1") as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET sql_mode = '', NAMES {names}")
+        for number, sqls in enumerate(_BYTES):
+            with contextlib.suppress(pymysql.err.MySQLError):
+                for sql in sqls.format(t=f"t{number}").split("; "):
+                    cursor.execute(sql)
+                tables.append(TableId(schema, f"t{number}"))
+    assert len(tables) > len(_BYTES) // 2
+    with open_connection(truth.endpoint) as connection:
+        known = collations(connection)
+        flavour = flavour_of(connection, server_info(connection))
+        listed = {found.schema.table for found in source_tables(connection, lambda table: table.schema == schema)}
+        assert listed >= set(tables)
+        questions: list[Callable[[TableId], object]] = [
+            lambda t: read_tables(connection, flavour, [t]),
+            lambda t: read_definition(connection, t, lambda: known),
+            lambda t: create_statement(connection, t, TableId(schema, "other")),
+        ]
+        for table in tables:
+            for ask in questions:
+                try:
+                    ask(table)
+                except SluiceError as error:
+                    told.append(str(error))
+                assert rows_of(connection, "SELECT 'é'") == [("é",)]
+        broken: dict[TableId, str] = {}
+        found = {d.table for d in read_tables(connection, flavour, tables, broken=broken)}
+        assert found | set(broken) == set(tables)
+    assert told
+    assert all(schema in text for text in told)

@@ -31,7 +31,7 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
-from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.mysql.server.connection import ServerInfo, create_table_of, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 
 # ruff: noqa: S608 - schema and table names go in as parameters
@@ -265,8 +265,11 @@ def _is_cut(default: str) -> bool:
 
 def _shown_default(connection: Any, table: TableId, name: str, flavour: Flavour) -> str | None:
     """A default that information_schema leaves out (MySQL: of a TEXT after SET DEFAULT of an expression), as SHOW CREATE TABLE says."""
-    [(_, sql, *_)] = rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")
-    statement = parse_statement(str(sql), table.schema, Dialect(flavour.mariadb, flavour.version))
+    try:
+        sql = create_table_of(connection, table).decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"the server's own CREATE TABLE, with the default of {name}, is no text") from error
+    statement = parse_statement(sql, table.schema, Dialect(flavour.mariadb, flavour.version))
     if isinstance(statement, CreateTable):
         for column in statement.columns:
             if column.name == name:

@@ -22,11 +22,12 @@ from sluice.mysql.column_types import Brackets, Collated, Fill, Meta, label_byte
 from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.sources.mysql.decoder.row_layout import BINARY_COLLATION, RowLayout, plan_table
 from sluice.sources.mysql.events import table_map as t
-from sluice.sources.mysql.server.connection import rows_of
+from sluice.sources.mysql.server.connection import rows_of, type_text
 
 _COLUMNS = (
-    "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, "
-    "COLLATION_NAME, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+    "SELECT COLUMN_NAME, IS_NULLABLE, DATA_TYPE, CAST(COLUMN_TYPE AS BINARY), CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, "
+    "DATETIME_PRECISION, COLLATION_NAME, COALESCE(GENERATION_EXPRESSION, '') <> '' FROM information_schema.COLUMNS "
+    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
 )
 _INDEX = (  # all columns: which there are depends on the server
     "SELECT * FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
@@ -81,6 +82,7 @@ def read_definition(connection: Any, table: TableId, collations: Callable[[], di
         )
     known = collations()
     numbers = {name: number for number, (name, _) in known.items()}
+    rows = [(*row[:3], type_text(row[3], str(row[0]), table), *row[4:]) for row in rows]
     rows = [_with_exact_labels(connection, table, row, dict(known.values())) for row in rows]
     columns = [_mapped(row, numbers, known, f"{table}.{row[0]}") for row in rows]
     indexes = _read_indexes(connection, table)

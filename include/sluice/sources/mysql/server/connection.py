@@ -12,8 +12,9 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
-from sluice.errors import ConfigError, PreflightError, SourceUnavailable
+from sluice.errors import ConfigError, PreflightError, SourceUnavailable, UnsupportedType
 from sluice.model.positions import Position
+from sluice.model.tables import TableId, quoted_table
 from sluice.mysql.client import MySQLConnection
 
 CONNECT_TIMEOUT_S = 10
@@ -145,6 +146,29 @@ def rows_of(connection: Connection[Cursor], sql: str, args: Any = None) -> list[
     with connection.cursor() as cursor:
         cursor.execute(sql, args)
         return [tuple(row) for row in cursor.fetchall()]
+
+
+def create_table_of(connection: Connection[Cursor], table: TableId) -> bytes:
+    """SHOW CREATE TABLE as the server sends it: MariaDB prints the bytes of a binary default as they are, which may be no UTF-8."""
+    before, connection.use_unicode = connection.use_unicode, False
+    try:
+        text = rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]
+    finally:
+        connection.use_unicode = before
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
+def type_text(column_type: Any, column: str, table: TableId) -> str:
+    """COLUMN_TYPE that was asked for as bytes. Raises UnsupportedType if a label in it is no text."""
+    try:
+        return column_type.decode() if isinstance(column_type, bytes) else str(column_type)
+    except UnicodeDecodeError as error:
+        raise UnsupportedType(
+            f"the server prints labels of {column} that are no UTF-8",
+            where=str(table),
+            hint=f"SHOW CREATE TABLE {quoted_table(table)} shows them; name them anew in ALTER TABLE … MODIFY, "
+            "or exclude the table (capture.exclude)",
+        ) from error
 
 
 def first_that_works(connection: Connection[Cursor], *statements: str) -> list[tuple[Any, ...]]:

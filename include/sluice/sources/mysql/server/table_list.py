@@ -17,10 +17,10 @@ from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_tab
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
 from sluice.sources.base import SourceTable
-from sluice.sources.mysql.server.connection import rows_of
+from sluice.sources.mysql.server.connection import create_table_of, rows_of, type_text
 
 _COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
     "COALESCE(GENERATION_EXPRESSION, '') <> '' "
     "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION"
@@ -46,13 +46,14 @@ def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[Sou
     unknown: dict[TableId, list[tuple[str, str]]] = defaultdict(list)
     for row in rows_of(connection, _COLUMNS):
         table = TableId(str(row[0]), str(row[1]))
+        printed_type = bytes(row[3]).decode(errors="replace")
         try:
-            column = _column(row)
+            column = _column((*row[:3], type_text(row[3], str(row[2]), table), *row[4:]))
             if may_hide(column.labels, column.charset) and wants(table):
                 column = _with_exact_labels(connection, table, column)
             columns[table].append(column)
         except UnsupportedType:
-            unknown[table].append((str(row[2]), str(row[3])))
+            unknown[table].append((str(row[2]), printed_type))
     keys: dict[TableId, dict[str, list[tuple[str, bool]]]] = defaultdict(lambda: defaultdict(list))
     uniques: dict[TableId, dict[str, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
     for schema, name, index, column, nullable, prefix in rows_of(connection, _UNIQUE):
@@ -94,7 +95,7 @@ def _with_exact_labels(connection: Any, table: TableId, column: Column) -> Colum
 
 
 _LABELLED = (
-    "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS "
+    "SELECT COLUMN_NAME, DATA_TYPE, CAST(COLUMN_TYPE AS BINARY), CHARACTER_SET_NAME FROM information_schema.COLUMNS "
     "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND DATA_TYPE IN ('enum', 'set')"
 )
 _LITERAL = r"'(?:[^'\\]|''|\\.)*'"
@@ -103,7 +104,7 @@ _LITERAL = r"'(?:[^'\\]|''|\\.)*'"
 def _with_labels(connection: Any, table: TableId, sql: str) -> str:
     """SHOW CREATE TABLE with the characters in labels that it does not print."""
     for name, family, column_type, charset in rows_of(connection, _LABELLED, (table.schema, table.table)):
-        kind, shown = str(family).lower(), str(column_type)
+        kind, shown = str(family).lower(), type_text(column_type, str(name), table)
         labels = labels_of(shown)
         if not may_hide(labels, charset):
             continue
@@ -132,8 +133,19 @@ def _with_default(rest: str, labels: Sequence[str]) -> str:
 
 
 def create_statement(connection: Any, table: TableId, named: TableId) -> str:
-    """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the name is another."""
-    sql = _COUNTER.sub("", str(rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]))
+    """SHOW CREATE TABLE of ``table`` for a table of another name: without its counter, and without foreign keys if the name is another.
+
+    Raises:
+        UnsupportedType: it is no text, or a label in it.
+    """
+    try:
+        sql = _COUNTER.sub("", create_table_of(connection, table).decode())
+    except UnicodeDecodeError as error:
+        raise UnsupportedType(
+            f"the server's CREATE TABLE of {table} is no text: a default, a check or an expression in it has bytes that are no UTF-8",
+            where=str(table),
+            hint="write these bytes as an expression at the source, for a default: ALTER TABLE … ALTER COLUMN … SET DEFAULT (UNHEX('…'))",
+        ) from error
     sql = _with_labels(connection, table, sql)
     if named != table:
         sql = _CONSTRAINT.sub("", sql)
