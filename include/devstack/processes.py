@@ -37,6 +37,8 @@ class ServerFailed(RetryableError):
 
 
 _TOKEN = re.compile(r"[0-9a-f]{16,}")
+_EXEC_S = 2.0
+"""Longest time for which the environment of a running process is expected to be empty, on a busy machine."""
 _START_TOLERANCE_S = 0.05  # the kernel counts start times in ticks of 10 ms
 
 
@@ -72,7 +74,7 @@ class Handle:
                 return None
         except psutil.NoSuchProcess:
             return None
-        return process if _token_of(process) == self.token else None
+        return process if _settled_token_of(process) == self.token else None
 
     @property
     def alive(self) -> bool:
@@ -171,6 +173,9 @@ def families(handles: Iterable[Handle]) -> dict[Handle, list[psutil.Process]]:
         with contextlib.suppress(psutil.Error, OSError):
             if process.create_time() >= handle.started_s - _START_TOLERANCE_S:
                 found[handle].append(process)
+    for handle, group in found.items():  # one that executes another program just now has no token for an instant
+        if handle.pid not in {process.pid for process in group} and (leader := handle.process()) is not None:
+            group.append(leader)
     return found
 
 
@@ -182,6 +187,14 @@ def _token_of(process: psutil.Process) -> str:
         return process.environ().get(TOKEN_VARIABLE, "")
     except (psutil.Error, OSError, ValueError):
         return ""
+
+
+def _settled_token_of(process: psutil.Process) -> str:
+    """:func:`_token_of` a process of which id and start time are known. While it executes another program its environment reads as empty."""
+    end = time.monotonic() + _EXEC_S
+    while not (token := _token_of(process)) and lives(process) and time.monotonic() < end:
+        time.sleep(0.001)
+    return token
 
 
 def stop(handles: Iterable[Handle], *, grace_s: float = 10.0) -> None:

@@ -208,3 +208,17 @@ def test_a_fetched_mysql_runs_by_its_own_loader() -> None:
         pytest.skip("this machine has a MySQL installed; none was fetched")
     assert distribution.origin == str(tree.root)
     assert "ld-linux" in distribution.command[0]
+
+
+def test_a_process_that_executes_another_program_is_alive_all_the_time(tmp_path: Path) -> None:
+    """Its environment, which holds the token, reads as empty for an instant. Servers were taken for dead while they started."""
+    for _ in range(60):
+        shells = ["/bin/sh", "-c", "exec /bin/sh -c 'exec /bin/sh -c \"exec sleep 60\"'"]
+        handle = processes.spawn("sleeper", shells, log=tmp_path / "sleeper.log")
+        end = time.monotonic() + 0.03
+        try:
+            while time.monotonic() < end:
+                assert handle.alive
+        finally:
+            processes.kill(handle)
+        assert not handle.alive
