@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.config.connections import parse_connection
 from sluice.errors import LoadError, TargetUnavailable
+from sluice.model.tables import TableId
 from sluice.targets.mysql import target as mysql_target_module
+from sluice.targets.mysql.connection import connect
+from sluice.targets.mysql.tables import definitions_of
 from tests.support.cuts import Budget
 from tests.support.pipelines import Case, case
 
@@ -393,3 +398,14 @@ def test_what_no_second_server_can_compute_is_not_guessed(
             made.run_until_head()
         query = f"SELECT u FROM {schema}.t WHERE id = 3"
         assert mariadb.execute(query) == mysql_target.execute(query)
+
+
+def test_a_definition_with_bytes_that_are_no_text_can_be_compared(mariadb: Any, fresh_schema: Any) -> None:
+    """MariaDB prints the bytes of a binary default as they are."""
+    schema = fresh_schema(mariadb)
+    table = TableId(schema, "t")
+    mariadb.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, b VARBINARY(4) DEFAULT 0xFF00FE)")
+    with closing(connect(parse_connection("c", mariadb.connection_json()))) as there, there.cursor() as cursor:
+        before = definitions_of(cursor, [table])
+        cursor.execute(f"ALTER TABLE `{schema}`.t ALTER b SET DEFAULT 0xFF00FD")
+        assert definitions_of(cursor, [table]) != before

@@ -140,8 +140,16 @@ def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
         if not cursor.fetchone()[0]:
             found.append("")
             continue
-        cursor.execute(f"SHOW CREATE TABLE {quoted_table(table)}")
-        found.append(re.sub(r" AUTO_INCREMENT=\d+", "", cursor.fetchone()[1]))
+        connection = cursor.connection
+        before, connection.use_unicode = connection.use_unicode, False
+        try:
+            cursor.execute(f"SHOW CREATE TABLE {quoted_table(table)}")
+            text = cursor.fetchone()[1]
+        finally:
+            connection.use_unicode = before
+        # MariaDB prints the bytes of a binary default as they are; definitions are only compared
+        shown = text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
+        found.append(re.sub(r" AUTO_INCREMENT=\d+", "", shown))
     return found
 
 
