@@ -214,9 +214,8 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
     wait_until(lambda: now().rows, "the first rows")
     assert not now().no_reader
     end_run(started, run)
-    wait_until(lambda: now().no_reader, "the loss of the reader")
+    wait_until(lambda: f"Airflow ended the task read of run {run}" in now().no_reader, "the loss of the reader")
     assert (now().state, now().rate, now().tables[0].remaining_s) == ("running", 0, None)
-    assert f"Airflow ended the task read of run {run}" in now().no_reader
     [shown] = [d for d in started.page()["dumps"] if d["id"] == name]
     assert shown["no_reader_since_ms"] == now().no_reader_since_ms
     wait_until(lambda: "no reader since" in note(), "the note of the run")

@@ -13,6 +13,8 @@ from sluice.model.tables import Column, TableId, TableSchema
 
 POSITION_LOST = "position lost"
 """Reason of a dump that repairs a gap in the log."""
+WAITS_BY_ITSELF = "its task waits for the sync DAG to place chunks, or for the end of a pause, and continues by itself"
+"""Why a dump has no reader for now, and needs no one to take it up."""
 
 
 MOVED = "moved under a copy"

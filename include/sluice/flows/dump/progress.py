@@ -13,7 +13,7 @@ from sluice.errors import ConfigError, OutOfOrder, SluiceError
 from sluice.flows.dump.start import sensible
 from sluice.flows.dump.worker import settle
 from sluice.flows.runtime import Runtime
-from sluice.model.dumps import ChunkId, ChunkState, Dump, DumpState, Tuning
+from sluice.model.dumps import WAITS_BY_ITSELF, ChunkId, ChunkState, Dump, DumpState, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
     working = dumps.working(dump.id)
     goes = dump.state in {DumpState.RUNNING, DumpState.PAUSED}
     tables = []
+    said_ms, why = (0, "") if readers or working else dumps.last_read(dump.id)
+    deferred = why == WAITS_BY_ITSELF
     asks_for_a_reader, last_ms = False, dump.created_ms
     for ordinal, request in enumerate(dump.tables):
         plan, placed = dumps.planned(dump.id, ordinal), dumps.placed(dump.id, ordinal)
@@ -119,7 +121,7 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         word = "done" if plan.exhausted and not mine else "reading" if plan.chunks else "waiting"
         if word != "done" and dump.state is not DumpState.RUNNING:
             word = dump.state.value
-        elif left_to_read and not is_read and (plan.chunks or not (readers or working)):
+        elif left_to_read and not is_read and not deferred and (plan.chunks or not (readers or working)):
             word = "no reader"
         seconds = max(placed.last_ms - dump.created_ms, 1) / 1000
         rate = (placed.rows + placed.overtaken) / seconds if placed.rows + placed.overtaken else 0.0
@@ -139,10 +141,10 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
                 None if remaining is None else round(remaining, 1),
             )
         )
-    since_ms, why = 0, ""
-    if asks_for_a_reader and not readers and not working:
-        said_ms, why = dumps.last_read(dump.id)
-        since_ms = said_ms or last_ms
+    unread = asks_for_a_reader and not readers and not working
+    waiting_for = dumps.held(dump.id) if dump.state is DumpState.RUNNING else ""
+    if unread and deferred:
+        waiting_for = waiting_for or why
     return DumpView(
         dump.id,
         dump.state.value,
@@ -156,9 +158,9 @@ def view(state: PipelineState, dump: Dump) -> DumpView:
         len(working),
         dump.note,
         tuple(tables),
-        dumps.held(dump.id) if dump.state is DumpState.RUNNING else "",
-        since_ms,
-        why,
+        waiting_for,
+        said_ms or last_ms if unread and not deferred else 0,
+        why if unread and not deferred else "",
     )
 
 

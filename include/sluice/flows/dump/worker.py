@@ -24,7 +24,16 @@ from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
 from sluice.flows.runtime import Runtime
 from sluice.model.backoff import wait_after
-from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TablePlanned, TableRequest
+from sluice.model.dumps import (
+    WAITS_BY_ITSELF,
+    Chunk,
+    ChunkId,
+    ChunkState,
+    Dump,
+    DumpState,
+    TablePlanned,
+    TableRequest,
+)
 from sluice.segments.chunk_file import chunk_path, write_chunk
 
 _log = structlog.get_logger()
@@ -103,6 +112,7 @@ def work(
                 if until_placed or not _only_waits(state, dump, tables):
                     waits_since = time.monotonic()
                 elif time.monotonic() - waits_since > LINGER_S:
+                    presence.leave(WAITS_BY_ITSELF)
                     break
                 if not _unread(state.dumps, dump, tables):
                     shared.stop.wait(LOOK_EVERY_S)
