@@ -86,9 +86,8 @@ class MariaDBServer(MySQLServer):
         return self.distribution
 
     def _own_defaults(self, distribution: Distribution) -> dict[str, Any]:
-        temporary = (
-            self.folder / "tmp"
-        )  # at its start a server removes the temporary tables that it finds, another server's too
+        # at its start a server removes the temporary tables that it finds, another server's too
+        temporary = self.folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         return {"gtid_strict_mode": "ON", "log_warnings": 1, "tmpdir": temporary}
 

@@ -223,7 +223,7 @@ def measure(folder: Path, workload: str, mb: int, *, spark: bool) -> list[dict[s
         with case(folder / "case", source, target, zookeeper, schema, target_extra="    parallelism: 4") as made:
             if connect:
                 made.connections["spark_connect_default"] = connect.connection_json()
-            made.path.write_text(made.yaml.replace("session_timeout: 2s", "session_timeout: 40s"), encoding="utf-8")
+            made.path.write_text(made.yaml.replace("session_timeout: 10s", "session_timeout: 40s"), encoding="utf-8")
             prepare(made, source, workload, mb)
             began = time.perf_counter()
             write(source, schema, workload, mb)

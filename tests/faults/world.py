@@ -307,7 +307,7 @@ class World:
         )
         for old, new in (
             ("segments: {uri:", "segments: {retain: 1s, uri:"),
-            ("session_timeout: 2s", f"session_timeout: {SESSION_S:g}s"),
+            ("session_timeout: 10s", f"session_timeout: {SESSION_S:g}s"),
             ("max_wait: 200ms", "max_wait: 100ms"),
         ):
             text = text.replace(old, new)

@@ -46,9 +46,6 @@ class World:
             f'"{self.made.schema}\\\\..*"', f'"{self.made.schema}\\\\.{name}"'
         )
         text = text.replace("spark: {mode: submit}", "window: 1\nspark: {mode: submit, connection: spark_default}")
-        text = text.replace(
-            "session_timeout: 2s", "session_timeout: 20s"
-        )  # a JVM that starts leaves others little time
         if second:
             text = text.rstrip() + "\n  - {name: archive, type: mysql, connection: case_archive}"
         path = self.made.folder / f"{name}.yaml"
@@ -100,7 +97,7 @@ def world(
                 ),
             )
         with (
-            case(folder / "case", mysql_source, mysql_target, zookeeper, schema) as made,
+            case(folder / "case", mysql_source, mysql_target, zookeeper, schema, session_s=20) as made,
             TcpProxy(archive.host, archive.port) as link,
         ):
             made.path.unlink()

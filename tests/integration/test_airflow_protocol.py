@@ -41,13 +41,8 @@ def orders(tmp_path_factory: Any, mysql_source: Any, mysql_target: Any, zookeepe
             f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
         )
     try:
-        with case(
-            folder, mysql_source, mysql_target, zookeeper, schema, extra="retry: {delay: 1s, max_delay: 3s}"
-        ) as made:
-            text = made.yaml.replace(
-                "session_timeout: 2s", "session_timeout: 8s"
-            )  # a busy machine is no dead installation
-            made.path.write_text(text)
+        retry = "retry: {delay: 1s, max_delay: 3s}"
+        with case(folder, mysql_source, mysql_target, zookeeper, schema, extra=retry, session_s=8) as made:
             made.run_until_head()
             yield made
     finally:

@@ -148,6 +148,7 @@ def test_unique_values_that_move_between_rows(shop: Case) -> None:
 @pytest.mark.slow
 def test_kill_anywhere_ends_equal(shop: Case) -> None:
     """The whole process is killed at random moments, again and again, while changes go on."""
+    shop.path.write_text(shop.yaml.replace("session_timeout: 10s", "session_timeout: 2s"))  # the next one waits for it
     begin(shop)
     stop = threading.Event()
     writers = [

@@ -31,9 +31,9 @@ def shop(tmp_path: Path, mysql_source, mysql_target, zookeeper, fresh_schema):
     schema = fresh_schema(mysql_source, mysql_target, options="CHARACTER SET utf8mb4")
     for server in (mysql_source, mysql_target):
         server.execute(CUSTOMERS.format(db=schema))
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, extra="rules: engine.yaml") as made:
-        made.yaml = made.yaml.replace("session_timeout: 2s", "session_timeout: 20s")
-        made.path.write_text(made.yaml)
+    with case(
+        tmp_path, mysql_source, mysql_target, zookeeper, schema, extra="rules: engine.yaml", session_s=20
+    ) as made:
         rules(made, "[]")
         made.run_until_head()
         yield made

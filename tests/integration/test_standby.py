@@ -48,10 +48,7 @@ def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any,
     schema = fresh_schema(mysql_source, mysql_target)
     for server in (mysql_source, mysql_target):
         server.execute(f"CREATE TABLE `{schema}`.orders (id INT PRIMARY KEY)")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
-        made.path.write_text(
-            made.yaml.replace("session_timeout: 2s", "session_timeout: 5s")
-        )  # a busy machine is no dead owner
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema, session_s=5) as made:
         made.run_until_head()
         yield made
 

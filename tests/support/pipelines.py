@@ -107,8 +107,12 @@ def case(
     target_extra: str = "",
     start: str = "latest",
     source_connection: Mapping[str, Any] | None = None,
+    session_s: int = 10,
 ) -> Iterator[Case]:
-    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target."""
+    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target.
+
+    ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
+    """
     (folder / "rules").mkdir(parents=True, exist_ok=True)
     made = Case(folder, source, target, zookeeper.hosts, schema)
     made.connections = {
@@ -124,7 +128,7 @@ capture:
   include: ["{schema}\\\\..*"]
   batch: {{max_wait: 200ms}}
   segments: {{uri: "{(folder / "store").as_uri()}"}}
-coordination: {{root: "/test/{schema}", session_timeout: 2s}}
+coordination: {{root: "/test/{schema}", session_timeout: {session_s}s}}
 spark: {{mode: local}}
 targets:
   - name: copy

@@ -53,11 +53,7 @@ class Acknowledgements:
 
     def of(self, target: str) -> Acknowledgement | None:
         """What a target has acknowledged, or None before its first batch."""
-        path = self._at.acknowledgement(target)
-        node = self._z.get(path)
-        if node is None or not node.data:
-            return None
-        return ACKNOWLEDGEMENT.parse(path, node.data, lambda data: Acknowledgement.from_json(data, node.version))
+        return ACKNOWLEDGEMENT.read(self._z, self._at.acknowledgement(target), Acknowledgement.from_json)
 
     def delivered(self, targets: Sequence[str]) -> int:
         """The last batch that every one of ``targets`` has acknowledged; 0 if none. One that has not begun yet will begin after all of them."""

@@ -17,9 +17,7 @@ class Alerts:
 
     def since(self, target: str) -> str | None:
         """Since when the lag of ``target`` is above its limit (ISO 8601), or None."""
-        path = self._at.alert(target)
-        node = self._z.get(path)
-        return str(ALERT.decode(path, node.data)["since"]) if node and node.data else None
+        return ALERT.read(self._z, self._at.alert(target), lambda data, _: str(data["since"]))
 
     def raise_(self, target: str, lag_ms: int) -> bool:
         """Note that the lag is too large. True for the one caller that notes it first, and so tells people."""

@@ -26,9 +26,18 @@ class Batches:
 
     def get(self, number: int) -> Batch | None:
         """One batch, or None if it is not (or no longer) known."""
+        found = self._read(number)
+        return found[0] if found else None
+
+    def _read(self, number: int) -> tuple[Batch, int] | None:
+        """A batch and the version of its node."""
         path = self._at.batch(number)
         node = self._z.get(path)
-        return BATCH.parse(path, node.data, Batch.from_json) if node else None
+        return (BATCH.parse(path, node.data, Batch.from_json), node.version) if node else None
+
+    def _written(self, batch: Batch, version: int) -> Put:
+        """The step that writes a batch over what is there at ``version``."""
+        return Put(self._at.batch(batch.number), BATCH.encode(batch.to_json()), version)
 
     def require(self, number: int) -> Batch:
         """As :meth:`get`. Raises SegmentError if it is not known."""
@@ -56,12 +65,11 @@ class Batches:
 
     def dropped(self, number: int) -> list[Step]:
         """The step after which a batch counts as delivered and is loaded nowhere; none if it is not known."""
-        path = self._at.batch(number)
-        node = self._z.get(path)
-        if node is None:
+        found = self._read(number)
+        if found is None:
             return []
-        batch = replace(BATCH.parse(path, node.data, Batch.from_json), dropped=True, changeset=None, stages=())
-        return [Put(path, BATCH.encode(batch.to_json()), node.version)]
+        batch, version = found
+        return [self._written(replace(batch, dropped=True, changeset=None, stages=()), version)]
 
     # -- claims ----------------------------------------------------------------------------------------------------------
 
@@ -148,13 +156,11 @@ class Batches:
 
     def rewrite(self, number: int, change: Callable[[Batch], Batch], requirements: Sequence[Step] = ()) -> Batch | None:
         """Change a batch in one transaction with ``requirements``. None: one of them failed, or the batch changed meanwhile or is gone."""
-        path = self._at.batch(number)
-        node = self._z.get(path)
-        if node is None:
+        found = self._read(number)
+        if found is None:
             return None
-        batch = change(BATCH.parse(path, node.data, Batch.from_json))
-        written = Put(path, BATCH.encode(batch.to_json()), node.version)
-        return batch if committed(self._z, *requirements, written) else None
+        batch = change(found[0])
+        return batch if committed(self._z, *requirements, self._written(batch, found[1])) else None
 
     # -- which are remembered ----------------------------------------------------------------------------------------------
 

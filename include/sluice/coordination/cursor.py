@@ -43,10 +43,7 @@ class CursorNode:
 
     def read(self) -> Cursor | None:
         """The captured position, or None before the first drain."""
-        node = self._z.get(self._path)
-        if node is None or not node.data:
-            return None
-        return CURSOR.parse(self._path, node.data, lambda data: Cursor.from_json(data, node.version))
+        return CURSOR.read(self._z, self._path, Cursor.from_json)
 
     def created(self, first: Cursor) -> Create:
         """The step that writes the first cursor."""

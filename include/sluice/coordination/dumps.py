@@ -50,9 +50,7 @@ class DumpStates:
 
     def get(self, dump: str) -> Dump | None:
         """One dump, or None."""
-        path = self._at.dump(dump)
-        node = self._z.get(path)
-        return Dump.from_json(DUMP.decode(path, node.data), node.version) if node and node.data else None
+        return DUMP.read(self._z, self._at.dump(dump), Dump.from_json)
 
     def require(self, dump: str) -> Dump:
         """As :meth:`get`. Raises ConfigError if there is none."""
@@ -132,8 +130,7 @@ class DumpStates:
 
     def selection(self) -> dict[str, Any] | None:
         """What the pipeline captured when a drain last looked, None if none did."""
-        node = self._z.get(self._at.captures)
-        return CAPTURES.decode(self._at.captures, node.data) if node and node.data else None
+        return CAPTURES.read(self._z, self._at.captures, lambda data, _: data)
 
     def set_selection(self, selection: dict[str, Any]) -> None:
         """Remember what is captured from now on."""

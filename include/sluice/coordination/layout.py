@@ -47,6 +47,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sluice.coordination.port import Znodes
 from sluice.errors import ConfigError
 from sluice.model.dumps import ChunkId
 
@@ -107,12 +108,18 @@ class Format:
             error.where = error.where or path
             raise
 
+    def read(self, znodes: Znodes, path: str, made: Callable[[dict[str, Any], int], _T]) -> _T | None:
+        """``made`` of the node's fields and its version in ZooKeeper; None where there is no node, or an empty one."""
+        node = znodes.get(path)
+        if node is None or not node.data:
+            return None
+        return self.parse(path, node.data, lambda data: made(data, node.version))
+
 
 IDENTITY = Format("identity")
 PERMIT = Format("permit", is_written=False)
-HOLDS = Format(
-    "quarantine list", field="#version"
-)  # its other fields are names of targets, one of which may be "version"
+# of the quarantine list the other fields are names of targets, one of which may be "version"
+HOLDS = Format("quarantine list", field="#version")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
 CURSOR = Format("captured position")

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.model.changes import Change
+from sluice.model.fields import declared_type, is_key, is_required, true_name
 from sluice.model.schema_changes import TableChange
 from sluice.model.tables import ENUM_ERROR_VALUE, TableId
 from sluice.model.temporal import time_text
@@ -83,7 +84,7 @@ _known: dict[int, tuple[tuple[pa.Field, ...], dict[str, Column]]] = {}
 
 
 def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
-    """The columns after a change's fields, by true name. Kept for the tuples that were asked for last."""
+    """The columns that a change's fields describe, by true name. Kept for the tuples that were asked for last."""
     found = _known.get(id(fields))
     if found is None or found[0] is not fields:
         if len(_known) >= 256:
@@ -93,13 +94,12 @@ def columns_of(fields: tuple[pa.Field, ...]) -> dict[str, Column]:
 
 
 def _column(field: pa.Field) -> Column:
-    metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-    declared = metadata.get("sluice.type", "")
+    declared = declared_type(field)
     sql = _parsed(declared)
     row = sql.row
     temporal = row is not None and row.literal is Literal.TEMPORAL
     return Column(
-        name=metadata.get("sluice.name", field.name),
+        name=true_name(field),
         declared=declared,
         sql=sql,
         row=row,
@@ -107,7 +107,7 @@ def _column(field: pa.Field) -> Column:
         digits=sql.first if temporal else 0,
         temporal=temporal,
         geometry=row is not None and row.shape is not None,
-        required="sluice.required" in metadata or "sluice.key" in metadata,
+        required=is_required(field) or is_key(field),
         utc=pa.types.is_timestamp(field.type) and field.type.tz is not None,
     )
 

@@ -22,6 +22,9 @@ KIND = b"sluice.kind"
 KEY = b"sluice.key"
 """Ordinal of the column in the key, from 1."""
 
+REQUIRED = b"sluice.required"
+"""There where the column is NOT NULL."""
+
 MASKED = b"sluice.masked"
 """There where values must not be shown."""
 
@@ -53,6 +56,11 @@ def key_ordinal(field: pa.Field) -> int:
 def is_key(field: pa.Field) -> bool:
     """True for a column of the key."""
     return KEY in (field.metadata or {})
+
+
+def is_required(field: pa.Field) -> bool:
+    """True for a column that is NOT NULL."""
+    return REQUIRED in (field.metadata or {})
 
 
 def is_masked(field: pa.Field) -> bool:

@@ -6,14 +6,17 @@ distance that is one round trip instead of many.
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import COMMAND
 
 from sluice.config.connections import unverified
+from sluice.model.tables import TableId, quoted_table
 
 if TYPE_CHECKING:
     _Base = pymysql.connections.Connection[Any]
@@ -21,6 +24,30 @@ else:
     _Base = pymysql.connections.Connection
 
 Rows = list[tuple[Any, ...]]
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+
+
+@contextmanager
+def undecoded(connection: Any) -> Iterator[None]:
+    """Texts of answers inside are bytes, as the server sends them: it may print some that are no UTF-8."""
+    before, connection.use_unicode = connection.use_unicode, False
+    try:
+        yield
+    finally:
+        connection.use_unicode = before
+
+
+def create_table_of(connection: Any, table: TableId) -> bytes:
+    """SHOW CREATE TABLE as the server sends it: MariaDB prints the bytes of a binary default as they are."""
+    with undecoded(connection), connection.cursor() as cursor:
+        cursor.execute(f"SHOW CREATE TABLE {quoted_table(table)}")
+        text = cursor.fetchone()[1]
+    return text if isinstance(text, bytes) else str(text).encode()
+
+
+def without_counter(create_table: str) -> str:
+    """CREATE TABLE without the next number of AUTO_INCREMENT."""
+    return _COUNTER.sub("", create_table)
 
 
 class MySQLConnection(_Base):

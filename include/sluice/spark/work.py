@@ -2,7 +2,7 @@
 
 ``spark.range`` with one row a partition carries no data; the groups travel in the function's closure, each pickled on its own, so a
 partition reads only its own. A SluiceError raised by a unit returns as a row, because an exception that crosses Spark loses its type
-after a JVM trace.
+in a JVM trace.
 """
 
 from __future__ import annotations

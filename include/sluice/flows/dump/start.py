@@ -195,15 +195,12 @@ def start(
     asked = DumpSpec(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
-    order = DumpOrder(
-        reason, id_ or new_id(), tuple(asked.targets), tuning or tuning_of(runtime.pipeline), by or owner_label()
-    )
+    tuning = tuning or tuning_of(runtime.pipeline)
+    order = DumpOrder(reason, id_ or new_id(), tuple(asked.targets), tuning, by or owner_label())
     with runtime.state() as state, runtime.source.open() as source:
         requests, note = _requests(runtime, state, source, asked, order.id, dry_run)
         if dry_run:
-            return Dump(
-                "dry-run", tuple(requests), order.targets, tuning=order.tuning or Tuning(), reason=reason, note=note
-            )
+            return Dump("dry-run", tuple(requests), order.targets, tuning=tuning, reason=reason, note=note)
         dump = record_dump(runtime, state, source, requests, order, note=note)
         details = {"dump": dump.id, "tables": [str(t.table) for t in dump.tables]}
         state.audit(by=order.by, what="dump", details={**details, "replace": True} if asked.replace else details)

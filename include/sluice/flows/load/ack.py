@@ -67,14 +67,17 @@ def release_delivered(runtime: Runtime, state: PipelineState) -> None:
     source = runtime.source
     if not source.keeps_for_us:
         return
-    acknowledged = [state.process(target.name) for target in runtime.pipeline.targets]
-    positions = [process.position for process in acknowledged if process is not None]
-    if len(positions) < len(acknowledged):
+    targets = runtime.pipeline.targets
+    acknowledged = [found for found in (state.process(target.name) for target in targets) if found is not None]
+    if len(acknowledged) < len(targets):
         return  # a target that joins begins at the captured position
+    positions = [found.position for found in acknowledged]
+    done = min(found.batch for found in acknowledged)
     cursor = state.cursor()
     if cursor is not None:  # a seek moves it back, before what is acknowledged
         positions.append(cursor.position)
-    positions += [batch.first for batch in map(state.batch, state.undelivered()) if batch and not batch.dropped]
+    waiting = map(state.batch, (number for number in state.numbers() if number > done))
+    positions += [batch.first for batch in waiting if batch and not batch.dropped]
     if len({position.log_epoch for position in positions}) != 1:
         return  # after a seek to another log the old one is gone anyway
     with source.open() as session:

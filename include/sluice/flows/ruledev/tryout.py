@@ -22,9 +22,9 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.lookups import LookupReader
 from sluice.flows.transform.segment_rows import merged_tables
 from sluice.flows.transform.spark_rules import try_frames
-from sluice.model.fields import declared_type, is_key, true_name
+from sluice.model.fields import declared_type, described, is_key, made_field, true_name
 from sluice.model.nearest import meant
-from sluice.model.tables import META_COLUMNS, TableId, stored_name
+from sluice.model.tables import META_COLUMNS, TableId
 from sluice.rules import RuleSet
 from sluice.rules.columns import arrow_type
 from sluice.rules.script import Rule
@@ -301,11 +301,11 @@ def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: S
 def _column(
     name: str, values: list[Any], befores: list[Any], declared: str | None, key: Sequence[str]
 ) -> tuple[pa.Field, pa.Array, pa.Array]:
-    metadata = {"sluice.name": name} | ({"sluice.key": str(key.index(name) + 1)} if name in key else {})
+    more = {"key": str(key.index(name) + 1)} if name in key else {}
     if declared:
-        metadata["sluice.type"] = declared
+        more["type"] = declared
     kind = arrow_type(declared) if declared else inferred(values + befores).type
-    made = pa.field(stored_name(name), kind, metadata=metadata)
+    made = described(made_field(name, kind), **more)
     return made, from_python(values, made), from_python(befores, made)
 
 

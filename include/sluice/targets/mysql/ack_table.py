@@ -177,13 +177,13 @@ class AckTable:
         )
         return tuple(str(row[0]) for row in cursor.fetchall())
 
-    def ddl_state(self, cursor: Any) -> tuple[int, dict[str, Any]]:
-        """(batch, what was noted of its DDL), (0, {}) if nothing was."""
+    def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
+        """What was noted of the DDL of ``batch``, {} if nothing was."""
         cursor.execute(
             f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
         )
         row = cursor.fetchone()
-        return (int(row[0]), json.loads(row[1] or "{}")) if row else (0, {})
+        return dict(json.loads(row[1] or "{}")) if row and int(row[0]) == batch else {}
 
     def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
         """Remember how far the DDL of the batch has come. In a transaction, after :meth:`guard`."""

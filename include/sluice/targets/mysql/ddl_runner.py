@@ -86,8 +86,7 @@ class DdlRunner:
         step = ddl.step_of(change)
         doing = f"following {step.where}: {step.sql[:200]}"
         with self.target.session(doing) as session, self.target.session(doing) as holder:
-            held, state = self.target.acks.ddl_state(session.cursor)
-            state = state if held == self.fence.batch else {}
+            state = self.target.acks.ddl_state(session.cursor, self.fence.batch)
             lines, kept = self._lines(session, state, step), {"rows": bool(state.get("rows"))}
             for number, statement in enumerate(lines["statements"]):
                 if number < lines["ran"]:

@@ -86,10 +86,7 @@ class Session:
     def _refuse_warnings(self) -> None:
         """LOAD DATA LOCAL only warns of values that do not fit, in a strict session too."""
         self.cursor.execute("SHOW WARNINGS")
-        level, code, text = self.cursor.fetchone() or ("Warning", 0, "unknown")
-        refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
-        refused.code = int(code)
-        raise refused
+        raise _would_change(*(self.cursor.fetchone() or ("Warning", 0, "unknown")))
 
     def run(self, todo: Iterator[statements.Statement]) -> int:
         """Execute; returns the number of statements. Raises LoadError if one does not do exactly what it should."""
@@ -139,9 +136,14 @@ class Session:
         for level, code, text in self.cursor.fetchall():
             if level == "Note" or (code == TRUNCATED and any(f"'{column}'" in text for column in columns)):
                 continue
-            refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
-            refused.code = int(code)
-            raise refused
+            raise _would_change(level, code, text)
+
+
+def _would_change(level: str, code: int, text: str) -> LoadError:
+    """The error for a warning of the server."""
+    refused = LoadError(f"the target would have changed a value: {text} ({level.lower()} {code})")
+    refused.code = int(code)
+    return refused
 
 
 kept: Kept[Session] = Kept()

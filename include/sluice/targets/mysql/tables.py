@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from sluice.errors import MappingError, UnsupportedType
 from sluice.model.labels import declared, labels_of
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide
 from sluice.targets.mysql.column_types import column_type
 from sluice.targets.mysql.table_info import ColumnInfo, TableInfo, UniqueKey
@@ -140,16 +140,8 @@ def definitions_of(cursor: Any, tables: Sequence[TableId]) -> list[str]:
         if not cursor.fetchone()[0]:
             found.append("")
             continue
-        connection = cursor.connection
-        before, connection.use_unicode = connection.use_unicode, False
-        try:
-            cursor.execute(f"SHOW CREATE TABLE {quoted_table(table)}")
-            text = cursor.fetchone()[1]
-        finally:
-            connection.use_unicode = before
-        # MariaDB prints the bytes of a binary default as they are; definitions are only compared
-        shown = text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
-        found.append(re.sub(r" AUTO_INCREMENT=\d+", "", shown))
+        shown = create_table_of(cursor.connection, table)
+        found.append(without_counter(shown.decode(errors="backslashreplace")))  # definitions are only compared
     return found
 
 

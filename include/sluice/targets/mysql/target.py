@@ -196,14 +196,14 @@ class MySQLTarget:
     def ddl_progress(self, batch: int) -> DdlProgress:
         """How far the batch has come."""
         with self.session("reading how far the batch has come") as session:
-            held, state = self.acks.ddl_state(session.cursor)
-        return DdlProgress(bool(state.get("rows")), int(state.get("done", 0))) if held == batch else DdlProgress()
+            state = self.acks.ddl_state(session.cursor, batch)
+        return DdlProgress(bool(state.get("rows")), int(state.get("done", 0)))
 
     def rows_loaded(self, fence: Fence) -> None:
         """The batch's rows are there. Raises Fenced."""
         with self.session("noting that the rows are written") as session:
-            held, state = self.acks.ddl_state(session.cursor)
-            self.note_ddl(session, fence, {"rows": True, "done": state.get("done", 0) if held == fence.batch else 0})
+            state = self.acks.ddl_state(session.cursor, fence.batch)
+            self.note_ddl(session, fence, {"rows": True, "done": state.get("done", 0)})
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`."""

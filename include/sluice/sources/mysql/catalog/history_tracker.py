@@ -122,6 +122,8 @@ class SchemaTracker:
     def _doubted(self, changes: list[TableChange], query: Query, sql: str, where: str) -> list[TableChange]:
         """``changes``, with a new table unknown if its statement may not say what it is."""
         made = [change.after for change in changes if change.after and ChangeKind.CREATE_TABLE in change.kinds]
+        if not made:
+            return changes
         why = ""
         if b"\\" in query.raw and self.sql_mode(query) != parse_status(query.status).sql_mode:
             why = "its backslashes are escapes if the server wrote its statement, and plain if the session did"
@@ -132,7 +134,7 @@ class SchemaTracker:
                 if hidden
                 else ""
             )
-        if not why or not made:
+        if not why:
             return changes
         found = []
         for change in changes:
@@ -231,7 +233,7 @@ def _by_server(raw: bytes) -> bool:
 
 def unknown_table(table: TableId, why: Unknown | None, where: str) -> SchemaUnknown:
     """The error for a table whose definition is not known."""
-    reason = why.reason if why else "the schema history never heard of it (may the pipeline's user see it?)"
+    reason = why.reason if why else "it is not in the schema history (may the pipeline's user see it?)"
     statement = f", since {why.where}: {' '.join(why.sql.split())[:200]}" if why and why.sql else ""
     return SchemaUnknown(
         f"the log does not carry the column names of {table}, and its definition there is not known: {reason}{statement}",

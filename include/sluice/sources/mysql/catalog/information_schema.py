@@ -21,6 +21,7 @@ from sluice.model.definitions import (
     whole_float,
 )
 from sluice.model.tables import TableId, quoted, quoted_table
+from sluice.mysql.client import create_table_of
 from sluice.mysql.column_types import NUMERIC, Literal, find_type
 from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
@@ -31,7 +32,7 @@ from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.ddl.token_cursor import Reader
 from sluice.mysql.ddl.types import Flavour, labelled, stored_label
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
-from sluice.sources.mysql.server.connection import ServerInfo, create_table_of, rows_of
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 from sluice.sources.table_filter import SYSTEM_SCHEMAS
 
 # ruff: noqa: S608 - schema and table names go in as parameters

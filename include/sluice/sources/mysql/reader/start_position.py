@@ -14,6 +14,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import StartPosition
 from sluice.errors import ConfigError, LostPosition
 from sluice.model.positions import Position
+from sluice.mysql.client import undecoded
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
@@ -171,11 +172,8 @@ def _events(connection: Any, file: str, limit: int | None = None) -> Any:
     offset = _FIRST_OFFSET
     while True:
         question = f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {limit or _EVENTS_A_QUERY}"
-        decoding, connection.use_unicode = connection.use_unicode, False
-        try:
+        with undecoded(connection):
             rows = rows_of(connection, question, (file,))
-        finally:
-            connection.use_unicode = decoding
         for row in rows:
             yield int(row[1]), _text(row[2]), _text(row[5])
         if limit or len(rows) < _EVENTS_A_QUERY:

@@ -148,16 +148,6 @@ def rows_of(connection: Connection[Cursor], sql: str, args: Any = None) -> list[
         return [tuple(row) for row in cursor.fetchall()]
 
 
-def create_table_of(connection: Connection[Cursor], table: TableId) -> bytes:
-    """SHOW CREATE TABLE as the server sends it: MariaDB prints the bytes of a binary default as they are, which may be no UTF-8."""
-    before, connection.use_unicode = connection.use_unicode, False
-    try:
-        text = rows_of(connection, f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]
-    finally:
-        connection.use_unicode = before
-    return text if isinstance(text, bytes) else str(text).encode()
-
-
 def type_text(column_type: Any, column: str, table: TableId) -> str:
     """COLUMN_TYPE that was asked for as bytes. Raises UnsupportedType if a label in it is no text."""
     try:

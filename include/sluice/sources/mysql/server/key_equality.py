@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.model.fields import declared_type
 from sluice.sources.mysql.server.connection import rows_of
 
 _ASKED_AT_ONCE = 500
@@ -30,7 +31,7 @@ def _literal(field: pa.Field, value: str) -> str:
     """A text as the source compares it; of a column that no collation is known of (a rule made it), byte by byte."""
     metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
     collation, text = metadata.get("sluice.collation", ""), value.encode("utf-8").hex()
-    if not collation or metadata.get("sluice.type", "").startswith(("enum", "set")):
+    if not collation or declared_type(field).startswith(("enum", "set")):
         return f"x'{text}'"
     charset = metadata.get("sluice.charset") or collation.partition("_")[0]
     return f"CONVERT(_utf8mb4 x'{text}' USING {charset}) COLLATE {collation}"

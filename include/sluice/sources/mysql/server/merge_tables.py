@@ -15,8 +15,9 @@ import pymysql
 
 from sluice.errors import ConfigError
 from sluice.model.tables import TableId, quoted_table
+from sluice.mysql.client import create_table_of
 from sluice.sources.base import Finding
-from sluice.sources.mysql.server.connection import create_table_of, rows_of
+from sluice.sources.mysql.server.connection import rows_of
 
 ENGINE = "MRG_MYISAM"
 """As information_schema says it."""
@@ -94,9 +95,7 @@ def _pattern(table: TableId) -> str:
 
 def _read(connection: Any, table: TableId) -> MergeTable:
     try:
-        sql = create_table_of(connection, table).decode(
-            errors="replace"
-        )  # a default may be any bytes; the members are text
+        sql = create_table_of(connection, table).decode(errors="replace")  # a default may be any bytes
     except pymysql.err.ProgrammingError:  # no right to select from it
         return MergeTable(table, (), inserts=True)
     except pymysql.err.OperationalError as error:

@@ -14,10 +14,11 @@ import pymysql
 from sluice.errors import UnsupportedType
 from sluice.model.labels import declared, labels_of
 from sluice.model.tables import Column, TableId, TableSchema, quoted, quoted_table
+from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
 from sluice.sources.base import SourceTable
-from sluice.sources.mysql.server.connection import create_table_of, rows_of, type_text
+from sluice.sources.mysql.server.connection import rows_of, type_text
 
 _COLUMNS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
@@ -37,7 +38,6 @@ _UNIQUE = (
 )
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
 _CONSTRAINT = re.compile(r",\s*\n\s*CONSTRAINT `(?:[^`]|``)+` FOREIGN KEY [^\n]*?(?=,?\n)")
-_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
 def source_tables(connection: Any, wants: Callable[[TableId], bool]) -> list[SourceTable]:
@@ -139,7 +139,7 @@ def create_statement(connection: Any, table: TableId, named: TableId) -> str:
         UnsupportedType: it is no text, or a label in it.
     """
     try:
-        sql = _COUNTER.sub("", create_table_of(connection, table).decode())
+        sql = without_counter(create_table_of(connection, table).decode())
     except UnicodeDecodeError as error:
         raise UnsupportedType(
             f"the server's CREATE TABLE of {table} is no text: a default, a check or an expression in it has bytes that are no UTF-8",
