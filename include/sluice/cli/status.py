@@ -37,6 +37,10 @@ def status(
             if not watch:
                 return
             time.sleep(1)
+    if not runtimes:
+        if not broken:
+            out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
+        return
     if not watch:
         out.print(_status_table([read_status(r) for r in runtimes]))
         return

@@ -141,7 +141,7 @@ def _finish(
 
 
 def row_codes(rows: pa.Table, key: list[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Equal keys, equal numbers. The room's own: pure rooms do not import each other."""
+    """Equal keys, equal numbers, counted from 0 without gaps. The room's own: pure rooms do not import each other."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in key:
         encoded = pc.dictionary_encode(rows[name].combine_chunks(), null_encoding="encode")

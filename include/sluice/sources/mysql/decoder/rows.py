@@ -377,9 +377,9 @@ class _TableDecoder:
         count = len(event)
         txn = rev[sc.R_TXN][event]
         local = txn - rows.txn_first
-        files = np.unique(rev[sc.R_FILE])
-        if len(files) == 1:
-            file = pa.repeat(arrow_buffers.strings([rows.files[int(files[0])]])[0], count)
+        first_file, last_file = int(rev[sc.R_FILE].min()), int(rev[sc.R_FILE].max())
+        if first_file == last_file:
+            file = pa.repeat(arrow_buffers.strings([rows.files[first_file]])[0], count)
         else:
             file = arrow_buffers.strings(rows.files).take(arrow_buffers.numbers(rev[sc.R_FILE][event]))
         present: pa.Array = self._present() if self.incomplete else pa.nulls(count, pa.binary())

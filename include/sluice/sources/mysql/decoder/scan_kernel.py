@@ -520,11 +520,17 @@ def scan(
 
 @kernel
 def _note(s: Any, first: Any, buf: Any, start: Any, stop: Any, event_pos: Any, full: Any, crc_tables: Any) -> Any:
-    """Remember the event ``[start, stop)``, without its checksum, in the six places from ``first`` on."""
+    """Remember the event ``[start, stop)``, without its checksum, in the six places from ``first`` on.
+
+    Where the log has checksums, the event's was verified just now and stands after it: no second pass over its bytes.
+    """
     s[first] = s[S_FILE]
     s[first + 1] = event_pos
     s[first + 2] = full
-    s[first + 3] = np.int64(crc32_of(buf, start, stop, crc_tables))
+    if s[S_CRC]:
+        s[first + 3] = np.int64(load_u32(buf, stop))
+    else:
+        s[first + 3] = np.int64(crc32_of(buf, start, stop, crc_tables))
     s[first + 4] = np.int64(buf[start + 4])
     s[first + 5] = np.int64(load_u32(buf, start))
     return 0

@@ -72,12 +72,11 @@ class TransactionTable:
                     last[int(domain)] = (int(domain), int(server), number)
             self._executed.see_all(last.values())
             return
-        for index in np.unique(sids).tolist():
-            if index < 0:
-                continue
-            ordered = np.unique(numbers[sids == index])
-            for run in np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1):
-                self._executed.add(names[index], int(run[0]), int(run[-1]))
+        for index in range(max(int(sids.min()), 0), int(sids.max()) + 1):
+            ordered = np.sort(numbers[sids == index])
+            for run in np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1):
+                if len(run):
+                    self._executed.add(names[index], int(run[0]), int(run[-1]))
 
     def previous(self, body: bytes) -> None:
         """A previous-GTIDs event: all that was logged before its file. Completes a set that the drain began without knowing."""
