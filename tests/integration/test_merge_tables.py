@@ -1,4 +1,4 @@
-"""MERGE tables: each server logs a change under the name that the statement used, so they are refused before a row is read."""
+"""Tables whose rows are stored under another name or elsewhere: MERGE tables are refused before a row is read, remote ones are warned of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, PreflightError, UnsupportedType
@@ -26,15 +27,15 @@ def source(request):
     return request.getfixturevalue(request.param)
 
 
-def findings(source: Any, schema: str, *exclude: str) -> list[tuple[str, str, str, str]]:
-    """(severity, table, why, fix) of what the pre-flight says of MERGE tables."""
+def findings(source: Any, schema: str, *exclude: str, setting: str = "MERGE table") -> list[tuple[str, str, str, str]]:
+    """(severity, table, why, fix) of what the pre-flight says of MERGE tables, or of another setting."""
     pipeline = PipelineConfig.model_validate({
         "pipeline": "p", "source": {"connection": "c"}, "targets": [{"name": "t", "type": "mysql", "connection": "c"}],
         "capture": {"include": [rf"{schema}\..*"], "exclude": list(exclude)},
     })  # fmt: skip
     with open_connection(parse_connection("c", source.connection_json())) as connection:
         found = preflight(connection, server_info(connection), pipeline, None)
-    return [(f.severity, f.value, f.why, f.fix or "") for f in found if f.setting == "MERGE table"]
+    return [(f.severity, f.value, f.why, f.fix or "") for f in found if f.setting == setting]
 
 
 def test_a_change_is_logged_under_the_name_that_was_used(source, fresh_schema) -> None:
@@ -113,3 +114,21 @@ def test_a_drain_and_a_check_stop_before_a_row_is_read(made: Case, monkeypatch: 
     with pytest.raises(UnsupportedType, match=r"\.m is a MERGE table"):
         made.run_until_head()
     assert list(made.target.execute("SELECT * FROM `b ``x`", database=made.schema)) == []
+
+
+def test_a_table_whose_rows_another_server_stores_is_warned_of(
+    tmp_path: Any, mysql_target: Any, fresh_schema: Any
+) -> None:
+    """Its changes at the other server are not in this server's log."""
+    schema = fresh_schema(mysql_target)
+    mysql_target.execute(f"CREATE TABLE {schema}.far (id INT PRIMARY KEY)")
+    at = f"mysql://root@{mysql_target.host}:{mysql_target.port}/{schema}/far"
+    with MySQLServer(tmp_path / "s", server_id=8, options={"federated": "ON"}) as server:
+        server.execute(
+            f"CREATE DATABASE {schema}",
+            f"CREATE TABLE {schema}.far (id INT PRIMARY KEY) ENGINE=FEDERATED CONNECTION='{at}'",
+            f"CREATE TABLE {schema}.near (id INT PRIMARY KEY)",
+        )
+        [said] = findings(server, schema, setting="engine")
+    assert said[:2] == ("warning", f"FEDERATED ({schema}.far)")
+    assert "are not in its log" in said[2]

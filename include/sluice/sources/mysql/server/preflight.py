@@ -18,6 +18,7 @@ from sluice.sources.base import Finding, raise_first
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
 from sluice.sources.mysql.server.merge_tables import merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
+from sluice.sources.mysql.server.remote_tables import remote_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.table_filter import Selection
 
@@ -41,7 +42,7 @@ def preflight(
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
-    found += merge_findings(connection, selection.wants)
+    found += merge_findings(connection, selection.wants) + remote_findings(connection, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
     if cursor is not None:
