@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sluice.coordination.dumps import DumpStates
 from sluice.flows.dump import worker as dumping
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
@@ -17,6 +18,7 @@ from sluice.sources.mysql.snapshot import result_set
 from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.support.pipelines import Case, case
 from tests.support.servers import setting
+from tests.support.waiting import counted, wait_until
 
 
 @pytest.fixture
@@ -366,7 +368,7 @@ def test_a_worker_that_dies_at_any_step(quiet: Case, step_: str) -> None:
     assert watcher.back == []
 
 
-def test_pause_tune_resume_cancel(quiet: Case) -> None:
+def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.errors import OutOfOrder
     from sluice.flows.dump import progress
 
@@ -384,16 +386,15 @@ def test_pause_tune_resume_cancel(quiet: Case) -> None:
                 progress.pause(quiet.runtime(), dump.id, by="tester")
 
     stop = threading.Event()
-    with delivering(quiet):
+    monkeypatch.setattr("sluice.flows.dump.worker.PAUSED_LOOK_EVERY_S", 0.05)
+    with delivering(quiet), counted(DumpStates, "require") as looks:
         worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=hook, stop=stop), daemon=True)
         worker.start()
-        deadline = time.monotonic() + 60
-        while progress.one_view(runtime, dump.id).state != "paused" and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.0)
+        wait_until(lambda: progress.one_view(runtime, dump.id).state == "paused", "the pause")
+        looks.more(2, lambda name: name.startswith("dump-"))  # what was under way has ended
         count = len(seen)
         assert count <= 3
-        time.sleep(1.0)
+        looks.more(5, lambda name: name.startswith("dump-"))
         assert len(seen) == count
         stop.set()  # the process that worked on it goes, the pause stays
         worker.join(30)

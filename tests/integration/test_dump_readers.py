@@ -13,9 +13,9 @@ import pytest
 from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune
 from sluice.flows.dump.start import start, tuned
 from sluice.flows.operate.status import status
-from tests.support.airflows import wait_until
 from tests.support.dumping import begin, both, delivering
 from tests.support.pipelines import Case, case
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

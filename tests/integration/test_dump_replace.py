@@ -18,6 +18,7 @@ from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill
 from tests.support.pipelines import Case, case
+from tests.support.waiting import wait_until
 
 ALL = bool(os.environ.get("SLUICE_FAULTS"))
 """Every case; some of them otherwise, as with the faults."""
@@ -93,7 +94,8 @@ def test_random_writers_while_rows_are_replaced(shop: Case, chunk_rows: int, con
     ):
         dump = start(shop.runtime(), replace=True)
         assert work(shop.runtime(), dump.id).state is DumpState.DONE
-        time.sleep(0.5)
+        polls, changes = watcher.polls + stays.polls, writers.changes
+        wait_until(lambda: watcher.polls + stays.polls > polls + 40 and writers.changes > changes + 40, "more of both")
     shop.run_until_head()
     shop.assert_equal("t")
     assert writers.changes

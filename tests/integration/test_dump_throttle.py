@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from sluice.flows.dump.worker import work
 from sluice.model.dumps import Dump, DumpState, Marking, Tuning
 from tests.support.dumping import Watcher, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
+from tests.support.waiting import counted, wait_until
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
 PATIENCE_S = 60.0
@@ -37,13 +37,6 @@ def follow(replica: MySQLServer, source: Any, **more: Any) -> None:
         options["SOURCE_PASSWORD"] = f"'{password}'"
     words = ", ".join(f"{name} = {value}" for name, value in options.items())
     replica.execute(f"CHANGE REPLICATION SOURCE TO {words}", "START REPLICA")
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +63,9 @@ def held(made: Case, dump: Dump, let_go: Callable[[], None]) -> list[str]:
     worker = threading.Thread(
         target=lambda: work(made.runtime(), dump.id, hook=lambda at, chunk: steps.append(at)), daemon=True
     )
-    with delivering(made):
+    with delivering(made), counted(Throttle, "hold") as looks:
         worker.start()
-        time.sleep(2.5)  # several looks at what holds it
+        looks.more(3)
         before = list(steps)
         assert one_view(made.runtime(), dump.id).waiting_for
         let_go()

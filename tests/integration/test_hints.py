@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from sluice.flows.dump.progress import views
 from sluice.flows.operate import control
 from sluice.flows.run import run
 from tests.support.pipelines import Case, case
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -106,13 +106,6 @@ def same(made: Case, table: str = "orders") -> bool:
     return bool(rows[0] == rows[1])
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
 def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
     at_source(shop, "INSERT INTO orders VALUES (1, 'a', 1)")
     at_source(shop, "SET SESSION binlog_format = 'STATEMENT'", "INSERT INTO orders VALUES (2, 'b', 2)")
@@ -122,7 +115,7 @@ def test_a_statement_without_rows_in_the_log(shop: Case) -> None:
     does(shop, seek)
     with going(shop):
         does(shop, dump)
-        until(lambda: same(shop), "equal sides")
+        wait_until(lambda: same(shop), "equal sides")
 
 
 def test_a_paused_pipeline(shop: Case) -> None:
@@ -182,7 +175,7 @@ def test_a_row_that_the_target_lacks_of_which_a_part_came(shop: Case) -> None:
     [dump] = commands(shop, stops(shop, "the target has no row"))
     with going(shop):
         does(shop, dump)
-        until(lambda: same(shop), "equal sides")
+        wait_until(lambda: same(shop), "equal sides")
 
 
 def test_a_rule_that_fails(shop: Case) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,19 @@ from sluice.flows.load.load import load
 from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
 from tests.support.pipelines import Case, case
+from tests.support.waiting import wait_until, waits_for_a_row
 
 pytestmark = pytest.mark.slow
 
-SLOW = "import time\n\ndef transform(row, context):\n    time.sleep(300)\n    return row\n"
+SLOW = """\
+import pathlib
+import time
+
+def transform(row, context):
+    pathlib.Path({at_work!r}).touch()
+    time.sleep(300)
+    return row
+"""
 QUICK = "def transform(row, context):\n    return row\n"
 
 
@@ -58,10 +66,8 @@ class Work:
 
     def ends(self) -> BaseException | None:
         """Long before it would by itself."""
-        began = time.monotonic()
-        self.thread.join(timeout=60)
+        self.thread.join(timeout=150)
         assert not self.thread.is_alive(), "it goes on"
-        print(f"ended after {time.monotonic() - began:.1f} s")
         return self.error
 
 
@@ -74,12 +80,11 @@ def a_batch(made: Case) -> int:
 
 @pytest.mark.parametrize("what", ["pause", "restart", "rollback"])
 def test_a_merge_at_work_stops(orders: Case, what: str) -> None:
-    (orders.folder / "rules/slow.py").write_text(SLOW)
+    at_work = orders.folder / "at_work"
+    (orders.folder / "rules/slow.py").write_text(SLOW.format(at_work=str(at_work)))
     batch, runtime = a_batch(orders), orders.runtime("connect")
     work = Work(lambda: merge(runtime, batch))
-    while runtime._runner is None or getattr(runtime._runner, "_running", None) is None:
-        time.sleep(0.05)
-    time.sleep(1)
+    wait_until(at_work.exists, "the rule at work")
     if what == "pause":
         control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
@@ -104,9 +109,7 @@ def test_a_load_that_waits_for_a_lock_stops_and_delivers_later(orders: Case) -> 
         connection.begin()
         connection.cursor().execute("INSERT INTO orders VALUES (1, 'in the way')")
         work = Work(lambda: load(runtime, "copy", batch))
-        while work.thread.is_alive() and getattr(runtime._runner, "_running", None) is None:
-            time.sleep(0.05)
-        time.sleep(1)
+        wait_until(lambda: waits_for_a_row(orders.target), "the load waiting for the row")
         control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()
@@ -128,8 +131,7 @@ def test_a_load_that_waits_for_an_older_ones_lock_stops_too(orders: Case) -> Non
         connection.begin()
         connection.cursor().execute("SELECT * FROM _sluice_ack LOCK IN SHARE MODE")
         work = Work(lambda: load(runtime, "copy", batch))
-        time.sleep(2)
-        assert work.thread.is_alive()
+        wait_until(lambda: waits_for_a_row(orders.target), "the load waiting for the acknowledgement's row")
         control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
         connection.rollback()

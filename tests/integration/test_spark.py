@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from sluice.spark.frames import FrameTable
 from tests.support.batches import Delivery, checksum
 from tests.support.people import DDL, insert, people, rows, update
 from tests.support.small_units import small_units
-from tests.support.spark_functions import faulty, picky, slow, square
+from tests.support.spark_functions import faulty, nap, picky, square
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +151,22 @@ def test_the_password_is_in_no_repr(tmp_path: Path, mysql_target: Any, fresh_sch
     assert "password=" not in repr(unit)
 
 
-def test_a_job_is_interrupted_from_another_thread(runner: ConnectRunner) -> None:
+def test_a_job_is_interrupted_from_another_thread(runner: ConnectRunner, tmp_path: Path) -> None:
     """As a pause does: the server's tasks end, and the runner is as good as new."""
     failures: list[BaseException] = []
+    started = tmp_path / "started"
 
     def work() -> None:
         try:
-            runner.run(slow, [30.0, 30.0], parallelism=2, description="naps")
+            runner.run(nap, [str(started)] * 2, parallelism=2, description="naps")
         except Exception as error:
             failures.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    while runner._running is None:
-        time.sleep(0.05)
-    time.sleep(2)
+    wait_until(started.exists, "a task at work")
     runner.cancel()
-    thread.join(timeout=20)
+    thread.join(timeout=150)
     assert not thread.is_alive()
     assert len(failures) == 1
     assert [value for value, _ in runner.run(square, [3], description="squares")] == [9]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.pipelines import Case, case
 from tests.support.proxy import TcpProxy
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -69,13 +70,6 @@ def start(orders: Case) -> Iterator[Callable[[str], Owner]]:
 def owner_of(made: Case) -> str | None:
     with made.runtime().state() as state:
         return state.turns.owner()
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = 180) -> None:
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.05)
 
 
 def insert(made: Case, *numbers: int) -> None:

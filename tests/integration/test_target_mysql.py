@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sluice.model.tables import Column, TableId, TableSchema
 from tests.support.batches import Delivery
 from tests.support.people import DDL, delete, insert, people, rows, update
 from tests.support.small_units import small_units
+from tests.support.waiting import wait_until, waits_for_a_row
 
 
 @pytest.fixture
@@ -307,9 +309,6 @@ def test_unknown_options_and_types(tmp_path: Path, mysql_target: Any) -> None:
 
 def test_deadlock_is_tried_again(delivery: Any, mysql_target: Any, db: str) -> None:
     """Another session holds a row and then wants one of ours."""
-    import threading
-    import time
-
     schema = people(db)
     pipe = delivery()
     pipe.deliver({schema: [insert(i, f"e{i}") for i in range(100)]})
@@ -325,9 +324,9 @@ def test_deadlock_is_tried_again(delivery: Any, mysql_target: Any, db: str) -> N
         done: list[Any] = []
         thread = threading.Thread(target=lambda: done.append(pipe.load(changeset)))
         thread.start()
-        time.sleep(1)
+        wait_until(lambda: waits_for_a_row(mysql_target), "the load waiting for row 99")
         cursor.execute("UPDATE people SET points = -1 WHERE id = 1")
         other.rollback()
-        thread.join(30)
+        thread.join(120)
     assert sum(result.retries for result in done[0]) >= 1
     assert rows(mysql_target, db)[99] == (99, "e99", 99)

@@ -25,6 +25,7 @@ from sluice.flows.operate.status import status
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.airflows import airflow, wait_until
 from tests.support.pipelines import REPOSITORY, Case, case
+from tests.support.waiting import waits_for_a_row
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +106,6 @@ def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, f
         yield one
 
 
-def waits_for_a_lock(server: Any) -> bool:
-    """A session of the server waits for a lock on a row."""
-    return bool(server.execute("SELECT COUNT(*) FROM performance_schema.data_lock_waits")[0][0])
-
-
 def until(what: Any, process: subprocess.Popen[bytes]) -> None:
     """Wait for what must come while ``process`` lives."""
     while not what():
@@ -146,7 +142,7 @@ def test_a_pipeline_killed_in_the_middle_of_a_load_continues(made: Case, earlier
             database=made.schema,
         )
         running = before.start("run", "case")
-        until(lambda: waits_for_a_lock(made.target), running)
+        until(lambda: waits_for_a_row(made.target), running)
         reading = before.start("dump", "work", "case")
         until(lambda: any(made.folder.glob("store/**/dumps/**/*.parquet")) or reading.poll() is not None, running)
         made.source.execute("INSERT INTO a (id, name, n) VALUES (1000, 'later', 1)", database=made.schema)
@@ -209,7 +205,7 @@ def test_an_airflow_with_open_runs_continues_with_the_new_code(made: Case, earli
                 cursor.execute("BEGIN")
                 cursor.execute("SELECT * FROM a FOR UPDATE")
             made.source.execute("UPDATE a SET name = 'changed' WHERE id = 1", database=made.schema)
-            wait_until(lambda: waits_for_a_lock(made.target), "the load that waits for the lock")
+            wait_until(lambda: waits_for_a_row(made.target), "the load that waits for the lock")
             made.source.execute("DELETE FROM a WHERE id = 2", database=made.schema)
             wait_until(lambda: len(status(made.runtime()).in_flight) == 2, "the batch after it")
             wait_until(lambda: any(task["state"] == "deferred" for task in started.tasks(dag)), "a drain that waits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from sluice.errors import RuleError
 
@@ -21,6 +22,12 @@ def picky(number: int) -> int:
 def slow(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
+
+
+def nap(started: str) -> None:
+    """Far longer than any test waits; ``started`` is a file that says so."""
+    Path(started).touch()
+    time.sleep(300)
 
 
 def faulty(number: int) -> int:
