@@ -185,8 +185,11 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
         assert state.process("copy").batch == state.cursor().next_batch - 1 >= 1
 
 
-def fails(made: Case, kind: type[SluiceError], *says: str) -> str:
-    """The flow raises ``kind``; the command line prints one clear error; the position has not moved; no secret shows."""
+def fails(made: Case, kind: type[SluiceError], *says: str, shell: bool = False) -> str:
+    """The flow raises ``kind``; the command line prints one clear error; the position has not moved; no secret shows.
+
+    ``shell``: the command is a process of its own.
+    """
     with made.runtime().state() as state:
         before = state.cursor()
         acked = state.process("copy")
@@ -194,7 +197,7 @@ def fails(made: Case, kind: type[SluiceError], *says: str) -> str:
         made.run_until_head()
     for word in says:
         assert word in str(caught.value)
-    shown = made.cli("run", str(made.path), "--until-head")
+    shown = (made.cli_process if shell else made.cli)("run", str(made.path), "--until-head")
     assert shown.returncode in {1, 75}
     text = " ".join(shown.stderr.split())
     assert "Traceback" not in text
@@ -218,7 +221,7 @@ def test_a_wrong_password_is_one_clear_error_and_mended_goes_on(shop: Case) -> N
     wrong = json.loads(right)
     wrong["login"], wrong["password"] = "nobody_here", "wr0ng-secret"
     shop.connections["case_source"] = json.dumps(wrong)
-    text = fails(shop, ConfigError, "case_source", "password")
+    text = fails(shop, ConfigError, "case_source", "password", shell=True)
     assert "wr0ng-secret" not in text
     shop.connections["case_source"] = right
     shop.run_until_head()
@@ -308,7 +311,7 @@ def test_pause_holds_and_resume_goes_on(shop: Case) -> None:
     begin(shop)
     insert(shop, 1)
     assert shop.cli("pause", str(shop.path), "--reason", "tea").returncode == 0
-    shown = shop.cli("run", str(shop.path), "--until-head")
+    shown = shop.cli_process("run", str(shop.path), "--until-head")
     assert shown.returncode == 75
     assert "tea" in shown.stderr
     assert shop.cli("resume", str(shop.path)).returncode == 0
@@ -381,7 +384,7 @@ def test_status_segments_and_tail(shop: Case) -> None:
     assert data["targets"][0]["lag_bytes"] == 0
     assert "case" in shop.cli("status", str(shop.path)).stdout
     assert shop.cli("segments", str(shop.path), "--verify").returncode == 0
-    lines = shop.cli(
+    lines = shop.cli_process(
         "tail", str(shop.path), "--from-batch", "1", "--no-follow", "--format", "maxwell-json"
     ).stdout.splitlines()
     changes = [json.loads(line) for line in lines]
@@ -398,7 +401,7 @@ def test_status_segments_and_tail(shop: Case) -> None:
 
 
 def test_check_reports_everything(shop: Case) -> None:
-    shown = shop.cli("check", str(shop.path))
+    shown = shop.cli_process("check", str(shop.path))
     assert shown.returncode == 0, shown.stdout + shown.stderr
     for part in ("pipeline", "zookeeper", "source", "store", "rules", "target copy"):
         assert part in shown.stdout

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.testing import CliRunner
-
-from sluice.cli import app
-from sluice.errors import SluiceError
+from tests.support.command_line import printed
 from tests.support.pipelines import Case
 
 
@@ -24,11 +21,7 @@ def deliver(made: Case, *numbers: int) -> None:
 
 def sluice(made: Case, *command: str) -> str:
     """A command line, in this process; what it printed."""
-    done = CliRunner().invoke(app, list(command), env=made.environment, catch_exceptions=True)
-    if isinstance(done.exception, SluiceError):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
+    return printed(command, made.environment)
 
 
 def rows(made: Case, server: Any) -> list[int]:

@@ -15,6 +15,7 @@ from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
+from tests.support.command_line import command_line
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -61,7 +62,12 @@ class Case:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "sluice.cli", *arguments]
 
-    def cli(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """``sluice ARGUMENTS`` inside this process."""
+        return command_line(arguments, environment=self.environment, folder=self.folder)
+
+    def cli_process(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """``sluice ARGUMENTS`` as a process of its own: where the test is about the command as a shell starts it."""
         return subprocess.run(
             self.command(*arguments),
             env=self.environment,
@@ -108,13 +114,14 @@ def case(
     start: str = "latest",
     source_connection: Mapping[str, Any] | None = None,
     session_s: int = 10,
+    name: str = "case",
 ) -> Iterator[Case]:
     """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target.
 
     ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
     """
     (folder / "rules").mkdir(parents=True, exist_ok=True)
-    made = Case(folder, source, target, zookeeper.hosts, schema)
+    made = Case(folder, source, target, zookeeper.hosts, schema, name)
     made.connections = {
         "case_source": source.connection_json(),
         "case_target": target.connection_json(schema=schema),

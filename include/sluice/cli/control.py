@@ -171,7 +171,7 @@ def audit(pipeline: Pipeline, as_json: AsJson = False) -> None:
         print_json(entries)
         return
     for entry in entries:
-        rest = {k: v for k, v in entry.items() if k not in {"at", "by", "what"} and v not in {"", None}}
+        rest = {k: v for k, v in entry.items() if k not in {"at", "by", "what"} and v not in ("", None)}
         out.print(
             f"{escape(entry['at'])}  {escape(str(entry['by']))}  {escape(str(entry['what']))}  {escape(str(rest)) if rest else ''}",
             highlight=False,
