@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,6 @@ from sluice.errors import LoadError, OutOfOrder, Paused, RuleError
 from sluice.flows.deadletters.replay import discard, replay
 from sluice.flows.deadletters.store import letters
 from sluice.flows.dump.progress import views
-from sluice.flows.dump.start import start
-from sluice.flows.dump.worker import work
 from sluice.flows.load.isolation import catch_up
 from sluice.flows.operate import control
 from sluice.flows.operate.adopt import adopt
@@ -23,67 +20,7 @@ from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.operate.retention import prune
 from sluice.flows.operate.status import status
 from sluice.flows.operate.stored import segments
-from sluice.flows.run import run
-from sluice.model.dumps import Chunk, DumpState, Tuning
-from sluice.targets.memory.store import MemoryStore, forget_store, memory_store
-from tests.support.serverless import Serverless, serverless
-
-
-@dataclass
-class Pipe:
-    """A pipeline with its targets' stores."""
-
-    made: Serverless
-    stores: dict[str, MemoryStore]
-
-    def commit(self, *writes: tuple[str, str, tuple[Any, ...]]) -> None:
-        self.made.case.commit(*writes)
-
-    def deliver(self) -> list[str]:
-        """Up to the head of now; the phases."""
-        return [step.phase for step in run(self.made.runtime(), until_head=True)]
-
-    def rows(self, target: str = "copy") -> dict[Any, Any]:
-        return {row["id"]: row["v"] for row in self.stores[target].tables[self.made.table].all()}
-
-    def dump(self, **wanted: Any) -> None:
-        """Copy the table in chunks of ten rows; a delivery follows each chunk."""
-        dump = start(self.made.runtime(), tuning=Tuning(chunk_rows=10, parallelism=1), **wanted)
-
-        def told(step: str, _: Chunk) -> None:
-            if step == "marked":
-                self.deliver()
-
-        assert work(self.made.runtime(), dump.id, hook=told).state is DumpState.DONE
-        self.deliver()
-
-    def refuse(self, why: str, target: str = "copy") -> None:
-        """The table of ``target`` takes no row with the value ``bad``; "": all."""
-        self.stores[target].tables[self.made.table].refuses = lambda row: why if why and row["v"] == "bad" else ""
-
-    def acknowledged(self, target: str = "copy") -> int:
-        with self.made.runtime().state() as state:
-            process = state.process(target)
-        return process.batch if process else 0
-
-
-def pipe(folder: Path, *names: str, **config: Any) -> Iterator[Pipe]:
-    stores = {name: f"{folder.name}-{name}" for name in names}
-    on_error = config.pop("on_error", "stop")
-    targets = [
-        {"name": name, "type": "memory", "connection": "t", "on_error": on_error, "options": {"store": store}}
-        for name, store in stores.items()
-    ]
-    (folder / "rules").mkdir()
-    try:
-        with serverless(folder, targets=targets, **config) as made:
-            for store in stores.values():
-                memory_store(store).create(made.table, ["id", "v"], ["id"])
-            made.begin()
-            yield Pipe(made, {name: memory_store(store) for name, store in stores.items()})
-    finally:
-        for store in stores.values():
-            forget_store(store)
+from tests.support.pipes import Pipe, pipe
 
 
 @pytest.fixture
