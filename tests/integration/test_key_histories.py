@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.pipelines import Case, case
+from tests.support.servers import setting
 from tests.support.small_units import small_units
+from tests.support.values import SPELLINGS
 
 EXAMPLES = int(os.environ.get("SLUICE_HISTORIES", "2"))
 """Of each setting; 60 take two minutes each."""
@@ -31,6 +35,12 @@ OWN = {
     "mysql": {"newest": "word VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_ai_ci"},
     "mariadb": {"newest": "word VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_uca1400_ai_ci"},
 }
+COLLATIONS = {
+    "mysql": ["utf8mb4_0900_ai_ci", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_bin", "latin1_german2_ci"],
+    "mariadb": ["utf8mb4_general_ci", "utf8mb4_uca1400_ai_ci", "utf8mb4_nopad_bin"],
+}
+"""Of tables with a word as key and another one that is unique."""
+
 INSERT, DELETE = "INSERT IGNORE INTO {t} VALUES (%s, %s, %s)", "DELETE FROM {t} WHERE word = %s"
 RENAME = "UPDATE IGNORE {t} SET word = %s WHERE word = %s"
 
@@ -84,31 +94,86 @@ class Words:
 
         holds()
 
+    def write_at_random(self, table: str, seed: int, changes: int) -> None:
+        """Inserts, updates of both words to other spellings, deletes: whatever the collation allows."""
+        dice = random.Random(f"{table}{seed}")
+        latin = table.startswith("latin1")
+        spellings = [t for t in SPELLINGS if not latin or t == t.encode("latin1", "ignore").decode("latin1")]
+        done = 0
+        with self.made.source.connect(self.made.schema) as connection, connection.cursor() as cursor:
+            while done < changes:
+                word, other, n = dice.choice(spellings), dice.choice(spellings), dice.randint(1, 99)
+                statement, values = dice.choice([
+                    (f"INSERT IGNORE INTO {table} VALUES (%s, %s, %s)", (word, other, n)),
+                    (f"REPLACE INTO {table} VALUES (%s, %s, %s)", (word, other, n)),
+                    (f"UPDATE IGNORE {table} SET word = %s WHERE word = %s", (word, other)),
+                    (f"UPDATE IGNORE {table} SET other = %s, n = %s WHERE word = %s", (word, n, other)),
+                    (f"DELETE FROM {table} WHERE word = %s", (word,)),
+                ])
+                done += cursor.execute(statement, values)
+            connection.commit()
 
-@pytest.fixture(params=["mysql row", "mysql table", "mysql batch", "mariadb row"])
-def words_(
-    tmp_path: Path, request: pytest.FixtureRequest, zookeeper: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Words]:
-    small_units(monkeypatch, 6, 3)
-    kind, consistency = request.param.split()
+
+@contextmanager
+def built(folder: Path, request: pytest.FixtureRequest, *, uniques: bool) -> Iterator[Words]:
+    """``request.param``: kind of server, consistency of the target, row image. ``uniques``: with the tables of :data:`COLLATIONS` only."""
+    kind, consistency, *image = request.param.split()
     names = ("mysql_source", "mysql_target") if kind == "mysql" else ("mariadb", "mariadb")
-    source, target = (request.getfixturevalue(name) for name in names)
+    source, target, zookeeper, fresh_schema = (
+        request.getfixturevalue(name) for name in (*names, "zookeeper", "fresh_schema")
+    )
     schema = fresh_schema(source) if source is target else fresh_schema(source, target)
     into = fresh_schema(target) if source is target else schema
     columns = {**COMMON, **OWN[kind]}
     tables = {"word": [f"{name}_1" for name in columns], "n, word": [f"{name}_2" for name in COMMON]}
+    lines = {
+        table: f"(n INT NOT NULL, {columns[table[:-2]]} NOT NULL, v INT, PRIMARY KEY ({key}))"
+        for key, every in tables.items()
+        for table in every
+    }
+    if uniques:
+        form = "(word VARCHAR(20) NOT NULL, other VARCHAR(20), n INT, PRIMARY KEY (word), UNIQUE KEY (other)) COLLATE"
+        tables, lines = {}, {collation: f"{form} {collation}" for collation in COLLATIONS[kind]}
     settings_ = {
         "target_extra": f"    consistency: {consistency}",
         "extra": f"mapping: [{{from: {schema}.*, to: {into}.*}}]",
     }
-    with case(tmp_path, source, target, zookeeper, schema, **settings_) as made:
+    with ExitStack() as stack:
+        if image:
+            stack.enter_context(setting(source, binlog_row_image=image[0]))
+        made = stack.enter_context(case(folder, source, target, zookeeper, schema, **settings_))
         for server, place in ((source, schema), (target, into)):
-            for key, every in tables.items():
-                for table in every:
-                    lines = f"n INT NOT NULL, {columns[table[:-2]]} NOT NULL, v INT, PRIMARY KEY ({key})"
-                    server.execute(f"CREATE TABLE {place}.{table} ({lines})")
+            server.execute(*(f"CREATE TABLE {place}.{table} {what}" for table, what in lines.items()))
         made.run_until_head()
         yield Words(made, into, tables)
+
+
+@pytest.fixture(params=["mysql row", "mysql table", "mysql batch", "mariadb row"])
+def words_(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
+    small_units(monkeypatch, 6, 3)
+    with built(tmp_path, request, uniques=False) as made:
+        yield made
+
+
+@pytest.fixture(params=["mysql row", "mysql batch", "mysql row MINIMAL", "mariadb row"])
+def uniques(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Words]:
+    small_units(monkeypatch, 20, 5)
+    with built(tmp_path, request, uniques=True) as made:
+        yield made
+
+
+def test_a_unique_column_with_as_many_spellings_as_the_key(uniques: Words) -> None:
+    """The tables end byte for byte as the source's, however the batch is cut into units."""
+    made = uniques.made
+    tables = [row[0] for row in made.source.execute(f"SHOW TABLES FROM {made.schema}")]
+    for seed in range(4):
+        for table in tables:
+            uniques.write_at_random(table, seed, 120)
+        made.run_until_head()
+        for table in tables:
+            rows = f"SELECT HEX(word), HEX(other), n FROM {{}}.{table} ORDER BY 1"
+            here = made.source.execute(rows.format(made.schema))
+            assert made.target.execute(rows.format(uniques.into)) == here, f"{table}, seed {seed}"
 
 
 def test_a_spelling_that_goes_and_comes_again(words_: Words) -> None:

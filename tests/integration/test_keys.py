@@ -1,4 +1,5 @@
-"""What tells rows apart: spellings that the server holds equal, unique keys instead of a primary key, columns that came in the middle."""
+"""What tells rows apart: unique keys instead of a primary key, columns that came in the middle, a deleted row that stays.
+Keys that the server holds equal: test_key_histories.py."""
 
 from __future__ import annotations
 
@@ -12,97 +13,7 @@ from sluice.errors import MappingError
 from tests.support.pipelines import case
 from tests.support.servers import setting
 from tests.support.small_units import small_units
-
-SPELLINGS = [
-    "a",
-    "A",
-    "á",
-    "Á",
-    "a ",
-    "A  ",
-    "ß",
-    "ss",
-    "SS",
-    "b",
-    "B ",
-    "ö",
-    "o",
-    "Ö",
-    "\u3042",
-    "\u30a2",
-    "e\u0301",
-    "é",
-]
-
-
-def write(server: Any, schema: str, seed: int, changes: int, spellings: list[str]) -> None:
-    """Inserts, updates of keys to other spellings, deletes: whatever the server's collation allows."""
-    choose = random.Random(seed)
-    with server.connect(schema) as connection, connection.cursor() as cursor:
-        done = 0
-        while done < changes:
-            name, other, n = choose.choice(spellings), choose.choice(spellings), choose.randint(1, 99)
-            statement, values = choose.choice([
-                ("INSERT IGNORE INTO words VALUES (%s, %s, %s)", (name, choose.choice(spellings), n)),
-                ("REPLACE INTO words VALUES (%s, %s, %s)", (name, choose.choice(spellings), n)),
-                ("UPDATE IGNORE words SET word = %s WHERE word = %s", (name, other)),
-                ("UPDATE IGNORE words SET other = %s, n = %s WHERE word = %s", (name, n, other)),
-                ("DELETE FROM words WHERE word = %s", (name,)),
-            ])
-            done += cursor.execute(statement, values)
-        connection.commit()
-
-
-@pytest.mark.parametrize(
-    "collation", ["utf8mb4_0900_ai_ci", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_bin", "latin1_german2_ci"]
-)
-@pytest.mark.parametrize("consistency", ["row", "batch"])
-def test_spellings_that_are_equal_to_the_server(
-    tmp_path: Path,
-    mysql_source: Any,
-    mysql_target: Any,
-    zookeeper: Any,
-    fresh_schema: Any,
-    monkeypatch: Any,
-    collation: str,
-    consistency: str,
-) -> None:
-    """The table ends byte for byte as the source's, however the batch is cut into units."""
-    small_units(monkeypatch, 20, 5)
-    _words(tmp_path, (mysql_source, mysql_target), zookeeper, fresh_schema, collation, consistency)
-
-
-@pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_uca1400_ai_ci", "utf8mb4_nopad_bin"])
-def test_spellings_on_mariadb(
-    tmp_path: Path, mariadb: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: Any, collation: str
-) -> None:
-    small_units(monkeypatch, 20)
-    source = fresh_schema(mariadb, prefix="s")
-    _words(
-        tmp_path,
-        (mariadb, mariadb),
-        zookeeper,
-        fresh_schema,
-        collation,
-        "row",
-        schema=source,
-        into=fresh_schema(mariadb, prefix="d"),
-    )
-
-
-@pytest.mark.parametrize("collation", ["utf8mb4_0900_ai_ci", "utf8mb4_general_ci"])
-def test_spellings_of_which_the_log_brings_only_what_changed(
-    tmp_path: Path,
-    mysql_source: Any,
-    mysql_target: Any,
-    zookeeper: Any,
-    fresh_schema: Any,
-    monkeypatch: Any,
-    collation: str,
-) -> None:
-    small_units(monkeypatch, 10)
-    with setting(mysql_source, binlog_row_image="MINIMAL"):
-        _words(tmp_path, (mysql_source, mysql_target), zookeeper, fresh_schema, collation, "row")
+from tests.support.values import SPELLINGS
 
 
 @pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
@@ -148,41 +59,6 @@ def test_a_deleted_row_that_stays_gives_way_to_its_other_spelling(
             )
             assert there == here
         assert mysql_target.execute(f"SELECT COUNT(*) FROM {schema}.words WHERE deleted")[0][0]
-
-
-def _words(
-    folder: Path,
-    servers: Any,
-    zookeeper: Any,
-    fresh_schema: Any,
-    collation: str,
-    consistency: str,
-    schema: str = "",
-    into: str = "",
-) -> None:
-    schema = schema or fresh_schema(*servers)
-    charset = collation.partition("_")[0]
-    spellings = [
-        text for text in SPELLINGS if charset != "latin1" or text == text.encode("latin1", "ignore").decode("latin1")
-    ]
-    mapping = f"mapping: [{{from: {schema}.*, to: {into}.*}}]\n" if into else ""
-    with case(
-        folder, *servers, zookeeper, schema, target_extra=f"    consistency: {consistency}", extra=mapping
-    ) as made:
-        for server, place in ((servers[0], schema), (servers[1], into or schema)):
-            server.execute(
-                f"CREATE TABLE {place}.words (word VARCHAR(20) NOT NULL, other VARCHAR(20), n INT, PRIMARY KEY (word), UNIQUE KEY (other)) "
-                f"CHARACTER SET {charset} COLLATE {collation}"
-            )
-        made.run_until_head()
-        for seed in range(4):
-            write(servers[0], schema, seed, 120, spellings)
-            made.run_until_head()
-            rows = [
-                server.execute(f"SELECT HEX(word), HEX(other), n FROM {place}.words ORDER BY 1")
-                for server, place in ((servers[0], schema), (servers[1], into or schema))
-            ]
-            assert rows[0] == rows[1], f"seed {seed}"
 
 
 def test_a_unique_key_instead_of_a_primary_key(

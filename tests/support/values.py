@@ -15,6 +15,28 @@ from typing import Any
 
 from devstack.mariadb import MariaDBServer
 
+SPELLINGS = [
+    "a",
+    "A",
+    "á",
+    "Á",
+    "a ",
+    "A  ",
+    "ß",
+    "ss",
+    "SS",
+    "b",
+    "B ",
+    "ö",
+    "o",
+    "Ö",
+    "\u3042",
+    "\u30a2",
+    "e\u0301",
+    "é",
+]
+"""Words of which collations hold some for equal."""
+
 ROWS = int(os.environ.get("SLUICE_TEST_VALUES", "80"))
 """Values of each type; the whole proof takes a thousand."""
 MODE = "SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00', NAMES utf8mb4"
