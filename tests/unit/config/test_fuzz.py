@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import load_model, load_pipeline
@@ -21,7 +20,7 @@ from sluice.mapping import Mapping
 from sluice.model.tables import TableId
 from sluice.mysql.condition import rendered
 from sluice.rules import RuleSet
-from tests.support.mutations import COUNT, PIECES, SEED, SLOW, mutated
+from tests.support.mutations import COUNT, SEED, SLOW, mutated
 
 PIPELINE = """\
 version: 1
@@ -142,46 +141,3 @@ def test_conditions() -> None:
         assert rendered(sent, table, columns) == sent
         assert sent.isascii()
         assert not any(word in sent for word in ("/*", "--", ";", "@", "SLEEP", "SELECT", "\\"))
-
-
-COMMANDS = [
-    ["check"],
-    ["status"],
-    ["run", "--until-head"],
-    ["skip", "shop", "reporting", "1"],
-    ["redeliver", "shop", "reporting"],
-    ["seek", "shop", "latest"],
-    ["dump", "start", "shop", "--table", "shop.orders", "--where", "id = 1", "--dry-run"],
-    ["dump", "cancel", "shop", "x"],
-    ["dump", "tune", "shop", "--delay-ms", "5"],
-    ["segments", "shop", "--batch", "1"],
-    ["tail", "shop", "--no-follow", "--from-batch", "1"],
-    ["rules", "test", "tidy", "--json"],
-    ["restart", "shop", "--grace", "5"],
-    ["dead-letters", "show", "shop", "1"],
-    ["schema", "show", "shop"],
-    ["rules", "new", "row", "x", "--table", "a.b"],
-    ["audit", "shop"],
-    ["rollback", "shop"],
-]
-
-
-@pytest.mark.timeout(0 if COUNT > 1000 else 300)
-def test_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a pipeline whose servers do not answer: what is asked for is looked at before they are, or the error is that they do not."""
-    from sluice.cli import app
-
-    choose = random.Random(f"{SEED}arguments")
-    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
-    monkeypatch.setenv("SLUICE_RULES", str(tmp_path / "rules"))
-    monkeypatch.setenv("SLUICE_STORE", (tmp_path / "store").as_uri())
-    (tmp_path / "rules").mkdir()
-    for _ in range(SLOW):
-        arguments = list(choose.choice(COMMANDS))
-        for _ in range(choose.randint(1, 3)):
-            at = choose.randrange(1, len(arguments) + 1)
-            piece = choose.choice(PIECES).replace("\x00", "")
-            arguments[at : at + choose.randint(0, 1)] = [piece]
-        done = CliRunner().invoke(app, arguments)
-        error = done.exception
-        assert error is None or isinstance(error, SluiceError | SystemExit), (arguments, error)
