@@ -78,10 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 from tests.support.browsers import browser  # noqa: E402
 from tests.support.servers import (  # noqa: E402
+    fresh_pg_schema,
     fresh_schema,
     mariadb,
     mysql_source,
     mysql_target,
+    postgresql,
     server_folder,
     spark_connect,
     zookeeper,
@@ -90,10 +92,12 @@ from tests.support.servers import (  # noqa: E402
 
 __all__ = [
     "browser",
+    "fresh_pg_schema",
     "fresh_schema",
     "mariadb",
     "mysql_source",
     "mysql_target",
+    "postgresql",
     "server_folder",
     "spark_connect",
     "zookeeper",

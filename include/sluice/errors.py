@@ -192,9 +192,9 @@ class MappingError(TerminalError):
 
 
 class LoadError(TerminalError):
-    """The target refused a statement. ``code``: its number for it, 0 if it has none."""
+    """The target refused a statement. ``code``: its number or word for the reason, 0 if it has none."""
 
-    code: int = 0
+    code: int | str = 0
 
 
 class CheckpointError(LoadError):

@@ -1,4 +1,4 @@
-"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB."""
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
-from tests.support.target_benches import MemoryBench, MySQLBench
+from tests.support.target_benches import MemoryBench, MySQLBench, PostgreSQLBench
 
-KNOWN = {"memory", "mysql"}
+KNOWN = {"memory", "mysql", "postgresql"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -79,3 +79,15 @@ def test_mysql(check: Check, bench: Bench) -> None:
     if not check.applies(bench):
         pytest.skip("the target does not offer it")
     check.run(bench)
+
+
+@pytest.fixture(params=["row", "batch"])
+def postgresql_bench(request: pytest.FixtureRequest, postgresql: Any, fresh_pg_schema: Any) -> Bench:
+    return PostgreSQLBench(postgresql, fresh_pg_schema(), request.param)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_postgresql(check: Check, postgresql_bench: Bench) -> None:
+    if not check.applies(postgresql_bench):
+        pytest.skip("the target does not offer it")
+    check.run(postgresql_bench)

@@ -23,8 +23,8 @@ from sluice.flows.transform.merge import merge
 from sluice.segments.store import SegmentStore
 from sluice.targets.mysql import connection
 from sluice.targets.mysql.ack_table import AckTable
-from sluice.targets.mysql.checkpoints import AckCheckpoints
 from sluice.targets.mysql.target import MySQLTarget
+from sluice.targets.sql.checkpoints import AckCheckpoints
 
 POINTS: dict[str, tuple[str, type, str, bool]] = {
     "drain: before its manifest": ("drain", SegmentStore, "write_bytes", False),

@@ -18,8 +18,10 @@ import pytest
 from devstack import processes
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
+from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.spark import SparkConnectServer
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from sluice.errors import SluiceError
 
 _numbers = itertools.count(1)
 
@@ -55,6 +57,36 @@ def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
     with MariaDBServer(server_folder / "mariadb", server_id=103) as server:
         os.environ["AIRFLOW_CONN_TEST_MARIADB"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL; connection id ``test_postgresql``. Skipped where it cannot be fetched."""
+    try:
+        found = find_postgresql()
+    except SluiceError as error:
+        pytest.skip(f"no PostgreSQL server to be had: {error.message}")
+    with PostgreSQLServer(server_folder / "postgresql", distribution=found) as server:
+        os.environ["AIRFLOW_CONN_TEST_POSTGRESQL"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture
+def fresh_pg_schema(postgresql: PostgreSQLServer) -> Iterator[Callable[..., str]]:
+    """``fresh_pg_schema()`` makes an empty schema in the PostgreSQL, or that of this name; dropped after the test."""
+    made: list[str] = []
+
+    def make(name: str = "") -> str:
+        name = name or f"t_{os.getpid()}_{next(_numbers)}"
+        postgresql.execute(f'CREATE SCHEMA "{name}"')
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        if postgresql.running:
+            with contextlib.suppress(Exception):
+                postgresql.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
 
 
 @pytest.fixture(scope="session")

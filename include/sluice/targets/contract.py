@@ -115,6 +115,10 @@ class Bench(ABC):
         """What the target has for a value, as it declares it: the value itself, unless the kind converts it."""
         return value
 
+    def refuses(self, column: Column, value: Any) -> bool:
+        """True for a value that the target cannot hold, as it declares: its row is refused."""
+        return False
+
     def kill(self) -> None:
         """End every connection of this process to the target, as a crash does."""
 
@@ -708,7 +712,8 @@ def boundary_values(bench: Bench) -> None:
     bench.create_table(table)
     pipe = Pipe(bench)
     most = max(len(values) for _, values in VALUES)
-    rows = [(number, *(values[number % len(values)] for _, values in VALUES)) for number in range(most)]
+    taken = [[value for value in values if not bench.refuses(column, value)] for column, values in VALUES]
+    rows = [(number, *(values[number % len(values)] for values in taken)) for number in range(most)]
     rows.append((most, *(None for _ in VALUES)))
     pipe.deliver((table, [new(*row) for row in rows]))
     found = {row[0]: row for row in pipe.state(table)}
@@ -717,6 +722,20 @@ def boundary_values(bench: Bench) -> None:
             wanted = bench.stored(column, sent)
             same = there == wanted and type(there) is type(wanted)
             assert same, f"{column.sql_type}: {sent!r} became {there!r}"
+    refused = [
+        (place, value)
+        for place, (column, values) in enumerate(VALUES)
+        for value in values
+        if bench.refuses(column, value)
+    ]
+    for number, (place, value) in enumerate(refused):
+        odd = [100 + number, *(value if place == other else None for other in range(len(VALUES)))]
+        try:
+            Pipe(bench, name=f"refused{number}").deliver((table, [new(*odd)]))
+        except LoadError:
+            continue
+        raise AssertionError(f"{VALUES[place][0].sql_type}: {value!r} was to be refused")
+    assert {row[0] for row in pipe.state(table)} == set(range(most + 1)), "a refused row is there"
 
 
 def _changes(bench: Bench) -> bool:

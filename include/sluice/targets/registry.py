@@ -18,6 +18,7 @@ from sluice.errors import ConfigError
 KINDS: Mapping[str, str] = {
     "memory": "sluice.targets.memory.target:MemoryTarget",
     "mysql": "sluice.targets.mysql.target:MySQLTarget",
+    "postgresql": "sluice.targets.postgresql.target:PostgreSQLTarget",
 }
 """``type:`` in the pipeline file -> module:class; imported at first use."""
 

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from sluice.config.connections import Endpoint
-from sluice.targets.mysql import session_pool
-from sluice.targets.mysql.session_pool import Kept
+from sluice.targets.sql import session_pool
+from sluice.targets.sql.session_pool import Kept
 
 HERE = Endpoint("here", "mysql", "127.0.0.1", 3306, "sluice", "secret", extra={"ssl_mode": "REQUIRED"})
 

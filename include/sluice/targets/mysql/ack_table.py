@@ -1,27 +1,15 @@
-"""The acknowledgement in the target itself: table ``_sluice_ack``, one row a pipeline and target.
-
-Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process
-can commit anything.
-"""
-
-# ruff: noqa: S608 - identifiers are quoted, values are parameters
+"""The table of acknowledgements of a MySQL target: made, upgraded and read in MySQL's words."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 from pymysql.constants import ER
 
-from sluice.errors import Fenced
-from sluice.model.positions import Position
 from sluice.model.tables import quoted
-from sluice.targets.base import Agrees, Checkpoint, Fence
-
-TABLE = "_sluice_ack"
-DDL = "#ddl"
-"""Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+from sluice.targets.base import Checkpoint
+from sluice.targets.sql.ack_rows import TABLE, AckRows
 
 NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
 """What a server says when the table has not been made yet."""
@@ -40,13 +28,17 @@ _CREATE = """CREATE TABLE IF NOT EXISTS {table} (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin COMMENT='what Sluice has delivered; do not edit'"""
 
 
-class AckTable:
+class AckTable(AckRows):
     """The rows of one pipeline and target. Cursors are given in; transactions are the caller's."""
 
+    SHARED: ClassVar[str] = "LOCK IN SHARE MODE"
+    NEW: ClassVar[str] = "INSERT IGNORE INTO {table} ({columns}) VALUES ({places})"
+    PUT: ClassVar[str] = "INSERT INTO {table} ({columns}) VALUES ({places}) ON DUPLICATE KEY UPDATE {settings}"
+    GIVEN: ClassVar[str] = "VALUES({})"
+
     def __init__(self, schema: str, pipeline: str, target: str) -> None:
+        super().__init__(f"{quoted(schema)}.{quoted(TABLE)}", pipeline, target)
         self.schema = schema
-        self.name = f"{quoted(schema)}.{quoted(TABLE)}"
-        self._who = (pipeline, target)
 
     def create(self, cursor: Any) -> None:
         """Make the schema and the table where they are missing."""
@@ -79,151 +71,3 @@ class AckTable:
             if code == NO_COLUMN:
                 return self._checkpoint(cursor, identity="''")
             raise
-
-    def take_over(
-        self, cursor: Any, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None
-    ) -> int:
-        """Raise the epoch (a first meeting holds batch ``began``); returns the batch held. In a transaction.
-
-        ``agrees`` is asked first, with the row locked. ``identity`` is stored, unless it is empty.
-
-        Raises:
-            Fenced: a higher epoch was here. What ``agrees`` raises.
-        """
-        found = self._checkpoint(cursor, "FOR UPDATE")
-        if agrees is not None:
-            agrees(found)
-        if found is None:
-            cursor.execute(
-                f"INSERT IGNORE INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, '', 0, %s)",
-                (*self._who, began),
-            )
-            found = self._checkpoint(cursor, "FOR UPDATE")
-            if found is None:
-                raise self._gone()
-        if found.epoch > epoch:
-            raise self._fenced(epoch, found.epoch)
-        if found.epoch < epoch or (identity and found.identity != identity):
-            cursor.execute(
-                f"UPDATE {self.name} SET epoch = %s, identity = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
-                (epoch, identity or found.identity, *self._who),
-            )
-        return found.batch
-
-    def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> None:
-        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced."""
-        epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else "LOCK IN SHARE MODE")
-        if epoch != fence.epoch:
-            raise self._fenced(fence.epoch, epoch)
-        if batch != fence.held:
-            raise Fenced(
-                f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {batch} by now",
-                where=f"{self._who[0]}.{self._who[1]}",
-                hint="another run delivered it; this one has nothing left to do",
-            )
-
-    def reset(
-        self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False
-    ) -> None:
-        """Say that the target holds ``batch``, an earlier one too, and take over. In a transaction. Raises Fenced.
-
-        ``anew``: tables forget which batch they hold, as its number will be another batch's.
-        """
-        self.take_over(cursor, epoch, batch, identity=identity)
-        cursor.execute(
-            f"UPDATE {self.name} SET batch = %s, position = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
-            (batch, json.dumps(position.to_json()), *self._who),
-        )
-        which = "<> ''" if anew else "= %s"
-        parameters = self._who if anew else (*self._who, DDL)
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope {which}", parameters)
-
-    def forget(self, cursor: Any) -> None:
-        """Remove every row of this pipeline and target."""
-        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s)", self._who)
-
-    def acknowledge(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
-        """The target holds ``batch``. In a transaction. Raises Fenced."""
-        held_epoch, held = self._row(cursor, "FOR UPDATE")
-        if held_epoch != epoch:
-            raise self._fenced(epoch, held_epoch)
-        if held < batch:
-            cursor.execute(
-                f"UPDATE {self.name} SET batch = %s, position = %s WHERE (pipeline, target, scope) = (%s, %s, '')",
-                (batch, json.dumps(position.to_json()), *self._who),
-            )
-
-    def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
-        """True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""
-        cursor.execute(
-            f"SELECT batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s) FOR UPDATE",
-            (*self._who, scope),
-        )
-        row = cursor.fetchone()
-        return row is not None and int(row[0]) >= batch
-
-    def table_holds(self, cursor: Any, scope: str, fence: Fence) -> None:
-        """The keyless table ``scope`` holds the batch from this transaction on."""
-        cursor.execute(
-            f"INSERT INTO {self.name} (pipeline, target, scope, epoch, batch) VALUES (%s, %s, %s, %s, %s) "
-            "ON DUPLICATE KEY UPDATE epoch = VALUES(epoch), batch = VALUES(batch)",
-            (*self._who, scope, fence.epoch, fence.batch),
-        )
-
-    def others(self, cursor: Any) -> tuple[str, ...]:
-        """Pipelines of another name that acknowledge here."""
-        cursor.execute(
-            f"SELECT DISTINCT pipeline FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline", self._who[:1]
-        )
-        return tuple(str(row[0]) for row in cursor.fetchall())
-
-    def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
-        """What was noted of the DDL of ``batch``, {} if nothing was."""
-        cursor.execute(
-            f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
-        )
-        row = cursor.fetchone()
-        return dict(json.loads(row[1] or "{}")) if row and int(row[0]) == batch else {}
-
-    def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
-        """Remember how far the DDL of the batch has come. In a transaction, after :meth:`guard`."""
-        cursor.execute(
-            f"INSERT INTO {self.name} (pipeline, target, scope, epoch, batch, position) VALUES (%s, %s, %s, %s, %s, %s) "
-            "ON DUPLICATE KEY UPDATE epoch = VALUES(epoch), batch = VALUES(batch), position = VALUES(position)",
-            (*self._who, DDL, fence.epoch, fence.batch, json.dumps(state)),
-        )
-
-    def _checkpoint(self, cursor: Any, lock: str = "", *, identity: str = "identity") -> Checkpoint | None:
-        cursor.execute(
-            f"SELECT epoch, batch, position, {identity} FROM {self.name} "
-            f"WHERE (pipeline, target, scope) = (%s, %s, '') {lock}",
-            self._who,
-        )
-        row: tuple[Any, ...] | None = cursor.fetchone()
-        if row is None:
-            return None
-        position = Position.from_json(json.loads(row[2])) if row[2] else None
-        return Checkpoint(int(row[0]), int(row[1]), position, str(row[3]))
-
-    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
-        cursor.execute(
-            f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '') {lock}", self._who
-        )
-        row: tuple[Any, ...] | None = cursor.fetchone()
-        if row is None:
-            raise self._gone()
-        return int(row[0]), int(row[1])
-
-    def _gone(self) -> Fenced:
-        return Fenced(
-            "the target's acknowledgement row is gone",
-            where=f"{self.name}, {self._who[0]}.{self._who[1]}",
-            hint=f"was it deleted by hand? `sluice check {self._who[0]}` says what to do",
-        )
-
-    def _fenced(self, mine: int, theirs: int) -> Fenced:
-        return Fenced(
-            f"epoch {theirs} took this target over from epoch {mine}",
-            where=f"{self._who[0]}.{self._who[1]}",
-            hint="a newer run writes to this target; this one must stop",
-        )

@@ -26,8 +26,9 @@ from sluice.model.tables import TableId, member, quoted, quoted_table
 from sluice.mysql.key_sql import among
 from sluice.targets.base import Finding
 from sluice.targets.mysql import literals
-from sluice.targets.mysql.statements import MAX_KEYS, user_fields
+from sluice.targets.mysql.statements import MAX_KEYS
 from sluice.targets.mysql.tables import views_about
+from sluice.targets.sql.rows import user_fields
 from sluice.targets.sql.tables import Reference, TableChanges
 
 SHOWN_KEYS = 3

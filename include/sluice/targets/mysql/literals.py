@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from sluice.model import fields, temporal
 from sluice.model.tables import ENUM_ERROR_VALUE
 from sluice.targets.mysql import documents, labelled
+from sluice.targets.sql.rows import target_type
 
 _HEX = np.frombuffer(b"".join(f"{byte:02X}".encode() for byte in range(256)), np.uint16)
 _FLT_MAX = float(np.finfo(np.float32).max)
@@ -28,16 +29,6 @@ _FSP = re.compile(r"\((\d)\)")
 def sql_type(field: pa.Field) -> str:
     """The column's SQL type at the source in lower case, ``""`` if a rule made the column."""
     return fields.declared_type(field).lower()
-
-
-def target_type(field: pa.Field) -> str:
-    """The column's type at the target as its information_schema has it, ``""`` if it was not read."""
-    return str((field.metadata or {}).get(b"sluice.target", b"").decode())
-
-
-def at_target(field: pa.Field, target: str) -> pa.Field:
-    """The field with what :func:`target_type` gives."""
-    return fields.described(field, target=target)
 
 
 def literals(field: pa.Field, values: pa.Array, *, comparing: bool = False) -> pa.Array:

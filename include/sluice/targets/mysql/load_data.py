@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from sluice.model.tables import quoted, quoted_table
 from sluice.targets.mysql import labelled, literals
-from sluice.targets.mysql.statements import Statement, sent_fields, slices
+from sluice.targets.mysql.statements import Statement, slices
+from sluice.targets.sql.rows import sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 BULK_ROWS = 2_000
@@ -60,7 +61,7 @@ def loads(table: TargetTable, rows: pa.Table) -> Iterator[Statement]:
 
 def _conversion(field: pa.Field) -> str:
     declared = literals.sql_type(field)
-    if declared.startswith("bit") or labelled.is_labelled(literals.target_type(field)):
+    if declared.startswith("bit") or labelled.is_labelled(target_type(field)):
         return "CAST({} AS UNSIGNED)"
     return "UNHEX({})" if pa.types.is_binary(field.type) else ""
 
@@ -70,7 +71,7 @@ def _text(field: pa.Field, values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_binary(kind):
         return literals.hexadecimal(values)
-    if pa.types.is_string(kind) and not labelled.is_labelled(literals.target_type(field)):
+    if pa.types.is_string(kind) and not labelled.is_labelled(target_type(field)):
         stored = bytes(_bytes_of(values))
         for raw, safe in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\x00", "\\0")):
             if stored.find(raw.encode()) >= 0:

@@ -21,29 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
-from sluice.model.tables import member, quoted, quoted_table
+from sluice.model.tables import quoted, quoted_table
 from sluice.mysql.column_types import Brackets, Literal, find_type
 from sluice.targets.mysql import documents, labelled, literals
-from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate, sent_fields, user_fields
+from sluice.targets.mysql.statements import Absent, Dialect, Statement, on_duplicate
+from sluice.targets.sql.lacking import LackingRows
+from sluice.targets.sql.rows import sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
-
-
-def missing(rows: pa.Table, table: TargetTable) -> np.ndarray[Any, Any]:
-    """bool[rows, sent columns]: the log lacks this column of this row."""
-    users, sent = user_fields(rows.schema), sent_fields(rows.schema, table)
-    if "_present" not in rows.schema.names or not rows.num_rows:
-        return np.zeros((rows.num_rows, len(sent)), bool)
-    size = (len(users) + 7) >> 3
-    full = b"\xff" * size
-    data = b"".join((value or full)[:size] for value in rows["_present"].to_pylist())
-    known = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, size), axis=1, bitorder="little").astype(bool)
-    place = {field.name: i for i, field in enumerate(users)}
-    return ~known[:, [place[field.name] for field, _ in sent]]
-
-
-def may_lack(rows: pa.Table) -> bool:
-    """True if columns of some rows may be missing, by what the rows' columns are."""
-    return "_present" in rows.schema.names
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +39,8 @@ class WholeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialRows:
-    """``rows`` lack what ``lacks`` (bool[rows, sent columns]) says; ``away``: they leave their place, see the module."""
-
-    table: TargetTable
-    rows: pa.Table
-    lacks: np.ndarray[Any, Any]
-    away: np.ndarray[Any, Any]
-
-    @classmethod
-    def of(cls, table: TargetTable, live: pa.Table, lacks: np.ndarray[Any, Any]) -> PartialRows:
-        """``live``: rows that lack something."""
-        away = pc.equal(live["_op"], "i").to_numpy(zero_copy_only=False)
-        names = [name for _, name in sent_fields(live.schema, table)]
-        unique = {column.casefold() for key in table.unique_keys for column in key}
-        for index, name in enumerate(names):
-            if name.casefold() in unique:
-                away = away | ~lacks[:, index]
-        return cls(table, live, lacks, away)
-
-    @property
-    def origins(self) -> pa.Table:
-        """The keys under which the target holds the rows that leave."""
-        leaving = self.rows.filter(pa.array(self.away))
-        before = leaving["_before"].combine_chunks()
-        columns = {}
-        for field in user_fields(leaving.schema):
-            old = member(before, field.name)
-            columns[field.name] = pc.coalesce(old, leaving[field.name].combine_chunks())
-        return pa.table(columns, schema=pa.schema(user_fields(leaving.schema)))
+class PartialRows(LackingRows):
+    """Rows that lack columns, as statements."""
 
     def whole(self, cursor: Any) -> list[WholeRow]:
         """Each row that leaves, with what the target has of the columns that are missing. Locks the rows. Raises LoadError."""
@@ -91,7 +48,7 @@ class PartialRows:
         leaving, lacks = self.rows.filter(pa.array(self.away)), self.lacks[self.away]
         texts, zeros = _texts(fields, leaving), _zeros(fields, leaving)
         conditions = _conditions(self.table, self.origins)
-        fresh = self._fresh(leaving)
+        fresh = self.fresh
         made = []
         for row in range(leaving.num_rows):
             absent = [index for index in range(len(fields)) if lacks[row, index]]
@@ -118,17 +75,6 @@ class PartialRows:
             ]
             made.append(WholeRow(f"({','.join(values)})", tuple(lax)))
         return made
-
-    def _fresh(self, leaving: pa.Table) -> list[bool]:
-        """Which of them are new rows: nothing was there before, or another row under the same key."""
-        before = leaving["_before"].combine_chunks()
-        same = pc.equal(leaving["_op"].combine_chunks(), "i")
-        key = {name.casefold() for name in self.table.key}
-        for field, name in sent_fields(leaving.schema, self.table):
-            if name.casefold() in key:
-                same = pc.and_(same, pc.equal(member(before, field.name), leaving[field.name].combine_chunks()))
-        fresh: list[bool] = pc.or_(pc.is_null(before), pc.fill_null(same, False)).to_pylist()
-        return fresh
 
     def update(self) -> Iterator[Statement]:
         """Write what is known of the rows that stay. Each has to be there."""
@@ -191,7 +137,7 @@ def _absent(table: TargetTable, condition: str) -> LoadError:
 
 def _read(field: pa.Field, column: str) -> str:
     """SQL that gives the value of a column as text, of which :func:`_as_literal` makes an SQL literal."""
-    target = literals.target_type(field).lower()
+    target = target_type(field).lower()
     row = find_type(target or literals.sql_type(field))
     literal = row.literal if row is not None else None
     if labelled.is_labelled(target) or (row is not None and row.brackets is Brackets.BITS):
@@ -211,7 +157,7 @@ def _as_literal(field: pa.Field, read: Any) -> str:
     if read is None:
         return "NULL"
     text = read.decode() if isinstance(read, bytes) else str(read)
-    target = (literals.target_type(field) or literals.sql_type(field)).lower()
+    target = (target_type(field) or literals.sql_type(field)).lower()
     if documents.is_json(target):
         return documents.literal(text)
     if target.startswith(("float", "double")):
@@ -222,4 +168,4 @@ def _as_literal(field: pa.Field, read: Any) -> str:
 
 def _is_zero(field: pa.Field, literal: str) -> bool:
     """The target holds an ENUM's error value."""
-    return literal == "0" and literals.target_type(field)[:5].lower() == "enum("
+    return literal == "0" and target_type(field)[:5].lower() == "enum("

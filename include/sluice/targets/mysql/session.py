@@ -12,7 +12,7 @@ import structlog
 from sluice.errors import LoadError
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.connection import LAX, LOCK_WAIT_S, STRICT, TargetConnection
-from sluice.targets.mysql.session_pool import Kept
+from sluice.targets.sql.session_pool import Kept
 
 _log = structlog.get_logger()
 

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError
-from sluice.model.fields import is_masked, true_name
+from sluice.model.fields import is_masked
 from sluice.model.sizes import cuts, row_bytes
-from sluice.model.tables import META_COLUMNS, member, quoted, quoted_table
+from sluice.model.tables import quoted, quoted_table
 from sluice.mysql.column_types import find_type
 from sluice.targets.mysql import documents, labelled, literals
+from sluice.targets.sql.rows import sent_fields, target_type
 from sluice.targets.sql.tables import TargetTable
 
 MAX_ROWS = 5_000
@@ -81,19 +82,6 @@ class Statement:
     absent: Absent | None = None
 
 
-def user_fields(schema: pa.Schema) -> list[pa.Field]:
-    """The fields that belong to the user."""
-    return [field for field in schema if field.name not in META_COLUMNS]
-
-
-def sent_fields(schema: pa.Schema, table: TargetTable) -> list[tuple[pa.Field, str]]:
-    """Fields that are written with the column's spelling at the target; generated columns are left out. The fields know the target's types."""
-    spelling = {name.casefold(): name for name in table.columns}
-    types = dict(zip(table.columns, table.types, strict=True)) if table.types else {}
-    found = [(field, spelling.get(true_name(field).casefold())) for field in user_fields(schema)]
-    return [(literals.at_target(field, types.get(name, "")), name) for field, name in found if name is not None]
-
-
 def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
     """``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, the key too: the server may hold two spellings for equal."""
     if not rows.num_rows:
@@ -121,7 +109,7 @@ def on_duplicate(fields: Sequence[tuple[pa.Field, str]], dialect: Dialect) -> st
     settings = []
     for field, name in fields:
         new = f"_n.{quoted(name)}" if dialect.row_alias else f"VALUES({quoted(name)})"
-        by_number = labelled.is_labelled(literals.target_type(field))
+        by_number = labelled.is_labelled(target_type(field))
         settings.append(f"{quoted(name)} = {f'CAST({new} AS UNSIGNED)' if by_number else new}")
     return f"{' AS _n' if dialect.row_alias else ''} ON DUPLICATE KEY UPDATE {', '.join(settings)}"
 
@@ -155,7 +143,7 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
     values = [literals.literals(f, rows[f.name].combine_chunks(), comparing=True) for f, _ in parts]
     names = [quoted(name) for _, name in parts]
     head = f"DELETE FROM {quoted_table(table.table)} WHERE "
-    by_number = any(labelled.is_labelled(literals.target_type(field)) for field, _ in parts)
+    by_number = any(labelled.is_labelled(target_type(field)) for field, _ in parts)
     if len(parts) == 1 and not by_number:
         texts, open_, between, close = values[0], f"{names[0]} IN (", ",", ")"
     elif dialect.row_constructors and not by_number:  # a list of rows compares ENUM and SET by their text
@@ -201,7 +189,7 @@ def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Ite
 
 def _exactly(field: pa.Field, column: str, array: pa.Array, dialect: Dialect) -> pa.Array:
     """``column`` holds this value, NULL too, and no other that the server holds for equal."""
-    target = literals.target_type(field)
+    target = target_type(field)
     values = literals.literals(field, array, comparing=True)
     pieces: list[pa.Array | pa.Scalar]
     if documents.is_json(target):  # by its text: two JSON values of other types may be equal
@@ -230,26 +218,6 @@ def _sign_of_zero(column: str, array: pa.Array) -> pa.Array:
     negative = np.signbit(pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False))
     signs = np.where(negative, f" AND CAST({column} AS CHAR) LIKE '-%'", f" AND CAST({column} AS CHAR) NOT LIKE '-%'")
     return pa.array(np.where(zero, signs, "").tolist(), pa.string())
-
-
-def leaving_unique_values(table: TargetTable, rows: pa.Table) -> pa.Table:
-    """Rows to delete before anything is upserted: their value in another unique key changes, so that its old value has to be free.
-
-    ``rows``: i and u rows. Returns their rows as they were before the batch (the key is theirs, too).
-    """
-    if not table.unique_keys or not rows.num_rows:
-        return rows.slice(0, 0)
-    before = rows["_before"].combine_chunks()
-    stored = {true_name(field).casefold(): field.name for field in user_fields(rows.schema)}
-    names = {stored[column.casefold()] for key in table.unique_keys for column in key if column.casefold() in stored}
-    changed = np.zeros(rows.num_rows, bool)
-    for name in names:
-        now, then = rows[name].combine_chunks(), member(before, name)
-        same = pc.fill_null(pc.equal(now, then), False)
-        both_null = pc.and_(pc.is_null(now), pc.is_null(then))
-        changed |= ~pc.or_(same, both_null).to_numpy(zero_copy_only=False)
-    existed = pc.is_valid(before).to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(changed & existed))
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:

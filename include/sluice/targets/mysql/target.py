@@ -14,7 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind
@@ -34,8 +34,7 @@ from sluice.targets.base import (
 )
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
-from sluice.targets.mysql.ack_table import AckTable
-from sluice.targets.mysql.checkpoints import AckCheckpoints
+from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import (
     LOCK_WAIT_S,
@@ -50,6 +49,7 @@ from sluice.targets.mysql.row_writer import RowWriter
 from sluice.targets.mysql.session import Session, kept
 from sluice.targets.mysql.tables import compare_all, read_tables
 from sluice.targets.options import options_of
+from sluice.targets.sql.checkpoints import AckCheckpoints
 from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.loader import DdlProgress
 from sluice.targets.sql.tables import TableChanges, TargetTable
@@ -231,13 +231,24 @@ class MySQLTarget:
         with self.session("loading") as session:
             whole = one_transaction or acknowledge is not None
             groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
-            rows = RowWriter(self.name, self.endpoint, self.acks, session, fence)
+            rows = RowWriter.over(self.name, self.endpoint, self.acks, session, fence)
             total = WriteResult()
             for group in groups:
                 write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected)
                 done, retries = self.transaction(session, write, _names(group))
                 total += done + WriteResult(retries=retries)
             return total
+
+    def made_acks(self, session: Session, error: LoadError, doing: str) -> bool:
+        """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
+        if error.code not in NOT_THERE and error.code != NO_COLUMN:
+            return False
+        with errors(self.endpoint, doing, where=self.acks.name):
+            if error.code == NO_COLUMN:
+                self.acks.upgrade(session.cursor)
+            else:
+                self.acks.create(session.cursor)
+        return True
 
     def connect(self) -> TargetConnection:
         """A new connection. Raises what :func:`sluice.targets.mysql.connection.connect` raises."""

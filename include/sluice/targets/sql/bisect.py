@@ -6,7 +6,7 @@ they were not in the batch, so that a row keeps its old state at the target whil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ class Bisection:
 
     write: Callable[[TableChanges], WriteResult]
     cursor: Any
-    data_errors: frozenset[int]
+    data_errors: Container[int | str]
 
     def run(self, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:
         """Write all rows of ``item`` that the target takes; the others are returned.

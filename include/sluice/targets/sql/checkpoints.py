@@ -1,4 +1,4 @@
-"""The checkpoint of a MySQL target: its row of the table of acknowledgements, over sessions of the target."""
+"""The checkpoint of an SQL target: its row of the table of acknowledgements, over sessions of the target."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from sluice.config.connections import Endpoint
 from sluice.errors import LoadError
 from sluice.targets.base import Agrees, Checkpoint
-from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
-from sluice.targets.mysql.connection import errors
+from sluice.targets.sql.ack_rows import AckRows
 
 _T = TypeVar("_T")
+
+TAKING_OVER = "taking the target over"
 
 
 class Sessions(Protocol):
     """What this needs of the target."""
 
-    endpoint: Endpoint
-    acks: AckTable
+    @property
+    def acks(self) -> AckRows: ...
 
     def session(self, doing: str) -> AbstractContextManager[Any]: ...
     def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
+
+    def made_acks(self, session: Any, error: LoadError, doing: str) -> bool:
+        """Make the table of acknowledgements, or bring it to this version, if that is what ``error`` lacks; False: it is not."""
 
 
 class AckCheckpoints:
@@ -49,9 +52,9 @@ class AckCheckpoints:
         Raises:
             Fenced: a higher epoch was here. What ``agrees`` raises.
         """
-        with self._target.session("taking the target over") as session:
+        with self._target.session(TAKING_OVER) as session:
             work = partial(self._acks.take_over, session.cursor, epoch, first, identity=identity, agrees=agrees)
-            return Checkpoint(epoch, self._made_if_missing(session, work, "taking the target over"), identity=identity)
+            return Checkpoint(epoch, self._made_if_missing(session, work, TAKING_OVER), identity=identity)
 
     def advance(self, to: Checkpoint) -> None:
         """All of the batch is written. Raises Fenced."""
@@ -79,12 +82,6 @@ class AckCheckpoints:
         try:
             return self._target.transaction(session, work, doing)[0]
         except LoadError as error:
-            if error.code not in NOT_THERE and error.code != NO_COLUMN:
+            if not self._target.made_acks(session, error, doing):
                 raise
-            old = error.code == NO_COLUMN
-        with errors(self._target.endpoint, doing, where=self._acks.name):
-            if old:
-                self._acks.upgrade(session.cursor)
-            else:
-                self._acks.create(session.cursor)
         return self._target.transaction(session, work, doing)[0]

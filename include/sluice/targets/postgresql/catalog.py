@@ -1,0 +1,326 @@
+"""What the target has, from its catalogs, compared with what will be sent."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sluice.errors import MappingError
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.base import Finding
+from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, own_type, pg_type, takes, type_of
+from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
+from sluice.targets.sql.tables import Reference, TargetTable
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnInfo:
+    """A column; ``required``: an insert has to give it a value; ``fixed``: GENERATED ALWAYS AS IDENTITY; ``exact``: equal texts are the same."""
+
+    name: str
+    declared: str
+    nullable: bool = True
+    required: bool = False
+    generated: bool = False
+    fixed: bool = False
+    collation: str = ""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique index; ``arbiter``: ON CONFLICT can use it. Of one with an expression, a condition or an exclusion: all columns of the table."""
+
+    name: str
+    columns: tuple[str, ...]
+    arbiter: bool
+    primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table; ``kind``: pg_class.relkind; ``triggers``: (name, tgenabled) of the user's; ``guarded``: row security is on for this login."""
+
+    kind: str
+    columns: tuple[ColumnInfo, ...]
+    keys: tuple[UniqueKey, ...]
+    triggers: tuple[tuple[str, str], ...] = ()
+    foreign_keys: tuple[str, ...] = ()
+    guarded: bool = False
+
+    @property
+    def primary(self) -> str:
+        """Name of the primary key, "" if there is none."""
+        return next((key.name for key in self.keys if key.primary), "")
+
+
+_PLACES = "(SELECT * FROM unnest(%s::text[], %s::text[]))"
+_TABLES = f"""SELECT n.nspname, c.relname, c.oid, c.relkind, row_security_active(c.oid),
+  ARRAY(SELECT ARRAY[t.tgname::text, t.tgenabled::text] FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D'),
+  ARRAY(SELECT f.conname::text FROM pg_constraint f WHERE f.contype = 'f' AND c.oid IN (f.conrelid, f.confrelid))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname, c.relname) IN {_PLACES} AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""  # noqa: S608 - fixed words
+_COLUMNS = """SELECT a.attrelid, a.attname, t.typtype, b.typtype, NOT (a.attnotnull OR t.typnotnull),
+  a.atthasdef OR t.typdefault IS NOT NULL,
+  a.attidentity, a.attgenerated, COALESCE(l.collname, ''), COALESCE(l.collisdeterministic, true),
+  format_type(CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE a.atttypid END, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
+LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum"""
+_KEYS = """SELECT i.indrelid, x.relname, i.indpred IS NULL AND i.indexprs IS NULL AND NOT i.indisexclusion, i.indimmediate AND i.indisvalid,
+  i.indisprimary,
+  ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(n, place)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+WHERE i.indrelid = ANY(%s) AND (i.indisunique OR i.indisexclusion) ORDER BY i.indrelid, NOT i.indisprimary, x.relname"""
+_REFERENCES = f"""SELECT f.conname, cn.nspname, c.relname, pn.nspname, p.relname,
+  ARRAY(SELECT a.attname::text FROM unnest(f.conkey) WITH ORDINALITY k(n, place)
+        JOIN pg_attribute a ON a.attrelid = f.conrelid AND a.attnum = k.n ORDER BY k.place),
+  ARRAY(SELECT a.attname::text FROM unnest(f.confkey) WITH ORDINALITY k(n, place)
+        JOIN pg_attribute a ON a.attrelid = f.confrelid AND a.attnum = k.n ORDER BY k.place)
+FROM pg_constraint f JOIN pg_class c ON c.oid = f.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
+JOIN pg_class p ON p.oid = f.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
+WHERE f.contype = 'f' AND f.conparentid = 0
+  AND ((cn.nspname, c.relname) IN {_PLACES} OR (pn.nspname, p.relname) IN {_PLACES}) ORDER BY f.conname, c.relname"""  # noqa: S608 - fixed words
+
+
+def _places(tables: Iterable[TableId]) -> tuple[list[str], list[str]]:
+    once = sorted(set(tables))
+    return [table.schema for table in once], [table.table for table in once]
+
+
+def read_tables(cursor: Any, tables: Sequence[TableId]) -> dict[TableId, TableInfo]:
+    """The tables that exist, by the ids asked for; three queries however many there are."""
+    if not tables:
+        return {}
+    found = cursor.execute(_TABLES, _places(tables)).fetchall()
+    oids = [row[2] for row in found]
+    columns: dict[int, list[ColumnInfo]] = defaultdict(list)
+    for oid, *rest in cursor.execute(_COLUMNS, (oids,)).fetchall():
+        columns[oid].append(_column(*rest))
+    keys: dict[int, list[UniqueKey]] = defaultdict(list)
+    for oid, name, plain, ready, primary, names in cursor.execute(_KEYS, (oids,)).fetchall():
+        every = tuple(names) if plain else tuple(column.name for column in columns[oid])
+        keys[oid].append(UniqueKey(name, every, bool(plain and ready), bool(primary)))
+    return {
+        TableId(schema, table): TableInfo(
+            kind, tuple(columns[oid]), tuple(keys[oid]), tuple((a, b) for a, b in triggers), tuple(foreign), bool(guarded)
+        )
+        for schema, table, oid, kind, guarded, triggers, foreign in found
+    }  # fmt: skip
+
+
+def _column(
+    name: str, kind: str, base: str | None, nullable: bool, default: bool, identity: str, generated: str, collation: str, exact: bool, declared: str
+) -> ColumnInfo:  # fmt: skip
+    label = (base if kind == "d" else kind) == "e"
+    required = not nullable and not default and not identity and not generated
+    return ColumnInfo(
+        name,
+        (LABEL if label else "") + declared,
+        nullable,
+        required,
+        bool(generated),
+        identity == "a",
+        collation,
+        exact,
+    )
+
+
+def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
+    """The foreign keys from ``tables`` and to them."""
+    places = _places(tables)
+    return [
+        Reference(name, TableId(schema, child), tuple(mine), TableId(parent_schema, parent), tuple(theirs))
+        for name, schema, child, parent_schema, parent, mine, theirs in cursor.execute(_REFERENCES, (*places, *places)).fetchall()
+    ]  # fmt: skip
+
+
+# -- comparing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off."""
+
+    json: str = "jsonb"
+    fire: bool = False
+    replica: bool = True
+    user: str = ""
+
+
+def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
+    """Check one table. Raises MappingError with the statement that would fix it."""
+    refuse_long(plan)
+    if info is None:
+        raise MappingError(
+            f"the target has no table {plan.target} for {plan.source}",
+            where=str(plan.target),
+            hint=f"create it: {create_table(plan, wanted.json)}; (`sluice check --apply` does)",
+        )
+    for severity, column, why, statement, hint in _problems(plan, info, wanted):
+        if severity == "error":
+            where = f"{plan.target}.{column}" if column else str(plan.target)
+            raise MappingError(f"{plan.target} at the target: {why}", where=where, hint=hint or statement or None)
+    there = {column.name.casefold(): column for column in info.columns}
+    key = tuple(there[name.casefold()].name for name in plan.key)
+    others = tuple(
+        dict.fromkeys(one.columns for one in info.keys if not (one.arbiter and set(one.columns) == set(key)))
+    )
+    taking = [column for column in info.columns if not column.generated]
+    return TargetTable(plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking))
+
+
+def compare_all(
+    plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted
+) -> dict[TableId, TargetTable]:
+    """All tables; several sources may go to one target table. Raises MappingError for the first that does not fit."""
+    return {plan.target: compare(plan, infos.get(plan.target), wanted) for plan in plans}
+
+
+def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wanted: Wanted) -> list[Finding]:
+    """All there is to say about the planned tables, with the statements that put it right."""
+    found: list[Finding] = []
+    for plan in plans:
+        info = infos.get(plan.target)
+        try:
+            refuse_long(plan)
+        except MappingError as error:
+            found.append(Finding("error", plan.target, "", error.message, hint=error.hint or ""))
+            continue
+        if info is None:
+            sql = create_table(plan, wanted.json)
+            found.append(Finding("error", plan.target, "", f"the target has no such table for {plan.source}", sql))
+            found += [
+                Finding(
+                    "warning",
+                    plan.target,
+                    column.name,
+                    f"{column.sql_type or column.arrow_type} -> {own_type(made, wanted.json)}: {why}",
+                )
+                for column in plan.columns
+                if not column.generated and (why := lost(made := type_of(column), pg_type(own_type(made, wanted.json))))
+            ]
+            continue
+        found += [
+            Finding(severity, plan.target, column, why, statement, hint)
+            for severity, column, why, statement, hint in _problems(plan, info, wanted)
+        ]
+    return found
+
+
+class _Problem(NamedTuple):
+    """``severity`` and ``column`` as a Finding has them; ``statement`` puts it right, or ``hint`` says what there is to choose."""
+
+    severity: str
+    column: str
+    why: str
+    statement: str = ""
+    hint: str = ""
+
+
+def _error(column: str, why: str, statement: str = "", hint: str = "") -> _Problem:
+    return _Problem("error", column, why, statement, hint)
+
+
+def _problems(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+    place = quoted_table(plan.target)
+    if info.kind not in {"r", "p"}:
+        why = "it is a view or a foreign table: rows are told apart by a key, and it has none"
+        return [_error("", why, hint="write into its table (mapping: to), or make it a table")]
+    found: list[_Problem] = []
+    if info.guarded:
+        why = f"row security hides rows from the user {wanted.user!r}: an update would not find them"
+        found.append(_error("", why, hint=f"ALTER ROLE {quoted(wanted.user)} BYPASSRLS, or let it own the table"))
+    found += _triggers(plan, info, wanted)
+    there: dict[str, list[ColumnInfo]] = defaultdict(list)
+    for one in info.columns:
+        there[one.name.casefold()].append(one)
+    for column in plan.columns:
+        if not column.generated:
+            found += _of_column(plan, column, there[column.name.casefold()], wanted)
+    sent = {column.name.casefold() for column in plan.columns if not column.generated}
+    for one in info.columns:
+        if one.required and one.name.casefold() not in sent:
+            why = f"column {one.name!r} needs a value, and {plan.source} has no such column"
+            alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
+            found.append(
+                _error(one.name, why, hint=f"give it a default: {alter} SET DEFAULT …, or {alter} DROP NOT NULL")
+            )
+    key = {name.casefold() for name in plan.key}
+    if key and not any(one.arbiter and {c.casefold() for c in one.columns} == key for one in info.keys):
+        own = [there[name.casefold()][0].name if there[name.casefold()] else name for name in plan.key]
+        why = f"rows of {plan.source} are told apart by ({', '.join(plan.key)}), and the table has no such key that is checked at once"
+        found.append(_error("", why, f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, own))})"))
+    return found
+
+
+def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Problem]:
+    if (info.triggers or info.foreign_keys) and not wanted.replica:
+        what = "foreign keys" if info.foreign_keys else "triggers"
+        why = f"the table has {what}, which the source has checked and fired already, and the user {wanted.user!r} may not switch them off"
+        grant = f"GRANT SET ON PARAMETER session_replication_role TO {quoted(wanted.user)}"
+        return [_error("", why, hint=f"{grant} (as a superuser, PostgreSQL 15 or newer), or drop them at the target")]
+    firing = [name for name, enabled in info.triggers if enabled in {"R", "A"}]
+    if not firing or wanted.fire:
+        return []
+    why = f"trigger {', '.join(firing)} is ENABLE ALWAYS or REPLICA and fires for rows that Sluice writes"
+    off = "; ".join(f"ALTER TABLE {quoted_table(plan.target)} ENABLE TRIGGER {quoted(name)}" for name in firing)
+    return [_error("", why, hint=f"{off}; or options.triggers: fire, if it is meant for these rows")]
+
+
+def _of_column(
+    plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
+) -> list[_Problem]:
+    made, place = type_of(column), quoted_table(plan.target)
+    own = own_type(made, wanted.json)
+    if not found:
+        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {own}"
+        why = f"it has no column {column.name!r}, which {plan.source} has"
+        return [_error(column.name, why, add, f"add it: {add}; or leave it out: mapping.columns.exclude")]
+    if len(found) > 1:
+        names = ", ".join(repr(one.name) for one in found)
+        why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
+        return [_error(column.name, why, hint="rename one of them")]
+    [one] = found
+    alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
+    change = f"{alter} TYPE {own}"
+    if one.generated:
+        why = f"column {one.name!r} is a generated one: the source's values would never be written"
+        hint = f"make it a plain column ({alter} DROP EXPRESSION), or leave it out: mapping.columns.exclude"
+        return [_error(one.name, why, hint=hint)]
+    if one.fixed and not column.key:
+        why = f"column {one.name!r} is GENERATED ALWAYS AS IDENTITY, and no update may change it"
+        return [_error(one.name, why, f"{alter} SET GENERATED BY DEFAULT")]
+    kind, said = pg_type(one.declared), column.sql_type or column.arrow_type
+    if not takes(made, kind) or (not kind.label and kind.sent not in OIDS):
+        return [_error(one.name, f"column {one.name!r} is {kind.declared}, which cannot hold values of {said}", change)]
+    if column.key and not one.exact and not _promised(plan):
+        why = f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows would overwrite each other"
+        return [_error(one.name, why, f'{change} COLLATE "C"')]
+    why = lost(made, kind) or column.loses
+    if not why and not one.nullable and column.nullable and not column.key:
+        why, change = "NULL is refused", f"{alter} DROP NOT NULL"
+    elif column.key or kind.declared == own:
+        change = ""
+    return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
+
+
+def _promised(plan: PlannedTable) -> bool:
+    key = {name.casefold() for name in plan.key}
+    return any({name.casefold() for name in names} == key for names in plan.promised)
+
+
+def create_table(plan: PlannedTable, json: str = "jsonb") -> str:
+    """A CREATE TABLE that the planned rows fit into."""
+    lines = [
+        f"{quoted(c.name)} {own_type(type_of(c), json)}{' NOT NULL' if c.key or not c.nullable else ''}"
+        for c in plan.columns
+        if not c.generated
+    ]
+    if plan.key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, plan.key))})")
+    return f"CREATE TABLE {quoted_table(plan.target)} ({', '.join(lines)})"

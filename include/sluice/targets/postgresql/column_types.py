@@ -1,0 +1,216 @@
+"""What a PostgreSQL target makes of each neutral type, what its columns can hold of the values, and what they cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedColumn
+from sluice.mysql.type_loss import SqlType
+
+K = ColumnKind
+
+OIDS: Mapping[str, int] = {
+    "boolean": 16, "bytea": 17, "bigint": 20, "smallint": 21, "integer": 23, "text": 25, "json": 114, "real": 700, "double precision": 701,
+    "inet": 869, "date": 1082, "time without time zone": 1083, "timestamp without time zone": 1114, "timestamp with time zone": 1184,
+    "interval": 1186, "bit varying": 1562, "numeric": 1700, "uuid": 2950, "jsonb": 3802,
+}  # fmt: skip
+"""Types in which values are sent, and their numbers in pg_type."""
+
+_SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying"}
+_TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
+
+
+@dataclass(frozen=True, slots=True)
+class PgType:
+    """A type as ``format_type`` prints it: ``word`` without the numbers in its brackets, ``numbers``, and the whole of it.
+
+    ``label``: it is an enumerated type of the user's.
+    """
+
+    word: str
+    numbers: tuple[int, ...]
+    declared: str
+    label: bool = False
+
+    @property
+    def sent(self) -> str:
+        """The type in which its values are sent."""
+        return "text" if self.label else _SENT_AS.get(self.word, self.word)
+
+
+LABEL = "enum "
+"""Stands before the type of a column whose type is an enumerated one, see :attr:`sluice.targets.sql.tables.TargetTable.types`."""
+
+
+@lru_cache(4096)
+def pg_type(declared: str) -> PgType:
+    """Read what ``format_type`` prints."""
+    if declared.startswith(LABEL):
+        own = declared.removeprefix(LABEL)
+        return PgType(own, (), own, label=True)
+    found = _TYPE.fullmatch(declared)
+    assert found is not None
+    numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
+    return PgType(found["word"] + (found["zone"] or ""), numbers, declared)
+
+
+def _whole(made: ColumnType) -> str:
+    if made.kind is K.BIGINT:
+        return "numeric(20)" if made.unsigned else "bigint"
+    if made.kind is K.INT:
+        return "bigint" if made.unsigned else "integer"
+    if made.kind is K.MEDIUMINT or (made.kind is K.SMALLINT and made.unsigned):
+        return "integer"
+    return "smallint"
+
+
+def _decimal(made: ColumnType) -> str:
+    return f"numeric({made.precision},{made.scale})"
+
+
+def _characters(made: ColumnType) -> str:
+    return f"character varying({made.length})" if made.length else "text"
+
+
+def _bits(made: ColumnType) -> str:
+    return f"bit({made.length or 1})"
+
+
+def _timestamp(made: ColumnType) -> str:
+    zone = "with" if made.kind is K.TIMESTAMP else "without"
+    return f"timestamp({made.digits}) {zone} time zone"
+
+
+OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
+    **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT), _whole),
+    K.DECIMAL: _decimal,
+    K.FLOAT: "real",
+    K.DOUBLE: "double precision",
+    K.BIT: _bits,
+    K.DATE: "date",
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), _timestamp),
+    K.TIME: "interval",
+    K.YEAR: "smallint",
+    **dict.fromkeys((K.CHAR, K.VARCHAR), _characters),
+    **dict.fromkeys((K.TEXT, K.ENUM, K.SET), "text"),
+    **dict.fromkeys((K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR), "bytea"),
+    K.JSON: "jsonb",
+    K.UUID: "uuid",
+    **dict.fromkeys((K.INET4, K.INET6), "inet"),
+}
+"""The type of this target for each kind of values."""
+
+LOSES: Mapping[ColumnKind, str] = {
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or become NULL: options.zero_dates"),
+    **dict.fromkeys((K.CHAR, K.VARCHAR, K.TEXT, K.JSON), "a NUL character is refused"),
+    K.ENUM: "the order of the labels is lost",
+    K.SET: "it is the text of the labels",
+    K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
+    K.VECTOR: "it is bytes: four a number",
+}  # fmt: skip
+"""What the own type does not keep of the values; nothing of it is changed silently."""
+
+
+def own_type(made: ColumnType, json: str = "jsonb") -> str:
+    """The type of a column that holds every value of ``made``. ``json``: the type for documents."""
+    if made.kind is K.JSON:
+        return json
+    found = OWN[made.kind]
+    return found if isinstance(found, str) else found(made)
+
+
+def type_of(column: PlannedColumn) -> ColumnType:
+    """What the column's values are. Batches of an earlier version say it in MySQL's words, or not at all."""
+    if column.type is not None:
+        return column.type
+    told = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
+    return told if told is not None else ColumnType.of_arrow(column.arrow_type)
+
+
+_INTEGERS = (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR)
+_TEXTS = (K.CHAR, K.VARCHAR, K.TEXT, K.ENUM, K.SET)
+_BYTES = (K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR)
+_NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric", "boolean"})
+_TEXT_WORDS = frozenset({"text", "character varying", "json", "jsonb"})
+_TAKES: Mapping[ColumnKind, frozenset[str]] = {
+    **dict.fromkeys(_INTEGERS, _NUMBERS),
+    K.BIT: _NUMBERS | {"bit", "bit varying"},
+    K.DECIMAL: frozenset({"numeric"}),
+    **dict.fromkeys((K.FLOAT, K.DOUBLE), frozenset({"real", "double precision"})),
+    K.DATE: frozenset({"date"}),
+    **dict.fromkeys((K.DATETIME, K.TIMESTAMP), frozenset({"timestamp without time zone", "timestamp with time zone"})),
+    K.TIME: frozenset({"interval", "time without time zone"}),
+    **dict.fromkeys(_TEXTS, _TEXT_WORDS),
+    K.CHAR: _TEXT_WORDS | {"character"},
+    K.JSON: _TEXT_WORDS,
+    **dict.fromkeys(_BYTES, frozenset({"bytea"})),
+    K.UUID: frozenset({"uuid", "text", "character varying"}),
+    **dict.fromkeys((K.INET4, K.INET6), frozenset({"inet", "text", "character varying"})),
+}
+"""Types whose columns can take values of a kind; a value that one of them cannot hold exactly is refused when it comes."""
+
+
+def takes(made: ColumnType, found: PgType) -> bool:
+    """True if a column of type ``found`` can hold values of ``made``, or says which it cannot."""
+    if found.label:
+        return made.kind in _TEXTS
+    return found.word in _TAKES[made.kind]
+
+
+_RANGES = {"boolean": (0, 1), "smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}  # fmt: skip
+_WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64, K.YEAR: 16}
+
+
+def lost(made: ColumnType, found: PgType) -> str:
+    """What a column of type ``found`` does not keep, or refuses, of values of ``made``; "" for nothing. See :func:`takes`."""
+    if made.kind in (*_INTEGERS, K.BIT):
+        return _lost_whole(made, found)
+    match made.kind:
+        case K.DECIMAL if found.numbers:
+            precision, scale = (*found.numbers, 0)[:2]
+            if scale < made.scale or precision - scale < made.precision - made.scale:
+                return "numbers with more digits are refused"
+        case K.DOUBLE if found.word == "real":
+            return "numbers that four bytes do not hold are refused"
+        case K.DATETIME | K.TIMESTAMP:
+            digits = found.numbers[0] if found.numbers else 6
+            if digits < made.digits:
+                return "times with more digits of a second are refused"
+            if (made.kind is K.TIMESTAMP) != found.word.endswith(" with time zone"):
+                return "values are taken for UTC"
+        case K.TIME if found.word != "interval":
+            return "times of less than 0 or of 24 hours and more are refused"
+        case _ if found.label:
+            return "texts that are no label of the type are refused"
+        case _ if found.word == "character":
+            return "values are padded with spaces"
+        case K.CHAR | K.VARCHAR | K.TEXT | K.ENUM | K.SET if found.word in {"json", "jsonb"}:
+            return "texts that are no JSON are refused"
+        case _ if found.word == "character varying" and found.numbers and not 0 < made.length <= found.numbers[0]:
+            return f"texts of more than {found.numbers[0]} characters are refused"
+    return LOSES.get(made.kind, "")
+
+
+def _lost_whole(made: ColumnType, found: PgType) -> str:
+    if made.kind is K.BIT:
+        low, high, bits = 0, 2 ** (made.length or 1) - 1, made.length or 1
+        if found.word in {"bit", "bit varying"}:
+            most = (found.numbers or (1 if found.word == "bit" else 64,))[0]
+            fits = most == bits if found.word == "bit" else most >= bits
+            return "" if fits else f"{bits} bits are refused"
+    else:
+        width = _WIDTHS[made.kind]
+        low, high = (
+            (0, 2**width - 1) if made.unsigned or made.kind is K.YEAR else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+        )
+        high = 2155 if made.kind is K.YEAR else high
+    if found.word == "numeric":
+        precision, scale = (*found.numbers, 0)[:2] if found.numbers else (1000, 0)
+        least, most = -(10 ** (precision - scale)) + 1, 10 ** (precision - scale) - 1
+    else:
+        least, most = _RANGES[found.word]
+    return "" if least <= low and high <= most else f"numbers outside of {least} to {most} are refused"

@@ -1,0 +1,169 @@
+"""A session on the target, set up as an applier's, and its errors as Sluice's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+LOCK_WAIT_S = 20
+"""How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
+IDLE_S = 60
+"""The server ends a transaction that is silent for so long: a loader that was paused inside of one gives its locks back."""
+_CONNECT_TIMEOUT_S = 8
+_DEAD_MS = 60_000
+
+CONTENTION = frozenset({"40001", "40P01", "55P03"})
+"""Errors after which the same transaction may succeed at once."""
+NOT_THERE = frozenset({"42P01", "3F000"})
+"""What the server says when a table, or its schema, has not been made yet."""
+CANCELED = "57014"
+_DENIED = frozenset({"28000", "28P01", "42501", "3D000"})
+_GONE_CLASSES = ("08", "53", "57", "58")
+_GONE = frozenset({"25006", "25P03", "XX000"})
+
+
+class DataErrors:
+    """Codes that can be the fault of a row: values that do not fit, keys, checks, foreign keys, triggers that refuse, an index entry too long."""
+
+    def __contains__(self, code: object) -> bool:
+        text = str(code)
+        return text[:2] in {"22", "23", "44"} or text in {"P0001", "54000"}
+
+
+DATA_ERRORS = DataErrors()
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+_WORDS = (
+    "sslmode", "sslpassword", "ssl_min_protocol_version", "sslnegotiation", "channel_binding", "require_auth", "gssencmode", "krbsrvname",
+    "target_session_attrs", "load_balance_hosts", "hostaddr",
+)  # fmt: skip
+
+
+class Contention(TargetUnavailable):
+    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
+
+
+class Binary:
+    """A value in the server's own format."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class _BinaryDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> bytes:
+        return obj.data  # type: ignore[no-any-return]
+
+
+def settings_of(endpoint: Endpoint) -> dict[str, Any]:
+    """Of the connection's extra, what libpq reads under the same names (``sslmode``, ``sslrootcert``, …). Raises ConfigError."""
+    extra = endpoint.extra
+    for name in _FILES:
+        path = extra.get(name)
+        if path and path != "system" and not os.path.isfile(str(path)):
+            raise ConfigError(f"connection {endpoint.connection_id!r}: {name} {path!r} is not a file")
+    return {name: str(extra[name]) for name in (*_FILES, *_WORDS) if extra.get(name) not in (None, "")}
+
+
+def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
+    """A session in UTC and UTF-8, read committed, that finds no object but by its schema.
+
+    Raises:
+        TargetUnavailable: no answer. ConfigError: wrong user, password or database, or TLS is set up wrongly.
+    """
+    settings = settings_of(endpoint)
+    with errors(endpoint, "connecting"):
+        connection = psycopg.connect(
+            host=endpoint.host or "127.0.0.1",
+            port=endpoint.port or 5432,
+            user=endpoint.user or None,
+            password=endpoint.password or None,
+            dbname=endpoint.schema or None,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            client_encoding="UTF8",
+            application_name=application,
+            keepalives_idle=20,
+            keepalives_interval=5,
+            tcp_user_timeout=_DEAD_MS,
+            autocommit=True,
+            prepare_threshold=None,
+            **settings,
+        )
+    try:
+        with errors(endpoint, "setting the session up"):
+            connection.adapters.register_dumper(Binary, _BinaryDumper)
+            connection.execute(
+                "SET search_path = ''; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET bytea_output = 'hex'; "
+                "SET extra_float_digits = 1; SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; "
+                f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_WAIT_S}s'; SET statement_timeout = 0"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator[None]:
+    """Turn the driver's exceptions into ours. Deadlocks and lock waits become :class:`Contention`."""
+    try:
+        yield
+    except SluiceError:
+        raise
+    except psycopg.Error as error:
+        raise _ours(endpoint, doing, where or f"{endpoint.connection_id} ({endpoint.address})", error) from error
+    except OSError as error:
+        raise TargetUnavailable(
+            f"the target does not answer while {doing}: {error}", where=where or endpoint.address
+        ) from error
+
+
+def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> SluiceError:
+    code, text = error.sqlstate or "", said(error)
+    if code in CONTENTION:
+        return Contention(f"the target was busy while {doing}: {text}", where=place)
+    if code in _DENIED or (not code and "authentication failed" in text):
+        return ConfigError(
+            f"the target refused connection {endpoint.connection_id!r} (user {endpoint.user!r}) while {doing}: {text}",
+            where=place,
+            hint=f"check login, password and database (schema) of connection {endpoint.connection_id}, and its grants (docs/postgresql-target.md)",
+        )
+    if not code and ("certificate" in text or "SSL" in text):
+        return ConfigError(
+            f"the target and connection {endpoint.connection_id!r} do not agree on TLS while {doing}: {text}",
+            where=place,
+            hint=f"check sslmode, sslrootcert, sslcert and sslkey in the extra of connection {endpoint.connection_id}",
+        )
+    if not code or code[:2] in _GONE_CLASSES or code in _GONE or isinstance(error, psycopg.InterfaceError):
+        return TargetUnavailable(
+            f"the target does not answer while {doing}: {text or 'the connection was lost'}",
+            where=place,
+            hint="is the server up? the same batch is tried again",
+        )
+    refused = LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
+    refused.code = code
+    return refused
+
+
+def said(error: psycopg.Error) -> str:
+    """The server's words, with its detail: of a row that it refuses, that has the key."""
+    primary = error.diag.message_primary
+    if not primary:
+        return " ".join(str(error).split())[:300]
+    detail = error.diag.message_detail
+    return f"{primary}: {detail}"[:500] if detail else primary[:300]

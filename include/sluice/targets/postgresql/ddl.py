@@ -1,0 +1,385 @@
+"""A statement of the source's log as statements for this target, made from the definitions before and after it.
+
+PostgreSQL's definitions change in transactions: the statements and the note that they ran commit together. Followed are tables and columns with their
+types, NULL, defaults and the primary key. Other keys, comments, counters and generated columns are the target's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sluice.errors import DecodeError, LoadError
+from sluice.model.column_types import ColumnType
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
+from sluice.model.tables import TableId
+from sluice.mysql.ddl import ast
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import SchemaChange
+from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
+from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
+from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table, too_long
+
+K = ChangeKind
+FOLLOWED = frozenset(ChangeKind) - {
+    K.CREATE_DATABASE, K.ALTER_DATABASE, K.DROP_DATABASE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.NOTHING,
+}  # fmt: skip
+"""Kinds of change that are followed. Keys but the primary one, options and partitions need nothing here."""
+
+_WHOLE = ("smallint", "integer", "bigint", "numeric")
+_TEXTS = ("text", "character varying")
+_CASTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(_WHOLE, (*_WHOLE, *_TEXTS)),
+    **dict.fromkeys(_TEXTS, _TEXTS),
+    "real": ("double precision",),
+    "date": ("date", "timestamp without time zone"),
+    **{
+        word: (word,)
+        for word in ("bytea", "timestamp without time zone", "timestamp with time zone", "interval", "double precision")
+    },
+}
+"""Types whose values PostgreSQL converts as MySQL does: type -> types."""
+
+Ask = Callable[[TableId], bool]
+"""True if the table has rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """Makes the statements of one change. ``infos``: the target's tables before it; ``json``: the type for documents."""
+
+    change: SchemaChange
+    infos: Mapping[TableId, TableInfo]
+    has_rows: Ask
+    json: str = "jsonb"
+
+    def statements(self) -> list[str]:
+        """What to run, in order; empty if the target has it already. Raises LoadError."""
+        change = self.change
+        if change.statement.dialect not in {"mysql", "mariadb"}:
+            raise self._by_hand(f"statements of {change.statement.dialect} are not understood", "")
+        if change.check_only:
+            if not self._holds():
+                raise LoadError(
+                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:500]}",
+                    where=change.where,
+                    hint="make the change at the target by hand, or set the kind of change to apply or ignore in the target's ddl",
+                )
+            return []
+        cut_over = self._cut_over()
+        if cut_over is not None:
+            return self._altered(cut_over, cut_over.table)
+        found: list[str] = []
+        there = set(self.infos)
+        for one in change.tables:
+            found += self._of_table(one, there)
+        return found
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _kinds(self, one: TableChange) -> set[ChangeKind]:
+        return set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
+
+    def _of_table(self, one: TableChange, there: set[TableId]) -> list[str]:
+        """``there``: the target's tables by now."""
+        target, kinds = self.change.target(one.table), self._kinds(one)
+        if K.DROP_TABLE in kinds:
+            if one.table in self.change.not_captured or target not in there:
+                return []
+            there.discard(target)
+            return [f"DROP TABLE {quoted_table(target)}"]
+        if K.CREATE_TABLE in kinds:
+            if target in there or one.after is None:
+                return []
+            there.add(target)
+            return self._created(target, one.table, one.after)
+        found: list[str] = []
+        if target in there and K.TRUNCATE_TABLE in kinds:
+            found.append(f"TRUNCATE TABLE {quoted_table(target)}")
+        if (
+            target in there
+            and one.before is not None
+            and one.after is not None
+            and one.table not in self.change.not_captured
+        ):
+            found += self._altered(one, one.table)
+        if one.renamed_to is not None and K.RENAME_TABLE in kinds:
+            found += self._renamed(one, one.renamed_to, there)
+        return found
+
+    def _renamed(self, one: TableChange, to: TableId, there: set[TableId]) -> list[str]:
+        old, new = self.change.target(one.table), self.change.target(to)
+        foreign = self.change.not_captured
+        if one.table in foreign and to not in foreign and new not in there:
+            raise LoadError(
+                f"{one.table}, which is not captured, became {to}, which is: its rows were never seen: {self.change.statement.text[:300]}",
+                where=self.change.where,
+                hint=f"copy the table to the target by hand as {new}; the load goes on once it is there",
+            )
+        if old == new or old not in there or new in there:
+            return []
+        there -= {old}
+        there |= {new}
+        found = []
+        if old.table != new.table:
+            found.append(f"ALTER TABLE {quoted_table(old)} RENAME TO {quoted(new.table)}")
+        if old.schema != new.schema:
+            between = TableId(old.schema, new.table)
+            found += [
+                f"CREATE SCHEMA IF NOT EXISTS {quoted(new.schema)}",
+                f"ALTER TABLE {quoted_table(between)} SET SCHEMA {quoted(new.schema)}",
+            ]
+        return found
+
+    def _naming(self, table: TableId, column: str) -> str | None:
+        """Source column -> target column, None for one that does not go over."""
+        lowered = column.lower()
+        if any(t == table and name.lower() == lowered for t, name in self.change.excluded):
+            return None
+        renamed = (new for t, old, new in self.change.columns if t == table and old.lower() == lowered)
+        return next(renamed, column)
+
+    def _type(self, column: ColumnDefinition) -> ColumnType:
+        words = SqlType.parse(column.type, column.charset or "")
+        made = words.neutral(column.collation or "")
+        if made is None:
+            raise self._by_hand(f"the type {column.type} of column {column.name} is not known", "")
+        return replace(made, labels=column.labels) if column.labels else made
+
+    def _created(self, target: TableId, source: TableId, after: TableDefinition) -> list[str]:
+        lines: list[str] = []
+        primary = {name.lower() for name in after.row_key}
+        for column in after.columns:
+            name = self._naming(source, column.name)
+            if name is None or column.generated is not None:
+                continue
+            made = self._type(column)
+            words = [quoted(name), own_type(made, self.json)]
+            if not column.nullable or column.name.lower() in primary:
+                words.append("NOT NULL")
+            later = default_of(column, made, self.change.statement.session).later
+            lines.append(" ".join([*words, *([f"DEFAULT {later}"] if later else [])]))
+        key = [self._naming(source, name) or name for name in after.row_key]
+        self._refuse_long([target.schema, target.table, *key], lines)
+        if key:
+            lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+        return [
+            f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}",
+            f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
+        ]
+
+    def _refuse_long(self, names: Sequence[str], lines: Sequence[str] = ()) -> None:
+        name = too_long([*names, *(line[1:].partition('" ')[0] for line in lines)])
+        if name:
+            raise self._by_hand(f"the name {name!r} is longer than {LONGEST_BYTES} bytes", "")
+
+    def _altered(self, one: TableChange, source: TableId) -> list[str]:
+        assert one.before is not None
+        assert one.after is not None
+        target, kinds = self.change.target(source), self._kinds(one) or set(ChangeKind)
+        info = self.infos[target]
+        there = {column.name.casefold(): column for column in info.columns}
+        found: list[str] = []
+        columns = self._columns(one)
+        # a name may be taken over by another column: what goes, goes first, then names change, then columns come
+        for kind in (K.DROP_COLUMN, K.RENAME_COLUMN, None, K.ADD_COLUMN):
+            for part in columns:
+                if (
+                    part.kind is kind
+                    or (kind is None and part.kind not in {K.DROP_COLUMN, K.RENAME_COLUMN, K.ADD_COLUMN})
+                ) and part.kind in kinds:
+                    found += self._column(part, source, target, there)
+        if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
+            found += self._key(info, target, source, one.after)
+        return found
+
+    def _columns(self, one: TableChange) -> tuple[ColumnChange, ...]:
+        """Column by column. Which was renamed, only the statement tells."""
+        assert one.before is not None
+        assert one.after is not None
+        if not {K.RENAME_COLUMN} & set(one.kinds) and not one.reuses_names:
+            return column_changes(one.before, one.after)
+        statement = self.change.statement
+        try:
+            parsed = parse_statement(
+                statement.text, statement.schema, Dialect(statement.dialect == "mariadb", 0, statement.mode)
+            )
+        except DecodeError as error:
+            raise self._by_hand(f"it is not understood: {error.message}", "") from error
+        if not isinstance(parsed, ast.AlterTable):
+            raise self._by_hand("which columns were renamed is not known", "")
+        renames: dict[str, str] = {}
+        dropped: list[str] = []
+        for action in parsed.actions:
+            if isinstance(action, ast.RenameColumn):
+                renames[action.old.lower()] = action.new
+            elif isinstance(action, ast.ChangeColumn) and action.old != action.column.name:
+                renames[action.old.lower()] = action.column.name
+            elif isinstance(action, ast.DropColumn):
+                dropped.append(action.name.lower())
+        return column_changes(one.before, one.after, renames, dropped)
+
+    def _column(self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
+        """One part of a change. ``there``: the target's columns by now, by casefolded name."""
+        place = quoted_table(target)
+        known = part.new if part.new is not None else part.old
+        assert known is not None
+        name = self._naming(source, known.name)
+        if name is None or known.generated is not None:
+            return []
+        found = there.get(name.casefold())
+        if part.kind is K.DROP_COLUMN:
+            if found is None:
+                return []
+            del there[name.casefold()]
+            return [f"ALTER TABLE {place} DROP COLUMN {quoted(found.name)}"]
+        assert part.new is not None
+        if part.kind is K.RENAME_COLUMN:
+            was = self._naming(source, part.old.name) if part.old is not None else None
+            old = there.pop(was.casefold(), None) if was is not None else None
+            if old is None or old.name == name:
+                if old is not None:
+                    there[name.casefold()] = old
+                return []
+            self._refuse_long([name])
+            there[name.casefold()] = replace(old, name=name)
+            return [f"ALTER TABLE {place} RENAME COLUMN {quoted(old.name)} TO {quoted(name)}"]
+        if part.kind is K.ADD_COLUMN:
+            return [] if found is not None else self._added(part.new, name, target, there)
+        if found is None:
+            return []
+        column = f"ALTER TABLE {place} ALTER COLUMN {quoted(found.name)}"
+        if part.kind is K.ALLOW_NULL:
+            return [] if found.nullable else [f"{column} DROP NOT NULL"]
+        if part.kind is K.REQUIRE_VALUE:
+            return [f"{column} SET NOT NULL"] if found.nullable else []
+        if part.kind is K.COLUMN_ATTRIBUTES:
+            if part.old is not None and part.old.default == part.new.default:
+                return []
+            later = default_of(part.new, self._type(part.new), self.change.statement.session).later
+            return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT"]
+        if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
+            return self._converted(part, found, column)
+        return []
+
+    def _converted(self, part: ColumnChange, found: ColumnInfo, column: str) -> list[str]:
+        assert part.new is not None
+        assert part.old is not None
+        old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
+        wanted = own_type(new, self.json)
+        same = pg_type(own_type(old, self.json)).word == pg_type(wanted).word
+        if (
+            takes(new, held)
+            and (held.label or lost(new, held) == LOSES.get(new.kind, ""))
+            and (same or part.kind is K.WIDEN_COLUMN)
+        ):
+            return []
+        if wanted == held.declared and same:
+            return []
+        if pg_type(wanted).word not in _CASTS.get(held.word, ()):
+            raise self._by_hand(
+                f"PostgreSQL converts {held.declared} to {wanted} in its own way, if at all",
+                f"{column} TYPE {wanted} USING …",
+            )
+        return [f"{column} DROP DEFAULT", f"{column} TYPE {wanted}"]
+
+    def _added(self, column: ColumnDefinition, name: str, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
+        made = self._type(column)
+        self._refuse_long([name])
+        kind, default = own_type(made, self.json), default_of(column, made, self.change.statement.session)
+        there[name.casefold()] = ColumnInfo(name, kind, column.nullable)
+        place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
+        alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
+        value = default.rows
+        if value is None or column.auto_increment:
+            if self.has_rows(target):
+                why = default.why or "they are numbered"
+                raise LoadError(
+                    f"the rows that {target} has would get other values in the new column {name} than at the source: {why}: "
+                    f"{self.change.statement.text[:300]}",
+                    where=self.change.where,
+                    hint=f"add the column at the target by hand (ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}); the load goes on once it is "
+                    "there. Then copy the table anew (`sluice dump start`), which copies the source's values",
+                )
+            value = "NULL"
+        preset = f" DEFAULT {value}" if value != "NULL" else ""
+        found = [f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{preset}{required}"]
+        if default.later != (value if preset else ""):
+            found.append(f"{alter} SET DEFAULT {default.later}" if default.later else f"{alter} DROP DEFAULT")
+        return found
+
+    def _key(self, info: TableInfo, target: TableId, source: TableId, after: TableDefinition) -> list[str]:
+        wanted = [self._naming(source, name) or name for name in after.row_key]
+        if any(
+            one.arbiter and {c.casefold() for c in one.columns} == {c.casefold() for c in wanted} for one in info.keys
+        ):
+            return []
+        place = quoted_table(target)
+        found = [f"ALTER TABLE {place} DROP CONSTRAINT {quoted(info.primary)}"] if info.primary else []
+        return [
+            *found,
+            *([f"ALTER TABLE {place} ADD PRIMARY KEY ({', '.join(map(quoted, wanted))})"] if wanted else []),
+        ]
+
+    def _cut_over(self) -> TableChange | None:
+        """One RENAME that takes a captured table away and puts another, which is not, in its place: the same table with a new definition."""
+        foreign = self.change.not_captured
+        left = {c.table: c for c in self.change.tables if c.renamed_to is not None}
+        arrived = {c.renamed_to: c for c in self.change.tables if c.renamed_to is not None}
+        for table, old in left.items():
+            new = arrived.get(table)
+            if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
+                continue
+            if self.change.target(table) not in self.infos:
+                return None
+            columns = column_changes(old.before, new.after)
+            kinds = {one.kind for one in columns} | {K.PRIMARY_KEY}
+            if {K.ADD_COLUMN, K.DROP_COLUMN} <= kinds:
+                raise self._by_hand(
+                    f"a column of {table} may have been renamed, or dropped and added: the definitions do not tell", ""
+                )
+            return TableChange(table, tuple(kinds), old.before, new.after, columns)
+        return None
+
+    def _holds(self) -> bool:
+        """True if the target's tables and columns are named as after the statement, and were not before."""
+        for one in self.change.tables:
+            info = self.infos.get(self.change.target(one.renamed_to or one.table))
+            if {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.CHANGE_COLUMN} & set(one.kinds):
+                return False
+            if {K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN} & set(one.kinds) and not one.names_differ:
+                return False
+            if K.DROP_TABLE in one.kinds:
+                if info is not None:
+                    return False
+                continue
+            if one.after is None:
+                continue
+            if info is None or not self._named_as_after(one, info):
+                return False
+        return True
+
+    def _named_as_after(self, one: TableChange, info: TableInfo) -> bool:
+        assert one.after is not None
+        there = {column.name.casefold() for column in info.columns}
+        plain = [column.name for column in one.after.columns if column.generated is None]
+        wanted = {n.casefold() for column in plain if (n := self._naming(one.table, column)) is not None}
+        kept = {column.name.lower() for column in one.after.columns}
+        before = one.before.columns if one.before is not None else ()
+        gone = {
+            n.casefold()
+            for c in before
+            if c.name.lower() not in kept and (n := self._naming(one.table, c.name)) is not None
+        }
+        return wanted <= there and not gone & there
+
+    def _by_hand(self, why: str, statement: str) -> LoadError:
+        run = f"run it by hand ({statement})" if statement else "make the change by hand"
+        return LoadError(
+            f"the source's DDL cannot be followed at a PostgreSQL target: {why}: {self.change.statement.text[:500]}",
+            where=self.change.where,
+            hint=f"{run}, then set its kind to ignore in the target's ddl until the batch is delivered; `sluice dump start` copies the table anew",
+        )

@@ -1,0 +1,292 @@
+"""How a unit's rows are written over one PostgreSQL session, inside its transaction."""
+
+# ruff: noqa: S608 - identifiers are quoted, values are staged
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.connections import Endpoint
+from sluice.errors import LoadError
+from sluice.model.fields import is_masked
+from sluice.targets.base import Fence, KeyRange, WriteResult
+from sluice.targets.postgresql import range_delete, references
+from sluice.targets.postgresql.ack_table import AckTable
+from sluice.targets.postgresql.connection import DATA_ERRORS, errors
+from sluice.targets.postgresql.names import quoted, quoted_table
+from sluice.targets.postgresql.session import Session
+from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn, row_text
+from sluice.targets.sql.lacking import LackingRows, known, missing
+from sluice.targets.sql.row_writer import SqlRowWriter
+from sluice.targets.sql.rows import leaving_unique_values, sent_fields
+from sluice.targets.sql.tables import TableChanges, TargetTable
+
+NOT_FOUND = "02000"
+"""The standard's code for a row that is not there."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class RowWriter(SqlRowWriter):
+    """See :class:`SqlRowWriter`. ``session``: in a transaction; ``zero_dates``: what becomes of dates that no calendar has."""
+
+    endpoint: Endpoint
+    session: Session
+    zero_dates: str
+
+    @classmethod
+    def over(
+        cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence, zero_dates: str
+    ) -> RowWriter:
+        """Writes over ``session``."""
+        return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, zero_dates)
+
+    def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
+        """See the class."""
+        return errors(self.endpoint, doing, where=where)
+
+    def lacks(self, table: TargetTable, rows: pa.Table) -> bool:
+        """See the class."""
+        return bool(missing(rows, table).any())
+
+    def during(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """See the class."""
+        return self.session.during(pieces)
+
+    def clear(self, table: TargetTable, stretch: KeyRange) -> WriteResult:
+        """See the class."""
+        return range_delete.clear(self._stage(table), stretch)
+
+    def verify(self, item: TableChanges) -> int:
+        """See the class."""
+        return references.verify(self._stage(item.table), item)
+
+    def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
+        """See the class."""
+        gone = pc.equal(rows["_op"], "d")
+        removed = rows.filter(gone)
+        leaving = leaving_unique_values(item.table, rows.filter(pc.invert(gone)))
+        sent = sum(self._delete(item.table, some) for some in (removed, leaving))
+        return WriteResult(0, removed.num_rows, statements=sent)
+
+    def put(self, item: TableChanges, rows: pa.Table) -> WriteResult:
+        """See the class."""
+        live = rows.filter(pc.not_equal(rows["_op"], "d"))
+        if not live.num_rows:
+            return WriteResult()
+        with self.session.foreign_keys(checked=item.table.generation is not None):
+            self._insert(item.table, live)
+        return WriteResult(live.num_rows, 0, statements=1)
+
+    def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
+        """See the class."""
+        gone = pc.equal(rows["_op"], "d")
+        live, removed = rows.filter(pc.invert(gone)), rows.filter(gone)
+        if removed.num_rows:
+            self._delete_counted(table, removed)
+        if live.num_rows:
+            with self.session.foreign_keys(checked=table.generation is not None):
+                self._insert(table, live)
+        return WriteResult(live.num_rows, removed.num_rows, statements=bool(live.num_rows) + bool(removed.num_rows))
+
+    def write_partial(self, item: TableChanges) -> WriteResult:
+        """What the target has of rows that leave their place is kept aside before any piece is written: another row may come to that place."""
+        table = item.table
+        aside: list[str] = []
+        for rows in self.during(item.pieces()):
+            aside += self._put_aside(LackingRows.of(table, rows))
+        total = WriteResult(statements=len(aside))
+        for rows in self.during(item.pieces()):
+            total += WriteResult(statements=self._delete(table, LackingRows.of(table, rows).origins))
+        total += self.write_keyed(replace(known(item), replaces=()))
+        with self.session.foreign_keys(checked=table.generation is not None):
+            for statement in aside:
+                self.cursor.execute(statement)
+            for rows in self.during(item.pieces()):
+                total += self._write_lacking(LackingRows.of(table, rows))
+        return total
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _stage(self, table: TargetTable) -> Stage:
+        return Stage(self.cursor, table, self.zero_dates)
+
+    def _delete(self, table: TargetTable, rows: pa.Table) -> int:
+        """By key. In a repeat they may be gone already. Returns the number of statements."""
+        if not rows.num_rows:
+            return 0
+        columns = _key(table, rows.schema)
+        with self._stage(table).rows(rows, [column for column, _ in columns]) as staged:
+            count = staged.run(f"DELETE FROM {quoted_table(table.table)} AS t USING {ROWS} WHERE {_same(columns)}")
+        if count > rows.num_rows:
+            raise LoadError(
+                f"a DELETE of {rows.num_rows} rows would have removed {count} rows of the target",
+                where=str(table.table),
+                hint="the target's key holds values for equal that the source tells apart: compare it (`sluice check`)",
+            )
+        return 1
+
+    def _insert(self, table: TargetTable, rows: pa.Table) -> None:
+        columns = _columns(table, rows.schema)
+        with self._stage(table).rows(rows, [column for column, _ in columns]) as staged:
+            values = ", ".join(column.value for column, _ in columns)
+            staged.run(_insert(table, [name for _, name in columns], f"SELECT {values} FROM {ROWS}"))
+
+    def _delete_counted(self, table: TargetTable, rows: pa.Table) -> None:
+        """As many rows of exactly this image go as ``rows`` has of it, in one scan of the table. They are told apart by what they look like:
+        each type's text has all of its value. Each has to be there, unless a dump is to copy them."""
+        columns = _columns(table, rows.schema)
+        there = ", ".join(f"t.{quoted(name)}" for _, name in columns)
+        image = ", ".join(f"CAST({column.value} AS {column.target.declared})" for column, _ in columns)
+        place = quoted_table(table.table)
+        found = (
+            f"SELECT t.tableoid, t.ctid, w.n, row_number() OVER (PARTITION BY w.image) AS place FROM {place} AS t JOIN "
+            f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = w.image"
+        )
+        with self._stage(table).rows(rows, [column for column, _ in columns]) as staged:
+            count = staged.run(
+                f"DELETE FROM {place} AS t USING ({found}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND t.tableoid = f.tableoid"
+            )
+            if count == rows.num_rows or table.being_copied:
+                return
+            hidden = any(map(is_masked, rows.schema))
+            staged.run(
+                f"SELECT w.image FROM (SELECT ROW({image})::text AS image FROM {ROWS}) AS w "
+                f"WHERE NOT EXISTS (SELECT 1 FROM {place} AS t WHERE ROW({there})::text = w.image) LIMIT 1"
+            )
+            absent = self.cursor.fetchone()
+        shown = f": {absent[0][:300]}" if absent and not hidden else ""
+        raise _not_found(table, f"the target has {count} of the {rows.num_rows} rows to delete{shown}")
+
+    def _put_aside(self, some: LackingRows) -> list[str]:
+        """Make the rows that leave whole, in temporary tables. Locks the rows. Returns the statements that put them where they belong."""
+        table, leaving, lacks = some.table, some.leaving, some.lacks[some.away]
+        if not leaving.num_rows:
+            return []
+        columns, keys = _columns(table, leaving.schema), _key(table, leaving.schema)
+        origins = [(replace(column, name=f"o{n}"), name) for n, (column, name) in enumerate(keys)]
+        fresh = np.array(some.fresh)
+        was = some.origins
+        statements = []
+        for pattern, which in _patterns(np.column_stack([lacks, fresh])):
+            sent = [pair for pair, absent in zip(columns, pattern[:-1], strict=True) if not absent]
+            absent = [name for (_, name), lost in zip(columns, pattern[:-1], strict=True) if lost]
+            rows = leaving.take(pa.array(which))
+            staged_columns = [column for column, _ in sent]
+            if not pattern[-1]:
+                staged_columns += [_renamed(column) for column, _ in origins]
+                for column, _ in origins:
+                    rows = rows.append_column(_renamed(column).field, was[column.field.name].take(pa.array(which)))
+            place = f"_sluice_aside_{next(_numbers)}"
+            values = [f"{column.value} AS c{n}" for n, (column, _) in enumerate(sent)]
+            kept = [f"t.{quoted(name)} AS k{n}" for n, name in enumerate(absent)]
+            names = [name for _, name in sent]
+            with self._stage(table).rows(rows, staged_columns) as staged:
+                if pattern[-1]:  # inserted before its table had these columns: the target's defaults
+                    staged.run(
+                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join(values)} FROM {ROWS}"
+                    )
+                else:
+                    staged.run(
+                        f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *kept])} FROM {ROWS} "
+                        f"JOIN {quoted_table(table.table)} AS t ON {_same(origins)} FOR UPDATE OF t"
+                    )
+                    self.cursor.execute(f"SELECT count(*) FROM pg_temp.{place}")
+                    self._require(some, rows, self.cursor.fetchone()[0])
+                    names += absent
+            statements.append(_insert(table, names, f"SELECT * FROM pg_temp.{place}"))
+        return statements
+
+    def _write_lacking(self, some: LackingRows) -> WriteResult:
+        """Write what is known of the rows that stay. Each has to be there."""
+        table, stay = some.table, some.rows.filter(pa.array(~some.away))
+        columns, keys = _columns(table, some.rows.schema), _key(table, some.rows.schema)
+        key = {name for _, name in keys}
+        done = 0
+        for pattern, which in _patterns(some.lacks[~some.away]):
+            sent = [pair for pair, absent in zip(columns, pattern, strict=True) if not absent and pair[1] not in key]
+            if not sent:
+                continue
+            rows = stay.take(pa.array(which))
+            settings = ", ".join(f"{quoted(name)} = {column.value}" for column, name in sent)
+            renamed = [(replace(column, name=f"o{n}"), name) for n, (column, name) in enumerate(keys)]
+            with self._stage(table).rows(rows, [column for column, _ in (*sent, *renamed)]) as staged:
+                count = staged.run(
+                    f"UPDATE {quoted_table(table.table)} AS t SET {settings} FROM {ROWS} WHERE {_same(renamed)}"
+                )
+            self._require(some, rows, count)
+            done += 1
+        return WriteResult(some.rows.num_rows, 0, statements=done)
+
+    @staticmethod
+    def _require(some: LackingRows, rows: pa.Table, count: int) -> None:
+        if count == rows.num_rows or some.table.being_copied:
+            return
+        hidden = any(map(is_masked, rows.schema))
+        of = (
+            f"one is {row_text(rows, 0, some.table, hidden=hidden)}"
+            if rows.num_rows > 1
+            else f"the row {row_text(rows, 0, some.table, hidden=hidden)}"
+        )
+        raise _not_found(
+            some.table,
+            f"the target has {count} of {rows.num_rows} rows of which the log only contains the changed columns; {of}",
+        )
+
+
+def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
+    """The columns that are sent, with their names at the target."""
+    return [(StagedColumn.of(n, field), name) for n, (field, name) in enumerate(sent_fields(schema, table))]
+
+
+def _key(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
+    found = {name: (column, name) for column, name in _columns(table, schema)}
+    return [found[name] for name in table.key]
+
+
+def _renamed(column: StagedColumn) -> StagedColumn:
+    return replace(column, field=column.field.with_name(f"origin {column.name}"))
+
+
+def _same(columns: Sequence[tuple[StagedColumn, str]]) -> str:
+    return " AND ".join(f"t.{quoted(name)} = {column.compared}" for column, name in columns)
+
+
+def _insert(table: TargetTable, names: Sequence[str], rows: str) -> str:
+    """Rows are put in, or, where their key is there, into its row."""
+    sql = f"INSERT INTO {quoted_table(table.table)} ({', '.join(map(quoted, names))}) OVERRIDING SYSTEM VALUE {rows}"
+    if not table.key:
+        return sql
+    key = set(table.key)
+    settings = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in names if name not in key)
+    action = f"UPDATE SET {settings}" if settings else "NOTHING"
+    return f"{sql} ON CONFLICT ({', '.join(map(quoted, table.key))}) DO {action}"
+
+
+def _patterns(flags: np.ndarray[Any, Any]) -> Iterator[tuple[list[bool], np.ndarray[Any, Any]]]:
+    """Each different row of ``flags`` with the numbers of the rows that are equal to it."""
+    if not len(flags):
+        return
+    different, which = np.unique(flags.astype(bool), axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    for number, pattern in enumerate(different):
+        yield [bool(flag) for flag in pattern], np.flatnonzero(which == number)
+
+
+def _not_found(table: TargetTable, message: str) -> LoadError:
+    error = LoadError(
+        f"{message} (error {NOT_FOUND})",
+        where=str(table.table),
+        hint="somebody else changed the table, or it never had these rows: copy it anew (`sluice dump start PIPELINE --table SCHEMA.TABLE`, the "
+        "source's name of it)",
+    )
+    error.code = NOT_FOUND
+    return error

@@ -1,0 +1,156 @@
+"""Rows at the server, from where one statement writes them: few as parameters, many by a binary COPY into a temporary table.
+
+Decision: a temporary table costs the catalogs some twenty rows and the session two round trips, and a batch may be of ten thousand small tables;
+parameters are unpacked by the server one array a column, which takes it longer than reading a table. A server that made temporary tables for free
+would make it wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.errors import LoadError
+from sluice.model.fields import is_masked, true_name
+from sluice.model.sizes import cuts, row_bytes
+from sluice.targets.postgresql import wire
+from sluice.targets.postgresql.column_types import PgType, pg_type
+from sluice.targets.postgresql.connection import Binary
+from sluice.targets.sql.rows import target_type, user_fields
+from sluice.targets.sql.tables import TargetTable
+
+PARAMETER_ROWS = 1_000
+PARAMETER_BYTES = 1 << 20
+SLICE_ROWS = 50_000
+SLICE_BYTES = 8 << 20
+VALUE_REFUSED = "22000"
+"""The class of errors that are a value's fault."""
+
+ROWS = "\0"
+"""Stands in a statement for the staged rows, which are called ``s`` in it. No identifier has this character."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedColumn:
+    """A column of the staged rows: ``s.name``; ``field``: of the rows."""
+
+    name: str
+    field: pa.Field
+    target: PgType
+
+    @classmethod
+    def of(cls, number: int, field: pa.Field) -> StagedColumn:
+        """Column ``number``."""
+        return cls(f"c{number}", field, pg_type(target_type(field)))
+
+    @property
+    def value(self) -> str:
+        """For an INSERT or UPDATE; the server refuses what does not fit."""
+        return f"CAST(s.{self.name} AS {self.target.declared})" if self.target.label else f"s.{self.name}"
+
+    @property
+    def compared(self) -> str:
+        """For a comparison with the column itself."""
+        if self.target.label or self.target.word in {"character", "bit"}:
+            return f"CAST(s.{self.name} AS {self.target.declared})"
+        return f"s.{self.name}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Sends rows over a session's cursor, in its transaction.
+
+    Attributes:
+        table: where the rows go, for errors. zero_dates: what becomes of dates that no calendar has.
+    """
+
+    cursor: Any
+    table: TargetTable
+    zero_dates: str = "refuse"
+
+    @contextmanager
+    def rows(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> Iterator[Staged]:
+        """``rows`` (at least one) at the server. Raises LoadError for a value that the target cannot hold, and what the driver raises."""
+        few = rows.num_rows <= PARAMETER_ROWS and sum(rows[c.field.name].nbytes for c in columns) <= PARAMETER_BYTES
+        if few:
+            encoded = self._encoded(rows, columns)
+            values = ", ".join(f"%b::{column.target.sent}[]" for column in columns)
+            names = ", ".join(column.name for column in columns)
+            arrays = [wire.array_value(one, column.target.sent) for one, column in zip(encoded, columns, strict=True)]
+            yield Staged(self.cursor, f"unnest({values}) AS s({names})", tuple(map(Binary, arrays)))
+            return
+        name = f"_sluice_{next(_numbers)}"
+        lines = ", ".join(f"{column.name} {column.target.sent}" for column in columns)
+        self.cursor.execute(f"CREATE TEMPORARY TABLE {name} ({lines}) ON COMMIT DROP")
+        with self.cursor.copy(f"COPY pg_temp.{name} FROM STDIN (FORMAT binary)") as copy:
+            copy.write(wire.copy_head())
+            for start, stop in cuts(
+                row_bytes(rows.select([column.field.name for column in columns])), SLICE_BYTES, SLICE_ROWS
+            ):
+                copy.write(wire.copy_rows(self._encoded(rows.slice(start, stop - start), columns)))
+            copy.write(wire.copy_end())
+        yield Staged(self.cursor, f"pg_temp.{name} AS s", None)
+        self.cursor.execute(f"DROP TABLE pg_temp.{name}")
+
+    def _encoded(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> list[wire.Column]:
+        found = []
+        for column in columns:
+            values = rows[column.field.name].combine_chunks()
+            try:
+                found.append(wire.encode(column.field, values, column.target, zero_dates=self.zero_dates))
+            except wire.Refusal as refusal:
+                raise self._refused(rows, column, refusal) from None
+        return found
+
+    def _refused(self, rows: pa.Table, column: StagedColumn, refusal: wire.Refusal) -> LoadError:
+        number = int(np.flatnonzero(refusal.mask)[0])
+        hidden = any(map(is_masked, rows.schema))
+        error = LoadError(
+            f"a value of column {true_name(column.field)} {refusal.why}: the row {row_text(rows, number, self.table, hidden=hidden)}",
+            where=f"{self.table.table}.{true_name(column.field)}",
+            hint="change the column at the target, change the value at the source, or leave such rows out: on_error: dead_letter",
+        )
+        error.code = VALUE_REFUSED
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows that are at the server."""
+
+    cursor: Any
+    source: str
+    parameters: tuple[Binary, ...] | None
+
+    def run(self, statement: str) -> int:
+        """Run a statement about them; ``ROWS`` in it stands for them. Returns how many rows it changed."""
+        if self.parameters is None:
+            self.cursor.execute(statement.replace(ROWS, self.source))
+        else:
+            self.cursor.execute(statement.replace("%", "%%").replace(ROWS, self.source), self.parameters)
+        return int(self.cursor.rowcount)
+
+
+def row_text(rows: pa.Table, number: int, table: TargetTable, *, hidden: bool = False) -> str:
+    """A row for people: its key, or, of a table without one, what it begins with."""
+    wanted = {name.casefold() for name in table.key}
+    fields = [f for f in user_fields(rows.schema) if true_name(f).casefold() in wanted] or user_fields(rows.schema)[:5]
+    if hidden:
+        return f"with ({', '.join(map(true_name, fields))}) = ***"
+    values = [_shown(rows[field.name][number]) for field in fields]
+    return f"with ({', '.join(map(true_name, fields))}) = ({', '.join(values)})"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value.as_py())[:80]
+    except (ValueError, OverflowError):  # a date that no calendar has
+        return "?"

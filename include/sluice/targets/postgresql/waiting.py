@@ -1,0 +1,67 @@
+"""Sessions in use of this process: they can be interrupted, and it can be said who holds the lock that one waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+
+from sluice.targets.postgresql.session import Session
+
+_lock = threading.Lock()
+_used: dict[int, tuple[Session, tuple[str, str]]] = {}
+
+
+@contextmanager
+def in_use(session: Session, owner: tuple[str, str]) -> Iterator[None]:
+    """``session`` is in use by ``owner`` (pipeline, target) inside."""
+    with _lock:
+        _used[id(session)] = (session, owner)
+    try:
+        yield
+    finally:
+        with _lock:
+            _used.pop(id(session), None)
+
+
+def interrupt(owner: tuple[str, str]) -> int:
+    """End the statements that sessions of ``owner`` are at; returns how many sessions there are."""
+    with _lock:
+        found = [session for session, whose in _used.values() if whose == owner]
+    for session in found:
+        with suppress(psycopg.Error):  # it is gone already
+            session.connection.cancel()
+    return len(found)
+
+
+_OLDEST = """SELECT pid, COALESCE(usename::text, '?'), COALESCE(application_name, ''), COALESCE(state, 'at work'), left(COALESCE(query, ''), 120),
+  COALESCE(extract(epoch FROM now() - xact_start), 0)::int FROM pg_stat_activity
+WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database() ORDER BY xact_start LIMIT 1"""
+_OLDER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = left(%s, 63) AND usename = current_user AND datname = current_database() AND xact_start < now() - interval '10 s'
+  AND pid <> pg_backend_pid()"""
+
+
+def blocker(session: Session | None) -> str:
+    """Who probably holds the lock that the session waited for, as the end of a sentence; "" if nobody is to be seen. It never raises."""
+    row = None
+    if session is not None:
+        with suppress(psycopg.Error):
+            row = session.cursor.execute(_OLDEST).fetchone()
+    if row is None:
+        return ""
+    pid, user, application, state, query, seconds = row
+    who = f"{user}, {application}" if application else user
+    return (
+        f"; the oldest open transaction is that of connection {pid} ({who}), {state}, {seconds} s, last statement {query!r} "
+        f"(SELECT pg_terminate_backend({pid}) ends it)"
+    )
+
+
+def end_older(session: Session, application: str) -> int:
+    """End open transactions of other sessions with this application name: a loader that stands still inside a COPY is not timed out by the server."""
+    with suppress(psycopg.Error):
+        return len(session.cursor.execute(_OLDER, (application,)).fetchall())
+    return 0

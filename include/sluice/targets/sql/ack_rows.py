@@ -1,0 +1,191 @@
+"""The acknowledgement in the target itself: table ``_sluice_ack``, one row a pipeline and target.
+
+Raising the epoch needs the row exclusively and so waits for every transaction that holds it shared: after ``take_over`` no older process
+can commit anything. A dialect gives what it says in its own words: :class:`AckRows`.
+"""
+
+# ruff: noqa: S608 - identifiers are quoted, values are parameters
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from sluice.errors import Fenced
+from sluice.model.positions import Position
+from sluice.targets.base import Agrees, Checkpoint, Fence
+
+TABLE = "_sluice_ack"
+DDL = "#ddl"
+"""Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+
+
+class AckRows:
+    """The rows of one pipeline and target in table ``name`` (quoted). Cursors are given in; transactions are the caller's.
+
+    Attributes:
+        SHARED: ends a SELECT that locks the rows it reads against writers, not against other readers.
+        NEW: inserts a row (columns, places), unless there is one.
+        PUT: inserts a row (columns, places, settings), or changes the one that is there. GIVEN: in it, the value for a column.
+        TOUCHED: further settings of an UPDATE.
+    """
+
+    SHARED: ClassVar[str]
+    NEW: ClassVar[str]
+    PUT: ClassVar[str]
+    GIVEN: ClassVar[str]
+    TOUCHED: ClassVar[str] = ""
+
+    def __init__(self, name: str, pipeline: str, target: str) -> None:
+        self.name = name
+        self._who = (pipeline, target)
+
+    def read(self, cursor: Any) -> Checkpoint | None:
+        """The row of the whole target, None if there is none yet. Changes nothing."""
+        return self._checkpoint(cursor)
+
+    def take_over(
+        self, cursor: Any, epoch: int, began: int = 0, *, identity: str = "", agrees: Agrees | None = None
+    ) -> int:
+        """Raise the epoch (a first meeting holds batch ``began``); returns the batch held. In a transaction.
+
+        ``agrees`` is asked first, with the row locked. ``identity`` is stored, unless it is empty.
+
+        Raises:
+            Fenced: a higher epoch was here. What ``agrees`` raises.
+        """
+        found = self._checkpoint(cursor, "FOR UPDATE")
+        if agrees is not None:
+            agrees(found)
+        if found is None:
+            columns, places = "pipeline, target, scope, epoch, batch", "%s, %s, '', 0, %s"
+            cursor.execute(self.NEW.format(table=self.name, columns=columns, places=places), (*self._who, began))
+            found = self._checkpoint(cursor, "FOR UPDATE")
+            if found is None:
+                raise self._gone()
+        if found.epoch > epoch:
+            raise self._fenced(epoch, found.epoch)
+        if found.epoch < epoch or (identity and found.identity != identity):
+            cursor.execute(
+                f"UPDATE {self.name} SET epoch = %s, identity = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+                (epoch, identity or found.identity, *self._who),
+            )
+        return found.batch
+
+    def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> None:
+        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced."""
+        epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
+        if epoch != fence.epoch:
+            raise self._fenced(fence.epoch, epoch)
+        if batch != fence.held:
+            raise Fenced(
+                f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {batch} by now",
+                where=f"{self._who[0]}.{self._who[1]}",
+                hint="another run delivered it; this one has nothing left to do",
+            )
+
+    def reset(
+        self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False
+    ) -> None:
+        """Say that the target holds ``batch``, an earlier one too, and take over. In a transaction. Raises Fenced.
+
+        ``anew``: tables forget which batch they hold, as its number will be another batch's.
+        """
+        self.take_over(cursor, epoch, batch, identity=identity)
+        cursor.execute(
+            f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+            (batch, json.dumps(position.to_json()), *self._who),
+        )
+        which = "<> ''" if anew else "= %s"
+        parameters = self._who if anew else (*self._who, DDL)
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s) AND scope {which}", parameters)
+
+    def forget(self, cursor: Any) -> None:
+        """Remove every row of this pipeline and target."""
+        cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s)", self._who)
+
+    def acknowledge(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
+        """The target holds ``batch``. In a transaction. Raises Fenced."""
+        held_epoch, held = self._row(cursor, "FOR UPDATE")
+        if held_epoch != epoch:
+            raise self._fenced(epoch, held_epoch)
+        if held < batch:
+            cursor.execute(
+                f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+                (batch, json.dumps(position.to_json()), *self._who),
+            )
+
+    def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
+        """True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""
+        cursor.execute(
+            f"SELECT batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s) FOR UPDATE",
+            (*self._who, scope),
+        )
+        row = cursor.fetchone()
+        return row is not None and int(row[0]) >= batch
+
+    def table_holds(self, cursor: Any, scope: str, fence: Fence) -> None:
+        """The keyless table ``scope`` holds the batch from this transaction on."""
+        self._put(cursor, scope, epoch=fence.epoch, batch=fence.batch)
+
+    def others(self, cursor: Any) -> tuple[str, ...]:
+        """Pipelines of another name that acknowledge here."""
+        cursor.execute(
+            f"SELECT DISTINCT pipeline FROM {self.name} WHERE pipeline <> %s ORDER BY pipeline", self._who[:1]
+        )
+        return tuple(str(row[0]) for row in cursor.fetchall())
+
+    def ddl_state(self, cursor: Any, batch: int) -> dict[str, Any]:
+        """What was noted of the DDL of ``batch``, {} if nothing was."""
+        cursor.execute(
+            f"SELECT batch, position FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, %s)", (*self._who, DDL)
+        )
+        row = cursor.fetchone()
+        return dict(json.loads(row[1] or "{}")) if row and int(row[0]) == batch else {}
+
+    def note_ddl(self, cursor: Any, fence: Fence, state: dict[str, Any]) -> None:
+        """Remember how far the DDL of the batch has come. In a transaction, after :meth:`guard`."""
+        self._put(cursor, DDL, epoch=fence.epoch, batch=fence.batch, position=json.dumps(state))
+
+    def _put(self, cursor: Any, scope: str, **values: Any) -> None:
+        columns = ("pipeline", "target", "scope", *values)
+        settings = ", ".join(f"{name} = {self.GIVEN.format(name)}" for name in values) + self.TOUCHED
+        sql = self.PUT.format(
+            table=self.name, columns=", ".join(columns), places=", ".join(["%s"] * len(columns)), settings=settings
+        )
+        cursor.execute(sql, (*self._who, scope, *values.values()))
+
+    def _checkpoint(self, cursor: Any, lock: str = "", *, identity: str = "identity") -> Checkpoint | None:
+        cursor.execute(
+            f"SELECT epoch, batch, position, {identity} FROM {self.name} "
+            f"WHERE (pipeline, target, scope) = (%s, %s, '') {lock}",
+            self._who,
+        )
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        if row is None:
+            return None
+        position = Position.from_json(json.loads(row[2])) if row[2] else None
+        return Checkpoint(int(row[0]), int(row[1]), position, str(row[3]))
+
+    def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
+        cursor.execute(
+            f"SELECT epoch, batch FROM {self.name} WHERE (pipeline, target, scope) = (%s, %s, '') {lock}", self._who
+        )
+        row: tuple[Any, ...] | None = cursor.fetchone()
+        if row is None:
+            raise self._gone()
+        return int(row[0]), int(row[1])
+
+    def _gone(self) -> Fenced:
+        return Fenced(
+            "the target's acknowledgement row is gone",
+            where=f"{self.name}, {self._who[0]}.{self._who[1]}",
+            hint=f"was it deleted by hand? `sluice check {self._who[0]}` says what to do",
+        )
+
+    def _fenced(self, mine: int, theirs: int) -> Fenced:
+        return Fenced(
+            f"epoch {theirs} took this target over from epoch {mine}",
+            where=f"{self._who[0]}.{self._who[1]}",
+            hint="a newer run writes to this target; this one must stop",
+        )
