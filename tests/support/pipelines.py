@@ -13,6 +13,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
+from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
 from tests.support.command_line import command_line
@@ -47,6 +48,11 @@ class Case:
 
     def run_until_head(self, mode: str = "local") -> list[Step]:
         return list(run(self.runtime(mode), until_head=True))
+
+    def make_missing(self) -> None:
+        """As ``sluice check --apply --yes`` does."""
+        runtime = self.runtime()
+        apply_missing(runtime, check(runtime).statements)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,8 +121,9 @@ def case(
     source_connection: Mapping[str, Any] | None = None,
     session_s: int = 10,
     name: str = "case",
+    kind: str = "mysql",
 ) -> Iterator[Case]:
-    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target.
+    """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type.
 
     ``session_s`` is how long a killed process keeps its lease. A machine that stalls for longer loses the leases of a living one.
     """
@@ -124,7 +131,7 @@ def case(
     made = Case(folder, source, target, zookeeper.hosts, schema, name)
     made.connections = {
         "case_source": source.connection_json(),
-        "case_target": target.connection_json(schema=schema),
+        "case_target": target.connection_json(schema=schema) if kind == "mysql" else target.connection_json(),
         "zookeeper_default": zookeeper.connection_json(),
     }
     made.yaml = f"""\
@@ -139,7 +146,7 @@ coordination: {{root: "/test/{schema}", session_timeout: {session_s}s}}
 spark: {{mode: local}}
 targets:
   - name: copy
-    type: mysql
+    type: {kind}
     connection: case_target
 {target_extra}
 {extra}

@@ -40,7 +40,7 @@ _OLDEST = """SELECT pid, COALESCE(usename::text, '?'), COALESCE(application_name
   COALESCE(extract(epoch FROM now() - xact_start), 0)::int FROM pg_stat_activity
 WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database() ORDER BY xact_start LIMIT 1"""
 _OLDER = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = left(%s, 63) AND usename = current_user AND datname = current_database() AND xact_start < now() - interval '10 s'
+WHERE application_name = left(%s, 63) AND usename = current_user AND datname = current_database() AND xact_start < now() - make_interval(secs => %s)
   AND pid <> pg_backend_pid()"""
 
 
@@ -63,5 +63,5 @@ def blocker(session: Session | None) -> str:
 def end_older(session: Session, application: str) -> int:
     """End open transactions of other sessions with this application name: a loader that stands still inside a COPY is not timed out by the server."""
     with suppress(psycopg.Error):
-        return len(session.cursor.execute(_OLDER, (application,)).fetchall())
+        return len(session.cursor.execute(_OLDER, (application, session.lock_wait_s)).fetchall())
     return 0

@@ -1,0 +1,419 @@
+"""A pipeline from MySQL to PostgreSQL: the plan and what makes it, rows, keys and foreign keys, DDL, logins, fences."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devstack.postgresql import PostgreSQLServer
+from sluice.config.connections import parse_connection
+from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceError
+from sluice.model.tables import TableId, TableSchema
+from sluice.targets.postgresql.connection import connect
+from sluice.targets.postgresql.session import kept
+from tests.integration.test_foreign_keys import FAMILY, NAMES, write
+from tests.support.batches import Delivery
+from tests.support.people import delete, insert, people, update
+from tests.support.pipelines import Case, case
+from tests.support.servers import setting
+from tests.support.small_units import small_units
+
+PG = "postgresql"
+
+
+@pytest.fixture
+def schema(mysql_source: Any, postgresql: Any, fresh_schema: Any, fresh_pg_schema: Any) -> str:
+    """An empty schema of the same name on both sides."""
+    return str(fresh_pg_schema(fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")))
+
+
+def options(schema: str, *more: str, **lines: str) -> str:
+    """YAML inside of the target."""
+    given = [f"    {name}: {value}" for name, value in lines.items()]
+    return "\n".join([*given, f"    options: {{{', '.join([f'ack_schema: {schema}', *more])}}}"])
+
+
+def in_schema(server: Any, schema: str, *statements: str) -> list[tuple[Any, ...]]:
+    return list(server.execute(f'SET search_path = "{schema}"', *statements))
+
+
+def assert_alike(made: Case, *tables: str) -> None:
+    for table in tables:
+        here = made.source.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1, 2")
+        assert made.target.execute(f'SELECT * FROM "{made.schema}".{table} ORDER BY 1, 2') == here, table
+
+
+def test_from_an_empty_target_to_equal_tables(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
+) -> None:
+    """``check`` shows the plan and proposes what is missing, ``--apply`` makes it; a dump and the log fill it."""
+    mysql_source.execute(
+        f"CREATE TABLE {schema}.orders (id BIGINT UNSIGNED PRIMARY KEY, email VARCHAR(80) UNIQUE, amount DECIMAL(12,2), at DATETIME(3), "
+        "state ENUM('a','b'))",
+        f"CREATE TABLE {schema}.log (what VARCHAR(20), n INT)",
+        f"INSERT INTO {schema}.orders VALUES (18446744073709551615, 'a', 1.5, '2024-02-29 01:02:03.004', 'b'), (2, 'b', NULL, NULL, NULL)",
+    )
+    with case(tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=options(schema), start="dump") as made:  # fmt: skip
+        planned = made.cli("check", "case", "--json")
+        assert planned.returncode == 1
+        assert f'CREATE TABLE \\"{schema}\\".\\"orders\\" (\\"id\\" numeric(20) NOT NULL' in planned.stdout
+        assert "the order of the labels is lost" in planned.stdout
+        done = made.cli("check", "case", "--apply", "--yes")
+        assert done.returncode == 0, done.stdout + done.stderr
+        postgresql.execute(f'ALTER TABLE "{schema}".orders ADD CONSTRAINT one_email UNIQUE (email)')
+        made.run_until_head()
+        mysql_source.execute(
+            *(
+                f"UPDATE {schema}.orders SET email = '{b}' WHERE email = '{a}'" for a, b in ("ax", "ba", "xb")
+            ),  # they swap
+            f"UPDATE {schema}.orders SET id = 7 WHERE id = 2",
+            f"INSERT INTO {schema}.log VALUES ('x', 1), ('x', 1), (NULL, NULL), ('x', 1)",
+            f"DELETE FROM {schema}.log WHERE n = 1 LIMIT 2",
+        )
+        made.run_until_head()
+        assert_alike(made, "orders", "log")
+        postgresql.execute(f'DELETE FROM "{schema}".log')
+        mysql_source.execute(f"DELETE FROM {schema}.log WHERE n = 1")
+        with pytest.raises(LoadError, match=r"the target has 0 of the 1 rows to delete: \(x,1\)"):
+            made.run_until_head()
+
+
+@pytest.mark.parametrize("settings", ["unchecked row", "ordered row", "ordered batch"])
+def test_foreign_keys_end_equal(
+    tmp_path: Path,
+    mysql_source: Any,
+    postgresql: Any,
+    zookeeper: Any,
+    schema: str,
+    settings: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source writes the effects of its foreign keys to its log; the target has the same keys, and they hold."""
+    keys, consistency = settings.split()
+    small_units(monkeypatch, 8)
+    choose = random.Random(settings)
+    mysql_source.execute(*FAMILY, database=schema)
+    in_schema(postgresql, schema, *FAMILY)
+    extra = options(schema, f"foreign_keys: {keys}", consistency=consistency)
+    with case(tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=extra) as made:
+        made.run_until_head()
+        for _ in range(2):
+            write(mysql_source, schema, choose, 200)
+            made.run_until_head()
+            assert_alike(made, *NAMES)
+        if keys == "unchecked":
+            return
+        postgresql.execute(
+            "SET session_replication_role = replica", f'INSERT INTO "{schema}".children VALUES (900, 77, 0)'
+        )
+        mysql_source.execute(f"INSERT INTO {schema}.parents VALUES (77, 'p77')")
+        made.run_until_head()
+        mysql_source.execute(f"DELETE FROM {schema}.parents WHERE id = 77")
+        with pytest.raises(LoadError, match=r"foreign key c_p does not hold after the batch: .* \(parent\) = \(77\)"):
+            made.run_until_head()
+
+
+DDL = (
+    "ALTER TABLE t ADD COLUMN a INT NOT NULL, ADD COLUMN b VARCHAR(10) NOT NULL DEFAULT 'it''s', ADD COLUMN c DECIMAL(6,2) DEFAULT 1.5 FIRST",
+    "ALTER TABLE t MODIFY COLUMN n BIGINT UNSIGNED, MODIFY COLUMN v VARCHAR(200) NOT NULL",
+    "ALTER TABLE t CHANGE COLUMN b b2 TEXT NULL, RENAME COLUMN a TO a2",
+    "ALTER TABLE t RENAME COLUMN a2 TO b2, RENAME COLUMN b2 TO a2",
+    "ALTER TABLE t ALTER COLUMN c SET DEFAULT 7, ADD INDEX (n), COMMENT 'x', ADD COLUMN ts TIMESTAMP(3) NULL DEFAULT CURRENT_TIMESTAMP(3)",
+    "ALTER TABLE t DROP COLUMN c, ADD COLUMN bits BIT(4) NOT NULL DEFAULT b'101', ADD COLUMN e ENUM('x','y') NOT NULL, ADD COLUMN j JSON",
+    "CREATE TABLE t2 (id INT AUTO_INCREMENT PRIMARY KEY, x VARCHAR(5) DEFAULT 'q', g INT AS (id + 1))",
+    "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, v)",
+    "RENAME TABLE t TO t3, t2 TO t",
+    "ALTER TABLE t3 RENAME TO t4, ADD COLUMN z DATE",
+    "TRUNCATE TABLE t",
+    "DROP TABLE t",
+)
+
+
+def _shown(name: str) -> str:
+    if name == "ts":
+        return f"to_char(\"{name}\", 'YYYY-MM-DD HH24:MI:SS.MS')"
+    return f'"{name}"::{"int" if name == "bits" else "text"}'
+
+
+def test_definitions_follow(tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str) -> None:
+    """Statement by statement: columns, and the values of rows that were there, are those of the source; rows before and after arrive."""
+    source, number = mysql_source, 10
+    source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT, v VARCHAR(20))")
+    source.execute(f"INSERT INTO {schema}.t VALUES (1, 5, 'a'), (2, NULL, 'b')")
+    with case(
+        tmp_path, source, postgresql, zookeeper, schema, kind=PG, target_extra=options(schema), start="dump"
+    ) as made:
+        made.make_missing()
+        made.run_until_head()
+        for statement in DDL:
+            tables = [row[0] for row in source.execute("SHOW TABLES", database=schema)]
+            for table in tables:
+                number += 1
+                with suppress(Exception):
+                    source.execute(f"INSERT IGNORE INTO {schema}.{table} () VALUES ()", database=schema)
+                source.execute(f"INSERT IGNORE INTO {schema}.{table} (id) VALUES ({number})")
+            source.execute(f"USE `{schema}`", "SET time_zone = '+00:00'", statement)
+            made.run_until_head()
+            for (table,) in source.execute("SHOW TABLES", database=schema):
+                names = [
+                    row[0]
+                    for row in source.execute(
+                        "SELECT column_name FROM information_schema.columns WHERE table_schema = "
+                        f"'{schema}' AND table_name = '{table}' AND generation_expression = ''"
+                    )
+                ]
+                there = postgresql.execute(
+                    f"SELECT column_name FROM information_schema.columns WHERE table_schema = '{schema}' AND table_name = '{table}'"
+                )
+                assert {row[0] for row in there} == set(names), statement
+                mine = [f"`{n}` + 0" if n == "bits" else f"CAST(`{n}` AS CHAR)" for n in names]
+                theirs = [_shown(name) for name in names]
+                here = source.execute(f"SELECT {', '.join(mine)} FROM {schema}.{table} ORDER BY {table}.id")
+                found = postgresql.execute(f'SELECT {", ".join(theirs)} FROM "{schema}".{table} ORDER BY {table}.id')
+                assert found == here, statement
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("ALTER TABLE t MODIFY COLUMN v DATE", "PostgreSQL converts character varying"),
+        ("ALTER TABLE t ADD COLUMN u INT DEFAULT (1 + 1)", "would get other values in the new column u"),
+        ("ALTER TABLE t ADD COLUMN d DATE NOT NULL", "0000-00-00"),
+        (f"ALTER TABLE t ADD COLUMN `{'x' * 64}` INT", "longer than 63 bytes"),
+    ],
+)
+def test_ddl_that_cannot_be_followed_stops(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str, statement: str, said: str
+) -> None:
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v VARCHAR(20))")
+    mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, '2024-02-29')")
+    with case(
+        tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=options(schema), start="dump"
+    ) as made:
+        made.make_missing()
+        made.run_until_head()
+        mysql_source.execute(f"USE `{schema}`", "SET sql_mode = ''", statement)
+        with pytest.raises(LoadError, match=said) as caught:
+            made.run_until_head()
+        assert statement[:40] in caught.value.message
+        assert caught.value.hint
+        assert caught.value.where
+
+
+def test_odd_names(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
+    """Per cent signs, quotes, spaces, cases; a name that the server would cut is refused."""
+    db = fresh_pg_schema(f'o"d %s %% {os.getpid()}'.replace('"', ""))
+    plain = people(db, 'ta"ble %s')
+    names = ('I"d %', "e mail", "POINTS")
+    columns = [replace(column, name=name) for column, name in zip(plain.columns, names, strict=True)]
+    schema = TableSchema(plain.table, tuple(columns), (columns[0].name,))
+    pipe = Delivery(tmp_path, postgresql, target={"type": PG, "options": {"ack_schema": db}})
+    with pytest.raises(MappingError) as caught:
+        pipe.deliver({schema: [{"_op": "i", 'I"d %': 1, "e mail": "a", "POINTS": 2}]})
+    assert caught.value.hint
+    create = caught.value.hint.partition("create it: ")[2].partition("; (")[0]
+    postgresql.execute(create)
+    pipe.batch = 0
+    pipe.load(pipe.merge(pipe.write({schema: [{"_op": "i", 'I"d %': n, "e mail": "a", "POINTS": 2} for n in (1, 2)]})), finish=False)  # fmt: skip
+    assert postgresql.execute(f'SELECT count(*) FROM "{db}"."ta""ble %s" WHERE "POINTS" = 2') == [(2,)]
+    long = TableSchema(TableId(db, "ü" * 32), schema.columns, schema.primary_key)
+    pipe.begin(1)
+    with pytest.raises(MappingError, match="64 bytes, and PostgreSQL cuts names after 63"):
+        pipe.plan(pipe.merge(pipe.write({long: [{"_op": "i", 'I"d %': 1}]})))
+
+
+def test_a_login_with_password_tls_and_few_rights(tmp_path: Path, server_folder: Path, postgresql: Any) -> None:
+    """SCRAM, certificates, a user that may neither make schemas nor switch triggers off, and row security."""
+    key, certificate = tmp_path / "server.key", tmp_path / "server.crt"
+    made = [
+        "openssl",
+        "req",
+        "-new",
+        "-x509",
+        "-days",
+        "2",
+        "-nodes",
+        "-subj",
+        "/CN=localhost",
+        "-out",
+        str(certificate),
+    ]
+    made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key)]
+    if subprocess.run(made, capture_output=True, check=False).returncode:
+        pytest.skip("this machine has no openssl")
+    key.chmod(0o600)
+    tls = {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": key}
+    folder = server_folder / "postgresql-tls"
+    with PostgreSQLServer(folder, distribution=postgresql.distribution, password="s3cr't", options=tls) as server:
+        server.execute("CREATE ROLE app LOGIN PASSWORD 'pw'", "CREATE SCHEMA own", "GRANT USAGE ON SCHEMA own TO app")
+        server.execute("CREATE SCHEMA acks AUTHORIZATION app")
+        server.execute(
+            "CREATE TABLE own.people (id int PRIMARY KEY, email varchar(80), points int)",
+            "GRANT ALL ON own.people TO app",
+        )
+
+        def endpoint(password: str = "pw", host: str = "127.0.0.1", **extra: Any) -> Any:
+            return replace(
+                parse_connection("target", server.connection_json(user="app", password=password, **extra)), host=host
+            )
+
+        def encrypted(**extra: Any) -> bool:
+            with connect(endpoint(host="localhost", **extra)) as connection:
+                return bool(connection.pgconn.ssl_in_use)
+
+        assert not encrypted(sslmode="disable")
+        assert encrypted(sslmode="require")
+        assert encrypted(sslmode="verify-full", sslrootcert=str(certificate))
+        with pytest.raises(ConfigError, match="do not agree on TLS"):
+            encrypted(sslmode="verify-full", sslrootcert="system")
+        with pytest.raises(ConfigError, match=r"sslcert .* is not a file"):
+            encrypted(sslcert="/nowhere")
+        with pytest.raises(ConfigError, match="check login, password and database") as caught:
+            connect(endpoint("wr0ng-one"))
+        assert "wr0ng-one" not in str(caught.value)
+
+        class App:
+            def connection_json(self) -> str:
+                return server.connection_json(user="app", password="pw")
+
+        pipe = Delivery(tmp_path, App(), target={"type": PG, "options": {"ack_schema": "acks"}})
+        schema = people("own")
+        pipe.deliver({schema: [insert(1, "a")]})
+        assert server.execute("SELECT * FROM own.people") == [(1, "a", None)]
+        refused = Delivery(tmp_path / "no", App(), target={"type": PG, "options": {"ack_schema": "nobodys"}})
+        with pytest.raises(ConfigError, match="permission denied for database"):
+            refused.begin(1)
+        server.execute("CREATE TABLE own.child (id int REFERENCES own.people)")
+        with pytest.raises(MappingError, match="may not switch them off") as why:
+            pipe.deliver({schema: [insert(2, "b")]})
+        assert 'GRANT SET ON PARAMETER session_replication_role TO "app"' in str(why.value)
+        server.execute(
+            "GRANT SET ON PARAMETER session_replication_role TO app", "ALTER TABLE own.people ENABLE ROW LEVEL SECURITY"
+        )
+        kept.end()
+        pipe.batch = 1
+        with pytest.raises(MappingError, match="row security hides rows"):
+            pipe.deliver({schema: [insert(2, "b")]})
+        server.execute("ALTER TABLE own.people DISABLE ROW LEVEL SECURITY")
+        pipe.batch = 1
+        pipe.deliver({schema: [insert(2, "b")]})
+        assert pipe.held == 2
+
+
+def test_triggers_and_key_collations(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
+    """A plain trigger does not fire; one that always does is refused, and so is a key that holds two texts for equal."""
+    db = fresh_pg_schema()
+    in_schema(
+        postgresql, db,
+        "CREATE TABLE people (id int PRIMARY KEY, email varchar(80), points int)",
+        f'CREATE FUNCTION "{db}".f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.points := 99; RETURN NEW; END $$',
+        "CREATE TRIGGER tr BEFORE INSERT ON people FOR EACH ROW EXECUTE FUNCTION f()",
+    )  # fmt: skip
+    pipe = Delivery(tmp_path, postgresql, target={"type": PG, "options": {"ack_schema": db}})
+    schema = people(db)
+    pipe.deliver({schema: [insert(1, "a", 1)]})
+    in_schema(postgresql, db, "ALTER TABLE people ENABLE ALWAYS TRIGGER tr")
+    with pytest.raises(MappingError, match="trigger tr is ENABLE ALWAYS"):
+        pipe.deliver({schema: [insert(2, "b", 2)]})
+    assert in_schema(postgresql, db, "SELECT * FROM people") == [(1, "a", 1)]
+
+
+def test_a_paused_loader_is_fenced(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
+    """A process that stands still inside its COPY gives its locks back when a newer one takes over, and can commit nothing any more."""
+    db = fresh_pg_schema()
+    postgresql.execute(f'CREATE TABLE "{db}".people (id int PRIMARY KEY, email varchar(80), points int)')
+    target = {"type": PG, "options": {"ack_schema": db, "lock_wait": 1}}
+    schema = people(db)
+    code = (
+        "import os, signal, sys; from pathlib import Path; from tests.integration.test_target_postgresql import paused;"
+        f"paused(Path({str(tmp_path / 'old')!r}), {postgresql.connection_json()!r}, {db!r})"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "inside\n"
+        pipe = Delivery(tmp_path / "new", postgresql, target=target)
+        pipe.epoch = 2
+        assert pipe.begin(2) == 0
+        pipe.deliver({schema: [insert(1, "new")]})
+        os.kill(child.pid, signal.SIGCONT)
+        assert child.stdout.read().splitlines()[-1] in {"Fenced", "TargetUnavailable"}
+        assert postgresql.execute(f'SELECT * FROM "{db}".people') == [(1, "new", None)]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def paused(folder: Path, connection: str, db: str) -> None:
+    """Load a row, and stand still inside of its COPY; in a process of its own."""
+    from sluice.targets.postgresql import staging, wire
+
+    class Server:
+        def connection_json(self) -> str:
+            return connection
+
+    def still() -> bytes:
+        print("inside", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return b"\xff\xff"
+
+    staging.PARAMETER_ROWS = 0
+    wire.copy_end = still
+    pipe = Delivery(folder, Server(), target={"type": PG, "options": {"ack_schema": db}})
+    try:
+        pipe.deliver({people(db): [insert(1, "old")]})
+        print("delivered", flush=True)
+    except SluiceError as error:
+        print(type(error).__name__, flush=True)
+
+
+def test_an_update_of_a_row_that_is_gone_stops(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
+) -> None:
+    """With partial row images the target must have the row."""
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, a INT, b INT)")
+    extra = options(schema)
+    with (
+        setting(mysql_source, binlog_row_image="MINIMAL"),
+        case(tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=extra) as made,
+    ):
+        made.make_missing()
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (1, 1, 1), (2, 2, 2)")
+        made.run_until_head()
+        postgresql.execute(f'DELETE FROM "{schema}".t WHERE id = 2')
+        mysql_source.execute(f"UPDATE {schema}.t SET a = 5")
+        with pytest.raises(
+            LoadError, match="the target has 1 of 2 rows of which the log only contains the changed columns"
+        ):
+            made.run_until_head()
+        assert postgresql.execute(f'SELECT * FROM "{schema}".t') == [(1, 1, 1)]
+
+
+def test_two_loads_at_once_wait_for_each_other(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
+    """A lock that somebody else holds is waited for, and the load goes on when it is given back."""
+    db = fresh_pg_schema()
+    postgresql.execute(f'CREATE TABLE "{db}".people (id int PRIMARY KEY, email varchar(80), points int)')
+    pipe = Delivery(tmp_path, postgresql, target={"type": PG, "options": {"ack_schema": db, "lock_wait": 1}})
+    schema = people(db)
+    pipe.deliver({schema: [insert(1, "a")]})
+    with postgresql.connect() as other:
+        other.execute("BEGIN")
+        other.execute(f'UPDATE "{db}".people SET points = 1')
+        done = threading.Timer(1.5, other.commit)
+        done.start()
+        pipe.deliver({schema: [update(insert(1, "a"), email="b"), delete(insert(5))]})
+        done.join()
+    assert postgresql.execute(f'SELECT * FROM "{db}".people') == [(1, "b", None)]
+    with pytest.raises(Fenced):
+        pipe.begin(0)
