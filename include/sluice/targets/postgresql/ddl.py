@@ -185,12 +185,20 @@ class Follower:
         found: list[str] = []
         columns = self._columns(one)
         # a name may be taken over by another column: what goes, goes first, then names change, then columns come
-        for kind in (K.DROP_COLUMN, K.RENAME_COLUMN, None, K.ADD_COLUMN):
+        if K.DROP_COLUMN in kinds:
+            found += [
+                sql
+                for part in columns
+                if part.kind is K.DROP_COLUMN
+                for sql in self._dropped(part, source, target, there)
+            ]
+        if K.RENAME_COLUMN in kinds:
+            found += self._columns_renamed(
+                [part for part in columns if part.kind is K.RENAME_COLUMN], source, target, there
+            )
+        for adding in (False, True):
             for part in columns:
-                if (
-                    part.kind is kind
-                    or (kind is None and part.kind not in {K.DROP_COLUMN, K.RENAME_COLUMN, K.ADD_COLUMN})
-                ) and part.kind in kinds:
+                if part.kind in kinds - {K.DROP_COLUMN, K.RENAME_COLUMN} and (part.kind is K.ADD_COLUMN) is adding:
                     found += self._column(part, source, target, there)
         if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
             found += self._key(info, target, source, one.after)
@@ -222,31 +230,45 @@ class Follower:
                 dropped.append(action.name.lower())
         return column_changes(one.before, one.after, renames, dropped)
 
+    def _dropped(self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
+        assert part.old is not None
+        name = self._naming(source, part.old.name)
+        found = there.pop(name.casefold(), None) if name is not None else None
+        return [f"ALTER TABLE {quoted_table(target)} DROP COLUMN {quoted(found.name)}"] if found is not None else []
+
+    def _columns_renamed(
+        self, parts: Sequence[ColumnChange], source: TableId, target: TableId, there: dict[str, ColumnInfo]
+    ) -> list[str]:
+        """Columns may swap their names: where one takes another's, all go through names in between."""
+        pairs: list[tuple[ColumnInfo, str]] = []
+        for part in parts:
+            assert part.old is not None
+            assert part.new is not None
+            was, name = self._naming(source, part.old.name), self._naming(source, part.new.name)
+            old = there.get(was.casefold()) if was is not None else None
+            if old is not None and name is not None and old.name != name:
+                pairs.append((old, name))
+        self._refuse_long([name for _, name in pairs])
+        for old, _ in pairs:
+            del there[old.name.casefold()]
+        for old, name in pairs:
+            there[name.casefold()] = replace(old, name=name)
+        alter = f"ALTER TABLE {quoted_table(target)} RENAME COLUMN"
+        if not {old.name for old, _ in pairs} & {name for _, name in pairs}:
+            return [f"{alter} {quoted(old.name)} TO {quoted(name)}" for old, name in pairs]
+        between = [quoted(f"_sluice_renamed_{number}") for number in range(len(pairs))]
+        return [
+            *(f"{alter} {quoted(old.name)} TO {place}" for (old, _), place in zip(pairs, between, strict=True)),
+            *(f"{alter} {place} TO {quoted(name)}" for (_, name), place in zip(pairs, between, strict=True)),
+        ]
+
     def _column(self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
         """One part of a change. ``there``: the target's columns by now, by casefolded name."""
-        place = quoted_table(target)
-        known = part.new if part.new is not None else part.old
-        assert known is not None
-        name = self._naming(source, known.name)
-        if name is None or known.generated is not None:
+        assert part.new is not None
+        place, name = quoted_table(target), self._naming(source, part.new.name)
+        if name is None or part.new.generated is not None:
             return []
         found = there.get(name.casefold())
-        if part.kind is K.DROP_COLUMN:
-            if found is None:
-                return []
-            del there[name.casefold()]
-            return [f"ALTER TABLE {place} DROP COLUMN {quoted(found.name)}"]
-        assert part.new is not None
-        if part.kind is K.RENAME_COLUMN:
-            was = self._naming(source, part.old.name) if part.old is not None else None
-            old = there.pop(was.casefold(), None) if was is not None else None
-            if old is None or old.name == name:
-                if old is not None:
-                    there[name.casefold()] = old
-                return []
-            self._refuse_long([name])
-            there[name.casefold()] = replace(old, name=name)
-            return [f"ALTER TABLE {place} RENAME COLUMN {quoted(old.name)} TO {quoted(name)}"]
         if part.kind is K.ADD_COLUMN:
             return [] if found is not None else self._added(part.new, name, target, there)
         if found is None:

@@ -45,7 +45,7 @@ WHERE application_name = left(%s, 63) AND usename = current_user AND datname = c
 
 
 def blocker(session: Session | None) -> str:
-    """Who probably holds the lock that the session waited for, as the end of a sentence; "" if nobody is to be seen. It never raises."""
+    """Who probably holds the lock that the session waited for, as the end of a sentence; "" if there is none to be seen. It never raises."""
     row = None
     if session is not None:
         with suppress(psycopg.Error):

@@ -26,7 +26,7 @@ class Sessions(Protocol):
     def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
 
     def made_acks(self, session: Any, error: LoadError, doing: str) -> bool:
-        """Make the table of acknowledgements, or bring it to this version, if that is what ``error`` lacks; False: it is not."""
+        """Make or upgrade the table of acknowledgements, if ``error`` says that it must be; False: it does not."""
 
 
 class AckCheckpoints:
