@@ -9,7 +9,7 @@ import pytest
 
 from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
-from tests.support.target_benches import MemoryBench, MySQLBench, PostgreSQLBench
+from tests.support.target_benches import MemoryBench, MySQLBench
 
 KNOWN = {"memory", "mysql", "postgresql"}
 
@@ -83,6 +83,8 @@ def test_mysql(check: Check, bench: Bench) -> None:
 
 @pytest.fixture(params=["row", "batch"])
 def postgresql_bench(request: pytest.FixtureRequest, postgresql: Any, fresh_pg_schema: Any) -> Bench:
+    from tests.support.postgresql_bench import PostgreSQLBench
+
     return PostgreSQLBench(postgresql, fresh_pg_schema(), request.param)
 
 

@@ -12,16 +12,19 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from devstack import processes
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
-from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.spark import SparkConnectServer
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.errors import SluiceError
+
+if TYPE_CHECKING:
+    from devstack.postgresql import PostgreSQLServer
 
 _numbers = itertools.count(1)
 
@@ -61,7 +64,10 @@ def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
 
 @pytest.fixture(scope="session")
 def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
-    """A PostgreSQL; connection id ``test_postgresql``. Skipped where it cannot be fetched."""
+    """A PostgreSQL; connection id ``test_postgresql``. Skipped where it, or its client, cannot be had."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
+    from devstack.postgresql import PostgreSQLServer, find_postgresql
+
     try:
         found = find_postgresql()
     except SluiceError as error:

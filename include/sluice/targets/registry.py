@@ -50,6 +50,15 @@ class Kind:
             return getattr(importlib.import_module(module), name)
         except ConfigError:
             raise
+        except ModuleNotFoundError as error:
+            built_in = self.name in KINDS
+            raise ConfigError(
+                f"the target type {self.name!r} needs the Python package {error.name}, which is not installed",
+                where=_line_of(error, self.path) or self.place,
+                hint=f"pip install 'sluice[{self.name}]', also where Spark workers run"
+                if built_in
+                else f"pip install {error.name}",
+            ) from error
         except AttributeError as error:
             raise ConfigError(
                 f"the target type {self.name!r} cannot be loaded: {error}",

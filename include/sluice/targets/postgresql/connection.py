@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -14,7 +14,7 @@ from psycopg.pq import Format
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 LOCK_WAIT_S = 20
 """How long a statement waits for a lock that somebody else holds, unless the target says otherwise."""
@@ -63,11 +63,11 @@ class Binary:
         self.data = data
 
 
-class _BinaryDumper(Dumper):
+class _BinaryDumper(Dumper):  # type: ignore[misc]
     format = Format.BINARY
 
     def dump(self, obj: Any) -> bytes:
-        return obj.data  # type: ignore[no-any-return]
+        return bytes(obj.data)
 
 
 def settings_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
     """
     settings = settings_of(endpoint)
     with errors(endpoint, "connecting"):
-        connection = psycopg.connect(
+        connection: Connection = psycopg.connect(
             host=endpoint.host or "127.0.0.1",
             port=endpoint.port or 5432,
             user=endpoint.user or None,
