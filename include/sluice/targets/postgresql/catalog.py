@@ -11,7 +11,7 @@ from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
-from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, own_type, pg_type, takes, type_of
+from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
 
@@ -194,22 +194,24 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
         if info is None:
             sql = create_table(plan, wanted.json)
             found.append(Finding("error", plan.target, "", f"the target has no such table for {plan.source}", sql))
-            found += [
-                Finding(
-                    "warning",
-                    plan.target,
-                    column.name,
-                    f"{column.sql_type or column.arrow_type} -> {own_type(made, wanted.json)}: {why}",
-                )
-                for column in plan.columns
-                if not column.generated and (why := lost(made := type_of(column), pg_type(own_type(made, wanted.json))))
-            ]
+            found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
             continue
         found += [
             Finding(severity, plan.target, column, why, statement, hint)
             for severity, column, why, statement, hint in _problems(plan, info, wanted)
         ]
     return found
+
+
+def _loss(column: PlannedColumn, wanted: Wanted) -> str:
+    """What the column that is to be made does not keep of the values."""
+    made, kind = sent_type(column), pg_type(made_type(column, wanted.json))
+    return column.loses or (lost(made, kind) if takes(made, kind) and not column.generated else "")
+
+
+def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Finding:
+    said = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.json)}"
+    return Finding("warning", plan.target, column.name, f"{said}: {_loss(column, wanted)}")
 
 
 class _Problem(NamedTuple):
@@ -275,8 +277,8 @@ def _triggers(plan: PlannedTable, info: TableInfo, wanted: Wanted) -> list[_Prob
 def _of_column(
     plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
 ) -> list[_Problem]:
-    made, place = type_of(column), quoted_table(plan.target)
-    own = own_type(made, wanted.json)
+    made, place = sent_type(column), quoted_table(plan.target)
+    own = made_type(column, wanted.json)
     if not found:
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {own}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
@@ -317,7 +319,7 @@ def _promised(plan: PlannedTable) -> bool:
 def create_table(plan: PlannedTable, json: str = "jsonb") -> str:
     """A CREATE TABLE that the planned rows fit into."""
     lines = [
-        f"{quoted(c.name)} {own_type(type_of(c), json)}{' NOT NULL' if c.key or not c.nullable else ''}"
+        f"{quoted(c.name)} {made_type(c, json)}{' NOT NULL' if c.key or not c.nullable else ''}"
         for c in plan.columns
         if not c.generated
     ]

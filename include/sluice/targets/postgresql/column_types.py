@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sluice.model.column_types import ColumnKind, ColumnType
@@ -21,6 +21,12 @@ OIDS: Mapping[str, int] = {
 """Types in which values are sent, and their numbers in pg_type."""
 
 _SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying"}
+_ALIASES = {
+    "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean", "float4": "real",
+    "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
+    "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "time": "time without time zone",
+}  # fmt: skip
+"""What people write; ``format_type`` prints none of them."""
 _TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
 
 
@@ -55,7 +61,8 @@ def pg_type(declared: str) -> PgType:
     found = _TYPE.fullmatch(declared)
     assert found is not None
     numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
-    return PgType(found["word"] + (found["zone"] or ""), numbers, declared)
+    word = found["word"] + (found["zone"] or "")
+    return PgType(_ALIASES.get(word.lower(), word), numbers, declared)
 
 
 def _whole(made: ColumnType) -> str:
@@ -129,6 +136,20 @@ def type_of(column: PlannedColumn) -> ColumnType:
         return column.type
     told = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
     return told if told is not None else ColumnType.of_arrow(column.arrow_type)
+
+
+def sent_type(column: PlannedColumn) -> ColumnType:
+    """The type as which values are sent: a column whose time zone the mapping changes is a timestamp, or is none any more."""
+    made, wanted = type_of(column), SqlType.parse(column.wanted).neutral()
+    if wanted is not None and {made.kind, wanted.kind} == {K.DATETIME, K.TIMESTAMP}:
+        return replace(made, kind=wanted.kind)
+    return made
+
+
+def made_type(column: PlannedColumn, json: str = "jsonb") -> str:
+    """The type for a column definition: the mapping's own words (``convert: {type: …}``), else what holds every value."""
+    sent = sent_type(column)
+    return column.wanted if column.wanted and sent == type_of(column) else own_type(sent, json)
 
 
 _INTEGERS = (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR)

@@ -16,7 +16,7 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import KeyRange, WriteResult
 from sluice.targets.postgresql.catalog import TableInfo
-from sluice.targets.postgresql.column_types import pg_type, type_of
+from sluice.targets.postgresql.column_types import pg_type, sent_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
 from sluice.targets.sql.rows import sent_fields
@@ -102,7 +102,9 @@ def replaceable(plan: PlannedTable, info: TableInfo | None) -> tuple[TargetTable
     for column in plan.columns:
         mine = there.get(column.name.casefold())
         why = "" if mine is not None else f"it has no column {column.name}"
-        if mine is not None and pg_type(mine.declared).word not in _SORTED_ALIKE.get(type_of(column).kind, frozenset()):
+        if mine is not None and pg_type(mine.declared).word not in _SORTED_ALIKE.get(
+            sent_type(column).kind, frozenset()
+        ):
             why = f"column {column.name} is {mine.declared}, which PostgreSQL may sort otherwise than the source its {column.sql_type}"
         if why:
             return None, f"{plan.target} at the target: {why}"
