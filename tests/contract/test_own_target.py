@@ -133,7 +133,7 @@ def test_a_unit_travels_to_a_process_that_has_not_loaded_the_file(folder: Path, 
     environment = {key: value for key, value in os.environ.items() if key != "SLUICE_TARGETS"}
     environment["PYTHONPATH"] = str(REPOSITORY / "include")
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "unit")], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code, str(tmp_path / "unit")], env=environment, capture_output=True, text=True, timeout=280, check=False
     )  # fmt: skip
     assert done.stdout.strip() == "1", done.stderr
     assert [one.after for one in bench.received()] == [{"id": 1, "email": "a", "points": 1}]

@@ -24,6 +24,8 @@ from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOpera
 from sluice.orchestration.retry import TaskError
 from sluice.orchestration.triggers import HeldTrigger, HoldTrigger, LogMovedTrigger, PermitTrigger, TurnTrigger
 from tests.dags.conftest import WritePipeline
+from tests.support import standin
+from tests.support.waiting import counted
 
 
 @pytest.fixture
@@ -255,16 +257,24 @@ def _first_event(trigger: Any) -> Any:
     async def first() -> Any:
         return (await anext(trigger.run())).payload
 
-    return asyncio.run(asyncio.wait_for(first(), 30))
+    return asyncio.run(asyncio.wait_for(first(), 120))
+
+
+async def _looking(trigger: Any) -> asyncio.Task[Any]:
+    """The wait for its event, after it has looked three times."""
+    with counted(standin, "_settings") as looks:
+        waiting = asyncio.create_task(anext(trigger.run()))
+        while looks.by_thread.total() < 3 and not waiting.done():
+            await asyncio.sleep(0.02)
+    return waiting
 
 
 def test_the_trigger_fires_when_the_log_moves(path: str, flows: ModuleType) -> None:
     async def go() -> Any:
-        waiting = asyncio.create_task(anext(LogMovedTrigger(path).run()))
-        await asyncio.sleep(0.5)
+        waiting = await _looking(LogMovedTrigger(path))
         assert not waiting.done()
         flows.change()
-        return (await asyncio.wait_for(waiting, 30)).payload
+        return (await asyncio.wait_for(waiting, 120)).payload
 
     assert asyncio.run(go()) == "news"
 
@@ -284,17 +294,16 @@ def test_no_trigger_fires_before_airflow_has_heard_of_the_end_of_the_task_that_d
 ) -> None:
     monkeypatch.setattr(triggers, "_SETTLE_S", 60.0)
     flows.change()
-    fired: list[Any] = []
 
-    async def go() -> None:
-        for trigger in (LogMovedTrigger(path), PermitTrigger(path), TurnTrigger(path), HoldTrigger(path, 0.0)):
-            waiting = asyncio.create_task(anext(trigger.run()))
-            await asyncio.wait([waiting], timeout=1)
-            fired.extend([trigger] if waiting.done() else [])
-            waiting.cancel()
+    async def go() -> set[Any]:
+        triggers_ = (LogMovedTrigger(path), PermitTrigger(path), TurnTrigger(path), HoldTrigger(path, 0.0))
+        waiting = [asyncio.create_task(anext(trigger.run())) for trigger in triggers_]
+        fired, _ = await asyncio.wait(waiting, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        return fired
 
-    asyncio.run(go())
-    assert fired == []
+    assert asyncio.run(go()) == set()
 
 
 @pytest.mark.parametrize("kind", [DrainOperator, MergeOperator, LoadOperator, AckOperator])
@@ -313,11 +322,10 @@ def test_a_resumed_pipeline_goes_on(path: str, flows: ModuleType) -> None:
     settings.write_text(json.dumps({"paused": True}))
 
     async def go() -> Any:
-        waiting = asyncio.create_task(anext(PermitTrigger(path).run()))
-        await asyncio.sleep(0.5)
+        waiting = await _looking(PermitTrigger(path))
         assert not waiting.done()
         settings.write_text("{}")
-        return (await asyncio.wait_for(waiting, 30)).payload
+        return (await asyncio.wait_for(waiting, 120)).payload
 
     assert asyncio.run(go()) == "news"
 
@@ -345,11 +353,10 @@ def test_standing_by_ends_when_it_is_our_turn(path: str, flows: ModuleType) -> N
     settings.write_text(json.dumps({"standing_by": True}))
 
     async def go() -> Any:
-        waiting = asyncio.create_task(anext(TurnTrigger(path).run()))
-        await asyncio.sleep(0.5)
+        waiting = await _looking(TurnTrigger(path))
         assert not waiting.done()
         settings.write_text("{}")
-        return (await asyncio.wait_for(waiting, 30)).payload
+        return (await asyncio.wait_for(waiting, 120)).payload
 
     assert asyncio.run(go()) == "news"
 

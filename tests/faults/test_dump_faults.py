@@ -16,8 +16,9 @@ from sluice.flows.dump.start import start
 from sluice.model.dumps import DumpState
 from tests.support.dumping import Watcher, Writers, begin, both, fill
 from tests.support.pipelines import Case, case
+from tests.support.waiting import patiently
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200)]
 
 KILLS = int(os.environ.get("SLUICE_DUMP_KILLS", "2"))
 
@@ -56,7 +57,7 @@ def test_workers_and_drains_are_killed(tmp_path, mysql_source, mysql_target, zoo
         kills = 0
         try:
             with Watcher(made, "t") as watcher, Writers(made, "t", 3200, seed=4):
-                deadline = time.monotonic() + 200
+                deadline = time.monotonic() + 600
                 while time.monotonic() < deadline:
                     keep_running()
                     time.sleep(dice.uniform(1.5, 4.0))
@@ -75,8 +76,7 @@ def test_workers_and_drains_are_killed(tmp_path, mysql_source, mysql_target, zoo
                 process.kill()
                 process.wait()
         assert kills == KILLS
-        time.sleep(2.5)  # the session of the drain that was killed last
-        made.run_until_head()
+        patiently(made.run_until_head)  # the session of the drain that was killed last ends some time
         shown = json.loads(made.cli("dump", "show", str(made.path), dump.id, "--json").stdout)
         assert shown["state"] == DumpState.DONE
         made.assert_equal("t")

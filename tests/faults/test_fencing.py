@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from sluice.errors import CoordinationUnavailable, LoadError, OutOfOrder, SluiceError
+from sluice.errors import CoordinationUnavailable, LoadError, OutOfOrder
 from sluice.flows.capture.drain import drain
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
@@ -23,6 +23,7 @@ from sluice.flows.operate import control
 from sluice.flows.transform.merge import merge
 from tests.faults.stopper import POINTS
 from tests.support.pipelines import REPOSITORY, Case, case
+from tests.support.waiting import patiently, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -46,13 +47,6 @@ def change(made: Case, number: int) -> None:
         f"INSERT INTO `{made.schema}`.journal VALUES ('n{number}'), ('n{number}')",
         f"UPDATE `{made.schema}`.orders SET note = CONCAT(note, '+') WHERE id <= {number}",
     )
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = 60) -> None:
-    end = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen"
-        time.sleep(0.05)
 
 
 def stopped(made: Case, point: str, batch: int) -> subprocess.Popen[str]:
@@ -81,19 +75,6 @@ def everything(made: Case) -> dict[str, Any]:
     for table in ("orders", "journal"):
         seen[table] = made.target.execute(f"SELECT * FROM `{made.schema}`.{table} ORDER BY 1")
     return seen
-
-
-def patiently(work: Callable[[], object], patience_s: float = 120) -> None:
-    """Again until it succeeds, as a scheduler does."""
-    end = time.monotonic() + patience_s
-    while True:
-        try:
-            work()
-            return
-        except SluiceError as error:
-            if not error.retryable or time.monotonic() > end:
-                raise
-            time.sleep(0.2)
 
 
 CASES = [(point, "row") for point in POINTS] + [(point, "batch") for point in POINTS if point.startswith("load")]
@@ -133,7 +114,7 @@ def test_one_that_comes_back_changes_nothing(orders: Case, point: str, consisten
         orders.assert_equal("orders")
         before = everything(orders)
         process.send_signal(signal.SIGCONT)
-        said = process.communicate(timeout=60)[0].strip().splitlines()[-1]
+        said = process.communicate(timeout=240)[0].strip().splitlines()[-1]
     finally:
         process.kill()
         process.wait()
@@ -173,7 +154,7 @@ def test_an_ack_that_slept_through_a_redelivery_moves_nothing(orders: Case) -> N
         with orders.runtime().state() as state:
             before = state.process("copy")
             process.send_signal(signal.SIGCONT)
-            said = process.communicate(timeout=60)[0]
+            said = process.communicate(timeout=240)[0]
             assert state.process("copy") == before, said
     finally:
         process.kill()
@@ -220,7 +201,7 @@ def test_the_leader_of_the_ensemble_changes_under_a_running_pipeline(
                     dead.kill()
         finally:
             done.set()
-            worker.join(timeout=120)
+            worker.join(timeout=280)
         assert failures == []
         patiently(made.run_until_head)
         made.assert_equal()

@@ -50,7 +50,7 @@ def stack(tmp_path_factory) -> Iterator[Stack]:
             env=env,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=900,
             check=False,
         )
 
@@ -62,7 +62,7 @@ def stack(tmp_path_factory) -> Iterator[Stack]:
         saved = dict(os.environ)
         os.environ.update(loaded.environment())
         loaded.api.wait_for_dag("sync__shop_to_reporting")
-        wait_for(lambda: runtime().status().captured is not None, 120, "the first drain")
+        wait_for(lambda: runtime().status().captured is not None, 300, "the first drain")
         seed(loaded.source.connect, SOURCE_SCHEMA)
         yield loaded
         os.environ.clear()
@@ -149,11 +149,11 @@ def test_every_kind_of_process_is_killed_once(stack: Stack) -> None:
     def progress(name: str) -> None:
         """A whole batch goes through after each kill, so that the next one meets a pipeline at work."""
         before = held_batch(stack)
-        wait_for(lambda: held_batch(stack) > before, 180, f"a further batch after the kill of {name}")
+        wait_for(lambda: held_batch(stack) > before, 400, f"a further batch after the kill of {name}")
         killed.append(name)
 
     def kill_owner(target: str | None) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             pid = looks.owner(target)
             if pid is not None and psutil.pid_exists(pid):
@@ -184,7 +184,7 @@ def test_every_kind_of_process_is_killed_once(stack: Stack) -> None:
         for name in ("airflow-scheduler", "airflow-triggerer", ZOOKEEPER, "mysql-target"):
             current = Stack.load(stack.folder)
             current.servers[name].kill()
-            wait_for(lambda name=name: Stack.load(stack.folder).servers[name].running, 120, f"restart of {name}")
+            wait_for(lambda name=name: Stack.load(stack.folder).servers[name].running, 300, f"restart of {name}")
             progress(name)
     finally:
         workload.stop()

@@ -143,7 +143,7 @@ class Crew:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         with contextlib.suppress(psutil.Error):
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=60)
 
 
 class World:
@@ -376,5 +376,5 @@ class World:
     def prune(self) -> None:
         """Retention, as its DAG runs it."""
         argv = self.disk.inside(self.case.command("segments", str(self.case.path), "--prune"))
-        done = subprocess.run(argv, env=self.case.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, env=self.case.environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr

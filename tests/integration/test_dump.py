@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from sluice.sources.mysql.snapshot import result_set
 from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill, step
 from tests.support.pipelines import Case, case
 from tests.support.servers import setting
-from tests.support.waiting import counted, wait_until
+from tests.support.waiting import counted, ended, wait_until
 
 
 @pytest.fixture
@@ -246,11 +245,11 @@ def test_unique_values_that_move_behind_a_dumped_row_in_one_batch(quiet: Case, i
 
         worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=move), daemon=True)
         worker.start()
-        assert moved.wait(60)
+        assert moved.wait(300)
         with runtime.state():
             while step(quiet, runtime):
                 pass
-        worker.join(60)
+        ended(worker)
     quiet.assert_equal("t")
     assert quiet.target.execute(f"SELECT email FROM `{quiet.schema}`.t ORDER BY id") == [("b",), ("c",), ("a",)]
 
@@ -397,7 +396,7 @@ def test_pause_tune_resume_cancel(quiet: Case, monkeypatch: pytest.MonkeyPatch) 
         looks.more(5, lambda name: name.startswith("dump-"))
         assert len(seen) == count
         stop.set()  # the process that worked on it goes, the pause stays
-        worker.join(30)
+        ended(worker)
         assert progress.tune(runtime, dump.id, by="tester", chunk_rows=7, parallelism=1).tuning.chunk_rows == 7
         progress.resume(runtime, dump.id, by="tester")
         work(quiet.runtime(), dump.id)
@@ -514,12 +513,10 @@ def test_the_published_example(quiet: Case) -> None:
     worker = threading.Thread(target=lambda: work(quiet.runtime(), dump.id, hook=between, stop=stop), daemon=True)
     worker.start()
     with runtime.state() as state:
-        deadline = time.monotonic() + 60
-        while not any(c.state == "marked" for c in state.dumps.chunks(dump.id)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: any(c.state == "marked" for c in state.dumps.chunks(dump.id)), "a chunk")
         while step(quiet, runtime):
             pass
-        worker.join(60)
+        ended(worker)
         changes = [
             (c.op, (c.after or {})["k"], (c.after or {})["version"])
             for n in range(1, state.cursor().next_batch)
@@ -560,7 +557,7 @@ def test_a_table_without_a_key_is_copied_once(
             writer.start()
         made.run_until_head()
         if busy:
-            writer.join(60)
+            ended(writer)
         made.source.execute(
             f"USE `{schema}`", "INSERT INTO log VALUES (7, 'x1')", "DELETE FROM log WHERE a IS NULL LIMIT 1"
         )

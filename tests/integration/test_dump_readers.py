@@ -98,7 +98,7 @@ def test_one_that_ends_or_fails_says_why(slow: Case, monkeypatch: pytest.MonkeyP
     with delivering(slow):
         process = reader(slow)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert "`sluice dump work case d` goes on" in said
     assert seen(slow).no_reader.endswith(" UTC")  # at once: it said good-bye
     slow.source.execute(f"DROP TABLE `{slow.schema}`.t")

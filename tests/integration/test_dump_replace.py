@@ -18,7 +18,7 @@ from sluice.flows.dump.worker import work
 from sluice.model.dumps import DumpState
 from tests.support.dumping import KEYS, Watcher, Writers, begin, both, delivering, dumped, fill
 from tests.support.pipelines import Case, case
-from tests.support.waiting import wait_until
+from tests.support.waiting import ended, wait_until
 
 ALL = bool(os.environ.get("SLUICE_FAULTS"))
 """Every case; some of them otherwise, as with the faults."""
@@ -296,7 +296,7 @@ def test_a_table_without_a_key_is_replaced_whole(shop: Case, consistency: str) -
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     dumped(shop, tables=[f"{shop.schema}.log"], replace=True)
-    writer.join(60)
+    ended(writer)
     at_source(shop, "INSERT INTO log VALUES (7, 'x1')", "DELETE FROM log WHERE a IS NULL LIMIT 1")
     shop.run_until_head()
     rows = [sorted(map(str, s.execute(f"SELECT a, b FROM `{shop.schema}`.log"))) for s in (shop.source, shop.target)]
@@ -352,7 +352,7 @@ def test_a_table_cut_by_another_index(shop: Case, key: str) -> None:
     mover.start()
     seen = dumped(shop, tables=[f"{shop.schema}.t"], index="by_place")
     stop.set()
-    mover.join(30)
+    ended(mover)
     shop.run_until_head()
     rows = [s.execute(f"SELECT * FROM `{shop.schema}`.t ORDER BY id") for s in (shop.source, shop.target)]
     assert rows[0] == rows[1]

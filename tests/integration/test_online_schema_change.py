@@ -68,7 +68,7 @@ def test_pt_online_schema_change(made) -> None:
         tool = subprocess.run(
             ["pt-online-schema-change", "--alter", CHANGE, "--execute", "--charset=utf8mb4", "--chunk-size=100", "--no-check-replication-filters",
              "--recursion-method=none", f"h=127.0.0.1,P={made.source.port},u=root,D={made.schema},t=t"],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     finally:
         stop.set()

@@ -170,7 +170,8 @@ def test_kill_anywhere_ends_equal(shop: Case) -> None:
                 while process.poll() is None and not (state.owner() or state.owner("copy")):
                     time.sleep(0.01)
                 time.sleep(choose.uniform(0, 6))
-                assert process.poll() is None, process.stderr.read().decode()
+                # 75: a machine that stalled for longer than the session; a scheduler would run it again
+                assert process.poll() in {None, 75}, process.stderr.read().decode()
                 process.send_signal(signal.SIGKILL)
                 process.wait()
                 process.stderr.close()
@@ -365,7 +366,7 @@ def test_a_status_that_is_watched_follows_the_pipeline(shop: Case) -> None:
             time.sleep(0.1)
         for process in (table, lines):
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 130
+            assert process.wait(timeout=150) == 130
     finally:
         for process in (table, lines):
             process.kill()
@@ -417,7 +418,7 @@ def test_a_drain_at_work_notices_a_pause(shop: Case) -> None:
         insert(shop, 1)
         pause(shop.runtime(), by="tester", reason="tea")
         with pytest.raises(Paused, match="tea"):
-            draining.result(timeout=60)
+            draining.result(timeout=200)
         assert state.numbers() == []
     resume(shop.runtime(), by="tester")
     shop.path.write_text(shop.yaml, encoding="utf-8")

@@ -191,7 +191,7 @@ def test_readers_leave_replicas_of_neighbouring_ids_alone(mysql_source, tmp_path
                 buffer = np.zeros(1 << 20, np.uint8)
                 for neighbour in neighbours:
                     received = b""
-                    end = time.monotonic() + 30
+                    end = time.monotonic() + 180
                     while db.encode() not in received:  # the table map of the row just inserted
                         assert time.monotonic() < end
                         received += buffer[: neighbour.receive(buffer, 0, 1.0)].tobytes()

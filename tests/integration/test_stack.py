@@ -43,7 +43,7 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 def run(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "devstack", *arguments],
-        env=environment(home, **variables), capture_output=True, text=True, timeout=400, check=False,
+        env=environment(home, **variables), capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
 
 

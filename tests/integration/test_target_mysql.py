@@ -15,7 +15,7 @@ from sluice.model.tables import Column, TableId, TableSchema
 from tests.support.batches import Delivery
 from tests.support.people import DDL, delete, insert, people, rows, update
 from tests.support.small_units import small_units
-from tests.support.waiting import wait_until, waits_for_a_row
+from tests.support.waiting import ended, wait_until, waits_for_a_row
 
 
 @pytest.fixture
@@ -118,8 +118,6 @@ def test_a_batch_that_was_acknowledged_is_not_written_again(delivery: Any, mysql
 
 def test_taking_over_waits_for_the_writer(delivery: Any, mysql_target: Any, db: str) -> None:
     """The epoch cannot rise while an older transaction is open, so nothing old commits after it rose."""
-    import threading
-
     pipe = delivery()
     pipe.begin(1)
     taken = threading.Event()
@@ -128,9 +126,10 @@ def test_taking_over_waits_for_the_writer(delivery: Any, mysql_target: Any, db: 
         writer.cursor().execute("SELECT epoch FROM _sluice_ack LOCK IN SHARE MODE")
         thread = threading.Thread(target=lambda: (pipe.begin(2), taken.set()))
         thread.start()
-        assert not taken.wait(0.5)
+        wait_until(lambda: waits_for_a_row(mysql_target), "the wait for the older transaction")
+        assert not taken.is_set()
         writer.commit()
-        thread.join(10)
+        ended(thread)
     assert taken.is_set()
 
 
@@ -327,6 +326,6 @@ def test_deadlock_is_tried_again(delivery: Any, mysql_target: Any, db: str) -> N
         wait_until(lambda: waits_for_a_row(mysql_target), "the load waiting for row 99")
         cursor.execute("UPDATE people SET points = -1 WHERE id = 1")
         other.rollback()
-        thread.join(120)
+        ended(thread)
     assert sum(result.retries for result in done[0]) >= 1
     assert rows(mysql_target, db)[99] == (99, "e99", 99)

@@ -15,6 +15,7 @@ from sluice.errors import RetryableError
 from tests.support.batches import Delivery
 from tests.support.people import DDL, delete, insert, people, update
 from tests.support.small_units import small_units
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.faults
@@ -47,9 +48,7 @@ def test_kill_9_of_the_target_while_it_is_loaded(tmp_path: Path, monkeypatch: An
                     pipe.load(changeset)
                 except RetryableError as error:
                     assert error.__class__.__name__ == "TargetUnavailable", f"seed {seed}: {error}"  # noqa: PT017
-                deadline = time.monotonic() + 10
-                while server.running and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                wait_until(lambda: not server.running, "the kill")
                 server.start()
                 if pipe.held == 2:
                     break

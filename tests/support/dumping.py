@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sluice.errors import RetryableError
 from sluice.flows.capture.drain import drain
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
@@ -16,6 +17,7 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from tests.support.pipelines import Case
+from tests.support.waiting import ended
 
 
 def both(made: Case, sql: str) -> None:
@@ -25,18 +27,29 @@ def both(made: Case, sql: str) -> None:
 
 @contextmanager
 def delivering(made: Case) -> Iterator[None]:
-    """The pipeline runs in a thread, one batch after the other."""
+    """The pipeline runs in a thread, one batch after the other. A passing error is tried again, with the batch it hit, as a real run does."""
     stop = threading.Event()
     errors: list[BaseException] = []
 
     def loop() -> None:
-        try:
-            runtime = made.runtime()
-            with runtime.state():
-                while not stop.is_set():
-                    step(made, runtime, idle_wait_s=0.05)
-        except BaseException as error:
-            errors.append(error)
+        failures, mine = 0, claim(made)
+        while not stop.is_set():
+            try:
+                runtime = made.runtime()
+                with runtime.state():
+                    while not stop.is_set():
+                        step(made, runtime, claimed=mine)
+                        failures, mine = 0, claim(made)
+            except RetryableError as error:
+                failures += 1
+                if failures > PASSING:
+                    errors.append(error)
+                    return
+                print(f"tried again: {error}")
+                stop.wait(0.5)
+            except BaseException as error:
+                errors.append(error)
+                return
 
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
@@ -44,14 +57,23 @@ def delivering(made: Case) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        ended(thread)
     if errors:
         raise errors[0]
 
 
-def step(made: Case, runtime: Any, idle_wait_s: float = 0.05) -> bool:
+PASSING = 10
+"""Attempts of a batch in a row that may fail."""
+
+
+def claim(made: Case) -> str:
+    """As a new run of Airflow has it."""
+    return f"test:{made.schema}:{time.time_ns()}"
+
+
+def step(made: Case, runtime: Any, idle_wait_s: float = 0.05, claimed: str = "") -> bool:
     """One batch, if there is one."""
-    outcome = drain(runtime, claim=f"test:{made.schema}:{time.time_ns()}", idle_wait_s=idle_wait_s)
+    outcome = drain(runtime, claim=claimed or claim(made), idle_wait_s=idle_wait_s)
     if outcome.batch is None:
         return False
     merge(runtime, outcome.batch)
@@ -95,7 +117,7 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
         for thread in self.threads:
-            thread.join(30)
+            ended(thread)
         if self.errors:
             raise self.errors[0]
 
@@ -138,7 +160,7 @@ class Watcher:
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self.thread.join(30)
+        ended(self.thread)
 
     def _run(self) -> None:
         with self.made.target.connect(self.made.schema) as connection, connection.cursor() as cursor:

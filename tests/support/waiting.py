@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sluice.errors import SluiceError
+
 
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = 180) -> None:
     """Patience costs nothing where the event comes; a slow machine needs it."""
@@ -16,6 +18,25 @@ def wait_until(condition: Callable[[], object], what: str, patience_s: float = 1
     while not condition():
         assert time.monotonic() < end, f"{what} did not happen within {patience_s:.0f} s"
         time.sleep(0.02)
+
+
+def patiently(work: Callable[[], object], patience_s: float = 240) -> None:
+    """Again until it succeeds, as a scheduler does; only a passing error is tried again."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            work()
+            return
+        except SluiceError as error:
+            if not error.retryable or time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+def ended(thread: threading.Thread, patience_s: float = 300) -> None:
+    """Wait for the end of a thread; one that goes on is a failure, not something to leave running into the next test."""
+    thread.join(patience_s)
+    assert not thread.is_alive(), f"{thread.name} goes on after {patience_s:.0f} s"
 
 
 class Looks:
@@ -34,8 +55,8 @@ class Looks:
 
 
 @contextmanager
-def counted(owner: type, method: str) -> Iterator[Looks]:
-    """The calls of ``owner.method`` inside the block."""
+def counted(owner: Any, method: str) -> Iterator[Looks]:
+    """The calls of ``owner.method`` (a class or a module) inside the block."""
     looks, original = Looks(), getattr(owner, method)
 
     def call(*arguments: Any, **named: Any) -> Any:

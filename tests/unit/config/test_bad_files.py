@@ -130,7 +130,7 @@ def test_a_bad_file_hides_no_other(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert "good" in said.stdout

@@ -130,7 +130,7 @@ def test_what_a_rule_prints_is_not_in_the_programs_output(tmp_path: Path) -> Non
         env={**os.environ, "SLUICE_RULES": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert said.returncode == 0, said.stderr
