@@ -76,8 +76,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The Airflow that files share ends with the last of them: an idle one takes a third of a core from all that runs later."""
+    if _shares(item) and not _shares(nextitem):
+        for shared in AIRFLOWS:
+            shared.stop()
+
+
+def _shares(item: pytest.Item | None) -> bool:
+    return "shared_airflow" in getattr(item, "fixturenames", ())
+
+
 from tests.support.browsers import browser  # noqa: E402
 from tests.support.servers import (  # noqa: E402
+    AIRFLOWS,
     fresh_pg_schema,
     fresh_schema,
     mariadb,
@@ -85,6 +98,7 @@ from tests.support.servers import (  # noqa: E402
     mysql_target,
     postgresql,
     server_folder,
+    shared_airflow,
     spark_connect,
     zookeeper,
     zookeeper_ensemble,
@@ -99,6 +113,7 @@ __all__ = [
     "mysql_target",
     "postgresql",
     "server_folder",
+    "shared_airflow",
     "spark_connect",
     "zookeeper",
     "zookeeper_ensemble",

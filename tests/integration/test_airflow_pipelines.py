@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from devstack.mysql import MySQLServer
 from sluice.config.loading import load_pipeline
 from sluice.flows.operate import control
 from sluice.flows.runtime import Runtime
-from tests.support.airflows import TestAirflow, airflow, wait_until
+from tests.support.airflows import SharedAirflow, TestAirflow, wait_until
 from tests.support.pipelines import Case, case
 from tests.support.proxy import TcpProxy
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SUBMITTED, APART, RULED = "submitted", "apart", "ruled"
 
@@ -84,10 +83,14 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(
-    tmp_path_factory: Any, mysql_source: MySQLServer, mysql_target: MySQLServer, zookeeper: Any
+    tmp_path_factory: Any,
+    shared_airflow: SharedAirflow,
+    mysql_source: MySQLServer,
+    mysql_target: MySQLServer,
+    zookeeper: Any,
 ) -> Iterator[World]:
-    schema, folder = "airflow_pipelines", tmp_path_factory.mktemp("pipelines")
-    with MySQLServer(folder / "server", name="mysql-archive", server_id=105) as archive:
+    schema, folder = "airflow_pipelines", shared_airflow.folder
+    with MySQLServer(tmp_path_factory.mktemp("archive") / "server", name="mysql-archive", server_id=105) as archive:
         for server in (mysql_source, mysql_target, archive):
             server.execute(
                 f"CREATE DATABASE {schema}",
@@ -97,7 +100,7 @@ def world(
                 ),
             )
         with (
-            case(folder / "case", mysql_source, mysql_target, zookeeper, schema, session_s=20) as made,
+            case(folder, mysql_source, mysql_target, zookeeper, schema, session_s=20) as made,
             TcpProxy(archive.host, archive.port) as link,
         ):
             made.path.unlink()
@@ -112,11 +115,9 @@ def world(
                 (made.folder / f"rules/{rule}.py").write_text(RULE.replace("NAME", rule))
             world.write(RULED, mode="local", rules="rules: engine.yaml\nwindow: 1\n")
             world.write(APART, mode="local", second=True)
-            extra = {"SLUICE_RULES": str(made.folder / "rules")}
-            with airflow(tmp_path_factory.mktemp("airflow"), made.folder, made.connections, extra) as started:
+            dags = (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}", f"sync__{RULED}")
+            with shared_airflow.running(made.connections, *dags) as started:
                 world.started = started
-                for dag in (f"sync__{SUBMITTED}", f"sync__{APART}", f"catchup__{APART}", f"sync__{RULED}"):
-                    started.api.wait_for_dag(dag)
                 yield world
     for server in (mysql_source, mysql_target):
         server.execute(f"DROP DATABASE {schema}")
@@ -220,18 +221,24 @@ def test_a_run_that_ended_is_cleared_while_the_only_place_waits(world: World) ->
     wait_until(lambda: runs("running") == waiting, "the place of the run that waits")
 
 
-def test_an_idle_pipeline_opens_no_runs(world: World) -> None:
+def test_an_idle_pipeline_opens_no_runs(world: World, shared_airflow: SharedAirflow) -> None:
     """The window is open and waits in the triggerer; it does so for days, however often the log moves for others."""
-    dag = f"sync__{APART}"
+    dag, looks = f"sync__{APART}", f"airflow.sluice.{APART}.up"
     world.begins(APART)
-    wait_until(lambda: any(task["state"] == "deferred" for task in world.started.tasks(dag)), "the drain's wait")
-    time.sleep(5)  # the runs before it end, and the window is full again
-    before = {run["dag_run_id"] for run in world.started.runs(dag)}
-    for number in range(40):
-        world.made.source.execute(
-            f"CREATE DATABASE IF NOT EXISTS other_{number % 2}", f"DROP DATABASE other_{number % 2}"
-        )
-        time.sleep(0.1)
+
+    def waits() -> bool:
+        """The window is full; a drain waits, and nothing is at work."""
+        running = [run["dag_run_id"] for run in world.started.runs(dag, state="running")]
+        states = {task["state"] for run in running for task in world.started.tasks(dag, run)}
+        full = len(running) == world.runtime(APART).pipeline.window
+        return full and "deferred" in states and not states & {"running", "queued", "scheduled"}
+
+    wait_until(waits, "the drain's wait", 180)
+    before, seen, number = {run["dag_run_id"] for run in world.started.runs(dag)}, shared_airflow.gauges.count[looks], 0
+    while shared_airflow.gauges.count[looks] < seen + 2 or number < 40:
+        number += 1
+        other = f"other_{number % 2}"
+        world.made.source.execute(f"CREATE DATABASE IF NOT EXISTS {other}", f"DROP DATABASE {other}")
     after = {run["dag_run_id"]: run["state"] for run in world.started.runs(dag)}
     assert set(after) == before
     assert sorted(after.values()).count("running") == world.runtime(APART).pipeline.window

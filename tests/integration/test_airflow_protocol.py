@@ -1,126 +1,39 @@
-"""The batch protocol on a real Airflow: the form, clears in any order, a pause within seconds, a second installation."""
+"""The batch protocol on a real Airflow: the form, the API, metrics, and clears in any order."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import signal
-import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluice.errors import RetryableError
-from tests.support.airflows import Keeper, TestAirflow, airflow, wait_until
-from tests.support.browsers import login
-from tests.support.pipelines import Case, case
+from tests.support.airflows import SharedAirflow, TestAirflow, wait_until
+from tests.support.browsers import login, shot
+from tests.support.orders import acknowledged, change, delivered, orders_case, permit, settled
+from tests.support.pipelines import Case
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-DAG = "sync__case"
-
-BEATS = {"AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1"}
-JUDGES = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20"}
-"""Of the API server alone: it says after twenty seconds that a scheduler is gone, the default is thirty. A busy machine is no dead scheduler."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+DAG = "sync__protocol"
 
 
 @pytest.fixture(scope="module")
-def orders(tmp_path_factory: Any, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
-    schema, folder = "airflow_case", tmp_path_factory.mktemp("case")
-    for server in (mysql_source, mysql_target):
-        server.execute(
-            f"CREATE DATABASE {schema}",
-            f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, note VARCHAR(200))",
-            f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
-        )
-    try:
-        retry = "retry: {delay: 1s, max_delay: 3s}"
-        with case(folder, mysql_source, mysql_target, zookeeper, schema, extra=retry, session_s=8) as made:
-            made.run_until_head()
-            yield made
-    finally:
-        for server in (mysql_source, mysql_target):
-            server.execute(f"DROP DATABASE {schema}")
+def orders(shared_airflow: SharedAirflow, mysql_source: Any, mysql_target: Any, zookeeper: Any) -> Iterator[Case]:
+    with orders_case(shared_airflow.folder, mysql_source, mysql_target, zookeeper, name="protocol") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def metrics() -> Iterator[tuple[int, dict[str, float]]]:
-    """A StatsD server: its port, and the last value of every gauge that it was sent."""
-    seen: dict[str, float] = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind(("127.0.0.1", 0))
-        done = threading.Event()
-
-        def listen() -> None:
-            server.settimeout(0.2)
-            while not done.is_set():
-                try:
-                    packet = server.recv(65536).decode()
-                except TimeoutError:
-                    continue
-                for line in packet.splitlines():
-                    name, _, rest = line.partition(":")
-                    value, _, kind = rest.partition("|")
-                    if kind.startswith("g"):
-                        seen[name] = float(value)
-
-        thread = threading.Thread(target=listen, daemon=True)
-        thread.start()
-        try:
-            yield server.getsockname()[1], seen
-        finally:
-            done.set()
-            thread.join()
-
-
-@pytest.fixture(scope="module")
-def east(orders: Case, metrics: tuple[int, dict[str, float]], tmp_path_factory: Any) -> Iterator[TestAirflow]:
-    """The Airflow that works."""
-    extra = {
-        "SLUICE_INSTALLATION": "east", "SLUICE_RULES": str(orders.folder / "rules"),
-        "AIRFLOW__METRICS__STATSD_ON": "True", "AIRFLOW__METRICS__STATSD_PORT": str(metrics[0]),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer", **BEATS,
-    }  # fmt: skip
-    with airflow(tmp_path_factory.mktemp("east"), orders.folder, orders.connections, extra, JUDGES) as started:
-        started.api.wait_for_dag(DAG)
+def east(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
+    with shared_airflow.running(orders.connections, DAG) as started:
         yield started
-
-
-def change(made: Case, number: int) -> None:
-    made.source.execute(
-        f"INSERT INTO {made.schema}.orders VALUES ({number}, 'n')",
-        f"INSERT INTO {made.schema}.journal VALUES ('n{number}')",
-        f"UPDATE {made.schema}.orders SET note = CONCAT(LEFT(note, 150), '+') WHERE id > {number - 5}",
-    )
-
-
-def delivered(made: Case) -> bool:
-    """Both sides hold the same rows, the table without a key among them."""
-    rows = []
-    for server in (made.source, made.target):
-        rows.append([
-            server.execute(f"SELECT * FROM {made.schema}.orders ORDER BY id"),
-            server.execute(f"SELECT what, COUNT(*) FROM {made.schema}.journal GROUP BY what ORDER BY what"),
-        ])
-    return bool(rows[0] == rows[1])
-
-
-def acknowledged(made: Case) -> int:
-    with made.runtime().state() as state:
-        process = state.process("copy")
-    return process.batch if process else 0
-
-
-def settled(made: Case) -> bool:
-    with made.runtime().state() as state:
-        return delivered(made) and not state.undelivered()
 
 
 def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple[int, Any]:
@@ -133,21 +46,24 @@ def post(airflow: TestAirflow, path: str, body: Any, token: str | None) -> tuple
         return error.code, error.read().decode()
 
 
-def test_the_form_pauses_resumes_restarts_and_rolls_back(orders: Case, east: TestAirflow) -> None:
+def test_the_form_pauses_resumes_restarts_and_rolls_back(
+    orders: Case, east: TestAirflow, shared_airflow: SharedAirflow
+) -> None:
+    """A paused pipeline delivers nothing, and its lag is a metric."""
+    gauges, base = shared_airflow.gauges, "airflow.sluice.protocol"
     change(orders, 1)
     wait_until(lambda: settled(orders), "the first delivery")
-    east.api.wait_for_dag("sluice_control")
 
     def act(action: str, **more: Any) -> None:
-        run = east.trigger("sluice_control", {"pipeline": "case", "action": action, "reason": "a test", **more})
+        run = east.trigger("sluice_control", {"pipeline": "protocol", "action": action, "reason": "a test", **more})
         assert east.wait_for_run("sluice_control", run) == "success"
 
     act("pause")
+    assert not permit(orders).open
+    assert permit(orders).by == "admin@airflow"
+    wait_until(lambda: gauges.last.get(f"{base}.paused") == 1, "the pause in a gauge")
     change(orders, 2)
-    with orders.runtime().state() as state:
-        assert not state.permit().open
-        assert state.permit().by == "admin@airflow"
-    time.sleep(4)
+    wait_until(lambda: gauges.last[f"{base}.copy.lag_bytes"] > 0, "the lag of a paused pipeline in a gauge")
     assert not delivered(orders)
     act("resume")
     wait_until(lambda: settled(orders), "delivery after resume")
@@ -162,18 +78,18 @@ def test_the_form_pauses_resumes_restarts_and_rolls_back(orders: Case, east: Tes
 
 
 def test_the_api_acts_for_those_who_may(orders: Case, east: TestAirflow) -> None:
-    path = "/sluice/api/pipelines/case/pause"
+    path = "/sluice/api/pipelines/protocol/pause"
     assert post(east, path, {}, None)[0] == 401
     login = {"username": "admin", "password": east.password}
     token = post(east, "/auth/token", login, None)[1]["access_token"]
     assert post(east, "/sluice/api/pipelines/nowhere/pause", {}, token)[0] == 404
-    assert post(east, "/sluice/api/pipelines/case/explode", {}, token)[0] == 404
+    assert post(east, "/sluice/api/pipelines/protocol/explode", {}, token)[0] == 404
     assert post(east, path, {"colour": "red"}, token)[0] == 422
     status, plan = post(east, path, {"reason": "tea"}, token)
     assert (status, plan["what"]) == (200, "pause")
     with orders.runtime().state() as state:
         assert (state.permit().open, state.permit().reason) == (False, "tea")
-    assert post(east, "/sluice/api/pipelines/case/resume", {}, token)[0] == 200
+    assert post(east, "/sluice/api/pipelines/protocol/resume", {}, token)[0] == 200
     with orders.runtime().state() as state:
         assert state.permit().open
 
@@ -183,59 +99,42 @@ def test_one_who_may_only_look_changes_nothing(orders: Case, east: TestAirflow) 
     password = json.loads((east.folder / "home" / "passwords.json").read_text())["reader"]
     token = post(east, "/auth/token", {"username": "reader", "password": password}, None)[1]["access_token"]
     for action in ("pause", "resume", "restart", "rollback"):
-        status, said = post(east, f"/sluice/api/pipelines/case/{action}", {}, token)
+        status, said = post(east, f"/sluice/api/pipelines/protocol/{action}", {}, token)
         assert (status, "not change it" in said) == (403, True)
-    conf = {"conf": {"pipeline": "case", "action": "pause"}, "logical_date": None}
+    conf = {"conf": {"pipeline": "protocol", "action": "pause"}, "logical_date": None}
     assert post(east, "/api/v2/dags/sluice_control/dagRuns", conf, token)[0] == 403
-    assert _permit(orders).open
+    assert permit(orders).open
 
 
-def test_lag_and_positions_are_metrics_at_work_and_at_rest(
-    orders: Case, east: TestAirflow, metrics: tuple[int, dict[str, float]]
-) -> None:
-    gauges = metrics[1]
+def test_lag_and_positions_are_metrics(orders: Case, east: TestAirflow, shared_airflow: SharedAirflow) -> None:
+    """Those of a pipeline at rest; of one that is paused, see the form."""
+    gauges = shared_airflow.gauges.last
     wait_until(lambda: settled(orders), "delivery")
-    base = "airflow.sluice.case"
+    base = "airflow.sluice.protocol"
     wait_until(lambda: gauges.get(f"{base}.copy.delivered_batch") == acknowledged(orders), "the last batch in a gauge")
     assert gauges[f"{base}.up"] == 1
     assert gauges[f"{base}.copy.lag_seconds"] == 0
     assert gauges[f"{base}.copy.lag_bytes"] == 0
     assert gauges[f"{base}.copy.alert"] == 0
-    run = east.trigger("sluice_control", {"pipeline": "case", "action": "pause"})
-    assert east.wait_for_run("sluice_control", run) == "success"
-    change(orders, 50)
-    wait_until(lambda: gauges[f"{base}.paused"] == 1, "the pause in a gauge")
-    wait_until(lambda: gauges[f"{base}.copy.lag_bytes"] > 0, "the lag of a paused pipeline in a gauge")
-    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "case", "action": "resume"}))
-    wait_until(lambda: settled(orders), "delivery after resume")
 
 
-def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any, tmp_path: Path) -> None:
+def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any) -> None:
     """A person presses Trigger, chooses, and sees a green run."""
-    folder = Path(os.environ.get("SLUICE_SCREENSHOTS") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
     page = login(browser, east.url, east.password)
     page.goto(f"{east.url}/dags/sluice_control")
     page.get_by_role("button", name="Trigger").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_text("What to do").first.wait_for()
-    page.wait_for_timeout(1000)
-    page.screenshot(path=str(folder / "control-form.png"))
+    shot(page, "control-form")
     dialog.locator("[name='element_reason']").fill("tea")
-    page.screenshot(path=str(folder / "control-form-2.png"))
+    shot(page, "control-form-2")
     dialog.get_by_role("button", name="Trigger").last.click()
-    wait_until(lambda: not _permit(orders).open, "the pause from the form")
-    page.wait_for_timeout(2000)
-    page.screenshot(path=str(folder / "control-run.png"))
+    wait_until(lambda: not permit(orders).open, "the pause from the form")
+    shot(page, "control-run")
     page.context.close()
-    assert _permit(orders).reason == "tea"
-    assert _permit(orders).by == "admin@airflow"
-    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "case", "action": "resume"}))
-
-
-def _permit(made: Case) -> Any:
-    with made.runtime().state() as state:
-        return state.permit()
+    assert permit(orders).reason == "tea"
+    assert permit(orders).by == "admin@airflow"
+    east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "protocol", "action": "resume"}))
 
 
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
@@ -291,89 +190,3 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
     assert len(moves) > 5
     assert all(new == old + 1 for old, new in moves)
     assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
-
-
-@pytest.fixture(scope="module")
-def west(orders: Case, east: TestAirflow, tmp_path_factory: Any) -> Iterator[TestAirflow]:
-    """The one that stands by."""
-    extra = {"SLUICE_INSTALLATION": "west", "SLUICE_RULES": str(orders.folder / "rules"), **BEATS}
-    with airflow(tmp_path_factory.mktemp("west"), orders.folder, orders.connections, extra, JUDGES) as started:
-        started.api.wait_for_dag(DAG)
-        wait_until(lambda: [t for t in started.tasks(DAG) if t["state"] == "deferred"], "the second standing by")
-        yield started
-
-
-def owner(made: Case) -> str | None:
-    with made.runtime().state() as state:
-        return state.turns.owner()
-
-
-def waits(airflow: TestAirflow) -> bool:
-    """A drain waits in its triggerer, and none is at work."""
-    open_runs = airflow.runs(DAG, state="running")
-    tasks = [task for run in open_runs for task in airflow.tasks(DAG, run["dag_run_id"]) if task["task_id"] == "drain"]
-    states = {task["state"] for task in tasks}
-    return "deferred" in states and not states & {"running", "queued", "scheduled"}
-
-
-def test_a_second_installation_stands_by(orders: Case, east: TestAirflow, west: TestAirflow) -> None:
-    """It holds no worker meanwhile."""
-    owners: set[str | None] = set()
-    for number in range(10_200, 10_220):
-        change(orders, number)
-        owners.add(owner(orders))
-        time.sleep(0.2)
-    wait_until(lambda: settled(orders), "delivery by the first")
-    assert owners == {"airflow:east"}
-    with orders.runtime().state() as state:
-        claims = {state.require(number).claim.split(":")[1] for number in state.numbers()[-3:]}
-    assert claims == {"east"}
-    assert [t for t in west.tasks(DAG) if t["state"] in {"running", "queued"}] == []
-
-
-@pytest.mark.skipif(
-    "SLUICE_FAULTS" not in os.environ, reason="runs in make faults: two Airflows, and a scheduler that dies twice"
-)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_standby_takes_over_from_a_scheduler_that_is_gone_while_its_triggerer_lives(
-    orders: Case, east: TestAirflow, west: TestAirflow, number: signal.Signals
-) -> None:
-    """First from east to west, then back: the one that was replaced stands by when its scheduler is back."""
-    loser, winner = (east, west) if number is signal.SIGKILL else (west, east)
-    names = {id(east): "airflow:east", id(west): "airflow:west"}
-    assert owner(orders) == names[id(loser)]
-    wait_until(lambda: waits(loser), "the drain's wait in the triggerer, which goes on for as long as nothing changes")
-    loser.keeper.stop()
-    scheduler, triggerer = loser.components["scheduler"], loser.components["triggerer"]
-    if number is signal.SIGKILL:
-        scheduler.kill()
-    else:
-        assert scheduler.handle is not None
-        os.kill(scheduler.handle.pid, number)
-    began = time.monotonic()
-    wait_until(lambda: owner(orders) == names[id(winner)], "the standby taking over", 180)
-    print(f"taken over {time.monotonic() - began:.1f} s after the scheduler was {number.name}")
-    assert triggerer.running
-    change(orders, 10_230 + number)
-    wait_until(lambda: settled(orders), "delivery by the standby")
-    if number is signal.SIGKILL:
-        scheduler.start()
-    else:
-        os.kill(scheduler.handle.pid, signal.SIGCONT)
-        scheduler.wait()
-    loser.keeper = Keeper(loser.components)
-
-    wait_until(lambda: waits(loser), "the first one standing by")
-    for more in range(5):
-        change(orders, 10_300 + 10 * number + more)
-        wait_until(lambda: settled(orders), "delivery after the first one is back")
-        assert owner(orders) == names[id(winner)]
-
-
-def test_it_takes_over_from_one_that_dies_as_a_whole(orders: Case, east: TestAirflow, west: TestAirflow) -> None:
-    """kill -9 to everything; with it goes the database, so this is the last test."""
-    assert owner(orders) == "airflow:east"
-    east.die()
-    change(orders, 11_300)
-    wait_until(lambda: owner(orders) == "airflow:west", "the second taking over", 60)
-    wait_until(lambda: settled(orders), "delivery by the second")

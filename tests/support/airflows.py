@@ -1,12 +1,14 @@
-"""A real Airflow for a test: its own home, pipelines and port; every component a process of its own."""
+"""A real Airflow for tests: every component a process of its own. Test files share one, each with pipelines of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,8 @@ from urllib.parse import quote
 
 from devstack import ports
 from devstack.airflow import COMPONENTS, AirflowApi, AirflowComponent, environment, new_secrets, prepare_home
-from sluice.errors import RetryableError
+from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError, RetryableError
 
 
 class Keeper:
@@ -56,10 +59,12 @@ class TestAirflow:
     password: str
     components: dict[str, AirflowComponent]
     keeper: Keeper
+    dead: bool = False
 
     def die(self) -> None:
         """``kill -9`` to everything, as when a machine loses its power."""
         self.keeper.stop()
+        self.dead = True
         for component in self.components.values():
             component.kill()
 
@@ -98,6 +103,28 @@ class TestAirflow:
         found: dict[str, Any] = api._send("GET", f"/sluice/api/status/{pipeline}", None, 20.0)
         return found
 
+    def connect(self, connection_id: str, notation: str) -> None:
+        """Store a connection in Airflow's database, as a person does; ``notation``: Airflow's JSON. One that is there is replaced."""
+        body = {"connection_id": connection_id, **json.loads(notation)}
+        if isinstance(body.get("extra"), dict):
+            body["extra"] = json.dumps(body["extra"])
+
+        def stored() -> bool:
+            self.api.call("DELETE", f"/connections/{connection_id}")
+            return self.api.call("POST", "/connections", body) is not None
+
+        wait_until(stored, f"the connection {connection_id}")
+
+    def retire(self, prefixes: tuple[str, ...] = ("sync__", "catchup__", "backfill__")) -> None:
+        """End all that runs, and start nothing more: who comes next has other pipelines."""
+        for dag in [one["dag_id"] for one in self.api.call("GET", "/dags?limit=100")["dags"]]:
+            if dag.startswith(prefixes):
+                wait_until(lambda dag=dag: self.api.call("PATCH", f"/dags/{dag}", {"is_paused": True}), f"{dag} paused")
+                for run in self.runs(dag, state="running") + self.runs(dag, state="queued"):
+                    with contextlib.suppress(RetryableError):  # it ended by itself
+                        path = f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'], safe='')}"
+                        self.api.call("PATCH", path, {"state": "failed"})
+
     def log(self, dag_id: str, run_id: str, task: str, attempt: int = 1, map_index: int = -1) -> str:
         """What a person reads in a task's log, as JSON."""
         path = (
@@ -122,7 +149,7 @@ class TestAirflow:
                 break
         return run
 
-    def wait_for_run(self, dag_id: str, run_id: str, patience_s: float = 60) -> str:
+    def wait_for_run(self, dag_id: str, run_id: str, patience_s: float = 300) -> str:
         """The state in which the run ended."""
         state = ""
 
@@ -164,6 +191,111 @@ def airflow(
             component.stop()
 
 
+class Gauges:
+    """A StatsD server: the last value of every gauge that it was sent, and how often one came."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+        self.count: Counter[str] = Counter()
+        self._over = threading.Event()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.settimeout(0.2)
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._listen, name="gauges", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                for line in self._socket.recv(65536).decode().splitlines():
+                    name, _, rest = line.partition(":")
+                    value, _, kind = rest.partition("|")
+                    if kind.startswith("g"):
+                        self.last[name] = float(value)
+                        self.count[name] += 1
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._socket.close()
+
+
+BEATS = {"AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1"}
+JUDGES = {"AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20"}
+"""Of the API server alone: it says after twenty seconds that a scheduler is gone, the default is thirty. A busy machine is no dead scheduler."""
+
+
+class SharedAirflow:
+    """The Airflow of all test files that do not stop one: started when the first asks, stopped when the next test needs none.
+
+    Attributes:
+        folder: its pipelines, with ``rules`` inside; the folder of each file's :class:`~tests.support.pipelines.Case`.
+        gauges: what it says of its pipelines.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.folder = folder / "pipelines"
+        (self.folder / "rules").mkdir(parents=True)
+        self._stack = contextlib.ExitStack()
+        self._started: TestAirflow | None = None
+        self._homes = 0
+        self.gauges = Gauges()
+
+    def started(self) -> TestAirflow:
+        """Running; a new one if the last was killed."""
+        if self._started is None or self._started.dead:
+            self.stop()
+            self._homes += 1
+            settings = {
+                "SLUICE_INSTALLATION": "east",
+                "SLUICE_RULES": str(self.folder / "rules"),
+                "AIRFLOW__METRICS__STATSD_ON": "True",
+                "AIRFLOW__METRICS__STATSD_PORT": str(self.gauges.port),
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,reader:viewer",
+                **BEATS,
+            }
+            home = self._folder / f"airflow-{self._homes}"
+            self._started = self._stack.enter_context(airflow(home, self.folder, {}, settings, JUDGES))
+        return self._started
+
+    @contextlib.contextmanager
+    def running(self, connections: Mapping[str, str], *dags: str) -> Iterator[TestAirflow]:
+        """The pipelines of one test file, which stand in :attr:`folder`, until ``dags`` are there; after it they are gone."""
+        started = self.started()
+        for name, notation in connections.items():
+            started.connect(name, notation)
+        mine = set()
+        for path in self.folder.glob("*.yaml"):
+            with contextlib.suppress(ConfigError):  # wrong on purpose
+                mine.add(load_pipeline(path).pipeline)
+        try:
+            for dag in (*dags, "sluice_control"):
+                started.api.wait_for_dag(dag, 300)
+            wait_until(lambda: mine <= _choices(started), "the form of sluice_control for these pipelines", 300)
+            yield started
+        finally:
+            if not started.dead:
+                started.retire()
+            for path in self.folder.glob("*.yaml"):
+                path.unlink()
+
+    def stop(self) -> None:
+        """Of all that it started, nothing runs any more."""
+        self._started = None
+        self._stack.close()
+
+    def close(self) -> None:
+        self.stop()
+        self.gauges.close()
+
+
+def _choices(started: TestAirflow) -> set[str]:
+    details = started.api.call("GET", "/dags/sluice_control/details")
+    return set(details["params"]["pipeline"]["schema"].get("enum") or ())
+
+
 def _start(components: Mapping[str, AirflowComponent]) -> None:
     for component in components.values():
         component.start(wait=False)
@@ -171,7 +303,7 @@ def _start(components: Mapping[str, AirflowComponent]) -> None:
         component.wait(300)  # a busy machine
 
 
-def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 90.0) -> None:
+def wait_until(condition: Callable[[], Any], what: str, patience_s: float = 300.0) -> None:
     """Airflow's API may be away for a moment."""
     end = time.monotonic() + patience_s
     last: object = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-_PATIENCE_MS = 60_000
+_PATIENCE_MS = 180_000
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +53,12 @@ def login(
     page.click('button[type="submit"]')
     page.wait_for_url(lambda at: "/auth/login" not in at)
     return page
+
+
+def shot(page: Any, name: str) -> None:
+    """A picture for people's eyes, if ``SLUICE_SCREENSHOTS`` names a folder for it."""
+    folder = os.environ.get("SLUICE_SCREENSHOTS")
+    if folder:
+        page.wait_for_timeout(1500)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{folder}/{name}.png", full_page=True)

@@ -22,11 +22,18 @@ from devstack.mysql import MySQLServer
 from devstack.spark import SparkConnectServer
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.errors import SluiceError
+from tests.support.airflows import SharedAirflow
 
 if TYPE_CHECKING:
     from devstack.postgresql import PostgreSQLServer
 
 _numbers = itertools.count(1)
+
+AIRFLOWS: list[SharedAirflow] = []
+"""That of this process, once a test asked for it."""
+
+UNSAFE = {"innodb_flush_method": "nosync"}
+"""A third of the seconds of a CREATE, ALTER or DROP waited for the disk. A killed server loses nothing by it; only a dead machine would."""
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +48,7 @@ def server_folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def mysql_source(server_folder: Path) -> Iterator[MySQLServer]:
     """A MySQL with row log, full row image and metadata, GTIDs on; connection id ``test_source``."""
-    with MySQLServer(server_folder / "source", name="mysql-source", server_id=101) as server:
+    with MySQLServer(server_folder / "source", name="mysql-source", server_id=101, options=UNSAFE) as server:
         os.environ["AIRFLOW_CONN_TEST_SOURCE"] = server.connection_json()
         yield server
 
@@ -49,7 +56,7 @@ def mysql_source(server_folder: Path) -> Iterator[MySQLServer]:
 @pytest.fixture(scope="session")
 def mysql_target(server_folder: Path) -> Iterator[MySQLServer]:
     """A second MySQL; connection id ``test_target``."""
-    with MySQLServer(server_folder / "target", name="mysql-target", server_id=102) as server:
+    with MySQLServer(server_folder / "target", name="mysql-target", server_id=102, options=UNSAFE) as server:
         os.environ["AIRFLOW_CONN_TEST_TARGET"] = server.connection_json()
         yield server
 
@@ -57,7 +64,7 @@ def mysql_target(server_folder: Path) -> Iterator[MySQLServer]:
 @pytest.fixture(scope="session")
 def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
     """A MariaDB with row log and full metadata; connection id ``test_mariadb``."""
-    with MariaDBServer(server_folder / "mariadb", server_id=103) as server:
+    with MariaDBServer(server_folder / "mariadb", server_id=103, options={"debug_no_sync": 1}) as server:
         os.environ["AIRFLOW_CONN_TEST_MARIADB"] = server.connection_json()
         yield server
 
@@ -118,6 +125,15 @@ def spark_connect(
     with SparkConnectServer(server_folder / "spark") as server:
         os.environ["AIRFLOW_CONN_TEST_SPARK"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_airflow(server_folder: Path) -> Iterator[SharedAirflow]:
+    """An Airflow for files that do not stop it; it runs only while the next test is one of those, see ``tests/conftest.py``."""
+    shared = SharedAirflow(server_folder / "airflow")
+    AIRFLOWS.append(shared)
+    yield shared
+    shared.close()
 
 
 @pytest.fixture

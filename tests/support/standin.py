@@ -1,8 +1,7 @@
 """Stand-ins for the flows, for tests of the DAG alone: a log is a counter in a file, a batch is a range of it.
 
-``install()`` puts them where ``sluice.flows.*`` would be, in this process and (through an ``airflow_local_settings``
-module that calls it) in those of a real Airflow. They keep the promises that the DAG builds on: one batch a claim, a
-load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
+The fixture ``flows`` puts them where ``sluice.flows.*`` would be. They keep the promises that the DAG builds on: one batch a
+claim, a load out of order is refused, a batch is not delivered twice. Everything that happens is a line in ``trace.jsonl``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -275,7 +273,3 @@ def modules() -> dict[str, ModuleType]:
             setattr(module, function.__name__, function)
         made[module.__name__] = module
     return made
-
-
-def install() -> None:
-    sys.modules.update(modules())
