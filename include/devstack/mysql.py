@@ -140,7 +140,7 @@ class MySQLServer(Server):
         super().stop(grace_s)
 
     def __exit__(self, *_: object) -> None:
-        self.kill()  # a block is a test or a benchmark: an orderly end, for data that nobody reads again, only takes seconds
+        self.kill()  # a block is a test or a benchmark: an orderly end, for data that is thrown away, only takes seconds
 
     def _stopped(self) -> None:
         for path in (self.socket, f"{self.socket}.lock"):
