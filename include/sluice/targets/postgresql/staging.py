@@ -22,6 +22,7 @@ from sluice.model.sizes import cuts, row_bytes
 from sluice.targets.postgresql import wire
 from sluice.targets.postgresql.column_types import PgType, pg_type
 from sluice.targets.postgresql.connection import Binary
+from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.sql.rows import target_type, user_fields
 from sluice.targets.sql.tables import TargetTable
 
@@ -79,8 +80,7 @@ class Stage:
     @contextmanager
     def rows(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> Iterator[Staged]:
         """``rows`` (at least one) at the server. Raises LoadError for a value that the target cannot hold, and what the driver raises."""
-        few = rows.num_rows <= PARAMETER_ROWS and sum(rows[c.field.name].nbytes for c in columns) <= PARAMETER_BYTES
-        if few:
+        if self.is_few(rows, columns):
             encoded = self._encoded(rows, columns)
             values = ", ".join(f"%b::{column.target.sent}[]" for column in columns)
             names = ", ".join(column.name for column in columns)
@@ -90,15 +90,28 @@ class Stage:
         name = f"_sluice_{next(_numbers)}"
         lines = ", ".join(f"{column.name} {column.target.sent}" for column in columns)
         self.cursor.execute(f"CREATE TEMPORARY TABLE {name} ({lines}) ON COMMIT DROP")
-        with self.cursor.copy(f"COPY pg_temp.{name} FROM STDIN (FORMAT binary)") as copy:
-            copy.write(wire.copy_head())
-            for start, stop in cuts(
-                row_bytes(rows.select([column.field.name for column in columns])), SLICE_BYTES, SLICE_ROWS
-            ):
-                copy.write(wire.copy_rows(self._encoded(rows.slice(start, stop - start), columns)))
-            copy.write(wire.copy_end())
+        self._copy(f"pg_temp.{name}", rows, columns)
         yield Staged(self.cursor, f"pg_temp.{name} AS s", None)
         self.cursor.execute(f"DROP TABLE pg_temp.{name}")
+
+    @staticmethod
+    def is_few(rows: pa.Table, columns: Sequence[StagedColumn]) -> bool:
+        """True for rows that are sent as parameters."""
+        if rows.num_rows > PARAMETER_ROWS:
+            return False
+        return not rows.num_rows or sum(rows[column.field.name].nbytes for column in columns) <= PARAMETER_BYTES
+
+    def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
+        """Put rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
+        self._copy(f"{quoted_table(self.table.table)} ({', '.join(map(quoted, names))})", rows, columns)
+
+    def _copy(self, place: str, rows: pa.Table, columns: Sequence[StagedColumn]) -> None:
+        with self.cursor.copy(f"COPY {place} FROM STDIN (FORMAT binary)") as copy:
+            copy.write(wire.copy_head())
+            sizes = row_bytes(rows.select([column.field.name for column in columns]))
+            for start, stop in cuts(sizes, SLICE_BYTES, SLICE_ROWS):
+                copy.write(wire.copy_rows(self._encoded(rows.slice(start, stop - start), columns)))
+            copy.write(wire.copy_end())
 
     def _encoded(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> list[wire.Column]:
         found = []
@@ -129,6 +142,11 @@ class Staged:
     cursor: Any
     source: str
     parameters: tuple[Binary, ...] | None
+
+    @property
+    def few(self) -> bool:
+        """True if they are parameters."""
+        return self.parameters is not None
 
     def run(self, statement: str) -> int:
         """Run a statement about them; ``ROWS`` in it stands for them. Returns how many rows it changed."""
