@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory bench-control faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory bench-control bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py
+
+bench-targets: venv kernels ## each kind of target beside its store's own bulk loader
+	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done
 
 bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB
 	@$(BIN)/python tests/bench/bench_memory.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 from devstack.postgresql import PostgreSQLServer
 from sluice.config.connections import parse_connection
-from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceError
+from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceError, TargetUnavailable
 from sluice.model.tables import TableId, TableSchema
 from sluice.targets.postgresql.connection import connect
 from sluice.targets.postgresql.session import kept
@@ -419,3 +420,31 @@ def test_two_loads_at_once_wait_for_each_other(tmp_path: Path, postgresql: Any, 
     assert postgresql.execute(f'SELECT * FROM "{db}".people') == [(1, "b", None)]
     with pytest.raises(Fenced):
         pipe.begin(0)
+
+
+def test_the_server_is_killed_between_two_calls(tmp_path: Path, server_folder: Path, postgresql: Any) -> None:
+    """The error can be tried again, units travel as bytes, and the batch is there once."""
+    with PostgreSQLServer(server_folder / "postgresql-killed", distribution=postgresql.distribution) as server:
+        server.execute("CREATE SCHEMA own", "CREATE TABLE own.heap (id int, email varchar(80), points int)")
+        keyed = people("own", "heap")
+        schema = TableSchema(keyed.table, keyed.columns)
+        pipe = Delivery(tmp_path, server, target={"type": PG})
+        changeset = pipe.merge(pipe.write({schema: [insert(1), insert(1)]}))
+        pipe.begin(1)
+        writer = pipe.writer(changeset)
+        writer.prepare()
+        [[*units]] = writer.plan(1)
+        server.kill()
+        with pytest.raises(TargetUnavailable, match="does not answer"):
+            units[0].write()
+        server.start()
+        units = pickle.loads(pickle.dumps(units))
+        for _ in range(2):
+            results = [unit.write() for unit in units]
+        server.kill()
+        with pytest.raises(TargetUnavailable):
+            writer.commit(results)
+        server.start()
+        writer.commit(results)
+        assert server.execute("SELECT * FROM own.heap") == [(1, None, None)] * 2
+        assert pipe.held == 1

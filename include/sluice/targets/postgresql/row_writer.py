@@ -74,14 +74,14 @@ class RowWriter(SqlRowWriter):
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
         gone = pc.equal(rows["_op"], "d")
-        removed = rows.filter(gone)
-        leaving = leaving_unique_values(item.table, rows.filter(pc.invert(gone)))
+        removed = _only(rows, gone)
+        leaving = leaving_unique_values(item.table, _only(rows, pc.invert(gone)) if item.table.unique_keys else rows)
         sent = sum(self._delete(item.table, some) for some in (removed, leaving))
         return WriteResult(0, removed.num_rows, statements=sent)
 
     def put(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""
-        live = rows.filter(pc.not_equal(rows["_op"], "d"))
+        live = _only(rows, pc.not_equal(rows["_op"], "d"))
         if not live.num_rows:
             return WriteResult()
         with self.session.foreign_keys(checked=item.table.generation is not None):
@@ -147,9 +147,9 @@ class RowWriter(SqlRowWriter):
         sent = [column for column, _ in columns]
         names = [name for _, name in columns]
         new = pc.and_(pc.equal(rows["_op"], "i"), pc.is_null(rows["_before"]))
-        fresh = rows.filter(new) if table.key else rows
+        fresh = _only(rows, new) if table.key else rows
         if not stage.is_few(fresh, sent) and self._attempt(lambda: stage.copy(fresh, sent, names)):
-            rows = rows.filter(pc.invert(new)) if table.key else rows.slice(0, 0)
+            rows = _only(rows, pc.invert(new)) if table.key else rows.slice(0, 0)
         if not rows.num_rows:
             return
         with stage.rows(rows, sent) as staged:
@@ -269,6 +269,11 @@ class RowWriter(SqlRowWriter):
             some.table,
             f"the target has {count} of {rows.num_rows} rows of which the log only contains the changed columns; {of}",
         )
+
+
+def _only(rows: pa.Table, mask: Any) -> pa.Table:
+    """The rows of a mask; all of them without a copy."""
+    return rows if pc.all(mask).as_py() else rows.filter(mask)
 
 
 def _columns(table: TargetTable, schema: pa.Schema) -> list[tuple[StagedColumn, str]]:
