@@ -11,6 +11,7 @@ from sluice.errors import LoadError, RuleError
 from sluice.flows.deadletters.replay import discard, replay
 from sluice.flows.deadletters.store import letters, prune_letters
 from sluice.flows.operate.control import skip
+from sluice.targets.sql import bisect
 from tests.support.pipelines import Case, case
 
 TABLE = "CREATE TABLE `{db}`.customers (id INT PRIMARY KEY, email VARCHAR(80) UNIQUE, name VARCHAR(80), paid INT)"
@@ -242,11 +243,13 @@ def test_bulk_loads_and_triggers_that_refuse(loading: Case) -> None:
     assert len(target(loading)) == 2998
 
 
-def test_what_is_no_rows_fault_stops(loading: Case) -> None:
+def test_what_is_no_rows_fault_stops(loading: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bisect.MAX_REFUSED == 1000
+    monkeypatch.setattr(bisect, "MAX_REFUSED", 50)  # a thousand take a minute: a statement each, and more
     insert(loading, (1, "a", 1))
     loading.target.execute(f"ALTER TABLE `{loading.schema}`.customers MODIFY name VARCHAR(1)")
-    with pytest.raises(LoadError, match="1000 rows"):
-        insert(loading, *((i, "xx", i) for i in range(2, 1200)))
+    with pytest.raises(LoadError, match="50 rows"):
+        insert(loading, *((i, "xx", i) for i in range(2, 70)))
     assert target(loading) == [(1, "a", 1)]
     loading.target.execute(f"ALTER TABLE `{loading.schema}`.customers MODIFY name VARCHAR(80)")
     loading.run_until_head()
