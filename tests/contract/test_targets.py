@@ -1,4 +1,4 @@
-"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL."""
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"memory", "mysql", "postgresql"}
+KNOWN = {"kafka", "memory", "mysql", "postgresql"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -93,3 +93,23 @@ def test_postgresql(check: Check, postgresql_bench: Bench) -> None:
     if not check.applies(postgresql_bench):
         pytest.skip("the target does not offer it")
     check.run(postgresql_bench)
+
+
+KAFKA: dict[str, tuple[str, dict[str, Any]]] = {
+    "latest": ("latest", {}),
+    "key": ("all", {}),
+    "table": ("all", {"partitioning": "table"}),
+    "global": ("all", {"partitioning": "global"}),
+}
+
+
+@pytest.mark.parametrize("kind", KAFKA)
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_kafka(check: Check, kind: str, kafka: Any) -> None:
+    from tests.support.kafka_bench import KafkaBench
+
+    bench = KafkaBench(kafka, *KAFKA[kind])
+    same = kind in {"table", "global"} and check.number not in {2, 15, 22}  # only the order differs from "key"
+    if same or not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devstack import processes
+from devstack.debian import FetchFailed
+from devstack.kafka import KafkaServer, find_kafka
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
 from devstack.spark import SparkConnectServer
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from tests.support.airflows import SharedAirflow
 
 if TYPE_CHECKING:
@@ -108,6 +110,20 @@ def zookeeper(server_folder: Path) -> Iterator[ZooKeeperServer]:
     with ZooKeeperServer(server_folder / "zookeeper") as server:
         os.environ["AIRFLOW_CONN_TEST_ZOOKEEPER"] = server.connection_json()
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka(server_folder: Path) -> Iterator[KafkaServer]:
+    """One Kafka broker; connection id ``test_kafka``. Skips what needs it where its jars cannot be fetched."""
+    pytest.importorskip("confluent_kafka")
+    try:
+        find_kafka()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no Kafka broker: {error}")
+    server = KafkaServer(server_folder / "kafka", users={"sluice": "s3cret-of-the-broker"}).start()
+    os.environ["AIRFLOW_CONN_TEST_KAFKA"] = server.connection_json()
+    yield server
+    server.kill()  # nobody reads it again
 
 
 @pytest.fixture

@@ -97,19 +97,24 @@ def _column(field: pa.Field) -> Column:
     declared = declared_type(field)
     sql = _parsed(declared)
     row = sql.row
-    temporal = row is not None and row.literal is Literal.TEMPORAL
+    made = row is None and pa.types.is_temporal(field.type)  # by a rule
+    temporal = made or (row is not None and row.literal is Literal.TEMPORAL)
     return Column(
         name=true_name(field),
         declared=declared,
         sql=sql,
         row=row,
         word=sql.word,
-        digits=sql.first if temporal else 0,
+        digits=_DIGITS if made else sql.first if temporal else 0,
         temporal=temporal,
         geometry=row is not None and row.shape is not None,
         required=is_required(field) or is_key(field),
         utc=pa.types.is_timestamp(field.type) and field.type.tz is not None,
     )
+
+
+_DIGITS = 6
+"""Of a second in Arrow's times."""
 
 
 @lru_cache(maxsize=4096)

@@ -304,6 +304,27 @@ class Share:
     of: int
 
 
+@dataclass(frozen=True, slots=True)
+class ChangePiece:
+    """Changes of one target table as columns, in log order.
+
+    Attributes:
+        table, key: at the target. rows: SEGMENT_ROWS (:mod:`sluice.model.layouts`).
+        txn_row: each change's place in its transaction (uint64). part: tells rows apart that a rule made of one change (uint32).
+    """
+
+    table: TableId
+    key: tuple[str, ...]
+    rows: pa.Table
+    txn_row: pa.Array
+    part: pa.Array
+
+    def slice(self, start: int, rows: int) -> ChangePiece:
+        """Some of the rows."""
+        parts = (self.rows, self.txn_row, self.part)
+        return ChangePiece(self.table, self.key, *(part.slice(start, rows) for part in parts))
+
+
 class RowReader(Protocol):
     """Reads a batch's rows where they are written. Picklable: it travels with the units."""
 
@@ -329,6 +350,9 @@ class RowReader(Protocol):
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
         """Input.CHANGES: every change in log order, or those of a share. Raises SegmentError."""
+
+    def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
+        """The same changes as columns: each piece in log order (``_seq``, rows that a dump read first, then ``_row``), pieces in no order."""
 
     def is_large(self, size_bytes: int) -> bool:
         """True if rows of this many bytes are better read piece by piece."""
@@ -606,6 +630,7 @@ __all__ = [
     "BatchWriter",
     "Capabilities",
     "ChangeKind",
+    "ChangePiece",
     "Checkpoint",
     "CheckpointStore",
     "Consistency",

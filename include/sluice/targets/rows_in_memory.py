@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sluice.model.changes import Change
+from sluice.model.fields import true_name
 from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.model.tables import TableId, TableSchema, stored_name
-from sluice.targets.base import KeyRange, RowFile, RowGroup, Share, StoredRange
+from sluice.model.tables import META_FIELDS, TableId, TableSchema, stored_name
+from sluice.targets.base import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,13 @@ class MemoryReader:
             if share is None or zlib.crc32(text.encode()) % share.of == share.number:
                 yield change
 
+    def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
+        """``log`` as columns, a piece a table."""
+        found: dict[tuple[TableId, tuple[str, ...]], list[Change]] = {}
+        for change in self.changes(share):
+            found.setdefault((change.table, change.key), []).append(change)
+        return [_piece(table, key, changes) for (table, key), changes in found.items()]
+
     def is_large(self, size_bytes: int) -> bool:
         """They are in memory already."""
         return False
@@ -113,6 +121,28 @@ class MemoryReader:
         """``stored`` is the range itself."""
         assert isinstance(stored.stored, KeyRange)
         return stored.stored
+
+
+def _piece(table: TableId, key: tuple[str, ...], changes: Sequence[Change]) -> ChangePiece:
+    fields = list(changes[0].fields)
+    schema = pa.schema([*fields, *META_FIELDS, pa.field("_before", pa.struct(fields))])
+    rows = []
+    for one in changes:
+        image = (one.before if one.after is None else one.after) or {}
+        before = one.before
+        rows.append({
+            **{field.name: image.get(true_name(field)) for field in fields},
+            "_before": before and {field.name: before.get(true_name(field)) for field in fields},
+            "_op": one.op, "_seq": one.seq, "_file": one.file, "_offset": one.offset, "_row": one.row, "_gtid": one.gtid, "_txn": one.txn,
+            "_commit_ts": one.commit_time_us, "_origin": one.origin, "_bucket": 0,
+        })  # fmt: skip
+    return ChangePiece(
+        table,
+        key,
+        pa.Table.from_pylist(rows, schema=schema).drop_columns(["_present"]),
+        pa.array([one.txn_row for one in changes], pa.uint64()),
+        pa.array([one.part for one in changes], pa.uint32()),
+    )
 
 
 def planned_table(schema: TableSchema, target: TableId | None = None) -> PlannedTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from sluice.rules import Ruled, RuleSet
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import batch_changes, read_file
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import Share
+from sluice.targets.base import ChangePiece, Share
 
 _FOR_RULES = ("_op", "_seq", "_commit_ts", "_before")
 
@@ -64,21 +65,35 @@ class StoredChanges(StoredRows):
         streams = [self._of_file(store, number, file, share, begins) for number, file in enumerate(files)]
         yield from heapq.merge(*streams, key=lambda change: (change.seq, change.op != Op.READ))
 
+    def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
+        """As columns. Raises SegmentError, RuleError, MappingError."""
+        store = SegmentStore(self.store_uri, self.pipeline)
+        files = store.read_manifest(self.manifest).files
+        begins = _begins(store, files)
+        return [
+            piece for number, file in enumerate(files) for piece in self._pieces(store, number, file, share, begins)
+        ]
+
     def _of_file(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
     ) -> Iterator[Change]:
+        found = [_changes_of(piece) for piece in self._pieces(store, number, file, share, begins)]
+        yield from heapq.merge(*found, key=lambda change: (change.seq, change.row))
+
+    def _pieces(
+        self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
+    ) -> list[ChangePiece]:
         rows = read_file(store, file)
         rows = rows.filter(pc.not_equal(rows["_op"], Op.KEY_MOVED.value)).sort_by("_seq").combine_chunks()
         if share is not None and share.of > 1:
             mine = rows["_bucket"].to_numpy() % share.of == share.number
             rows = rows.filter(pa.array(mine))
         if not rows.num_rows:
-            return
-        found = [
+            return []
+        return [
             self._placed(place, mapped, rows, None if file.place else begins)
             for place, mapped in self._ruled(store, number, file, rows).items()
         ]
-        yield from heapq.merge(*found, key=lambda change: (change.seq, change.row))
 
     def _ruled(self, store: SegmentStore, number: int, file: SegmentFile, rows: pa.Table) -> dict[_Place, pa.Table]:
         """What came of the rows by target table; ``_seq`` is the number of the row in ``rows``."""
@@ -117,7 +132,7 @@ class StoredChanges(StoredRows):
             store, self.batch, f"changes-{self.target}", f"{number:05d}", file.table_id, kept, (file,)
         )
 
-    def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> Iterator[Change]:
+    def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> ChangePiece:
         """Rows that rules and mapping made, with the envelope of the changes they came of. ``begins`` None: a dump read them, in no transaction."""
         out = out.sort_by("_seq")
         origin = out["_seq"].combine_chunks()
@@ -136,14 +151,33 @@ class StoredChanges(StoredRows):
             fields.append(out.schema.field("_present"))
             columns["_present"] = out["_present"]
         whole = pa.table(list(columns.values()), schema=pa.schema(fields)).combine_chunks()
-        last: tuple[int, int] | None = None
-        part = 0
-        for batch in whole.to_batches(max_chunksize=4096):
-            for change in batch_changes(place, batch):
-                part = part + 1 if last == (change.seq, change.row) else 0
-                last = (change.seq, change.row)
-                txn_row = change.row if begins is None else change.seq - begins.of(change.txn)
-                yield replace(change, part=part, txn_row=txn_row)
+        seq, row = whole["_seq"].to_numpy(), whole["_row"].to_numpy()
+        txn_row = row if begins is None else seq - begins.of(whole["_txn"].to_numpy())
+        return ChangePiece(
+            place.table_id,
+            place.primary_key,
+            whole,
+            pa.array(txn_row.astype(np.uint64)),
+            pa.array(_parts(seq, row)),
+        )
+
+
+def _parts(seq: np.ndarray[Any, Any], row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The number of each row among those with the same ``_seq`` and ``_row`` around it."""
+    number = np.arange(len(seq))
+    begins = np.ones(len(seq), bool)
+    begins[1:] = (seq[1:] != seq[:-1]) | (row[1:] != row[:-1])
+    return (number - np.maximum.accumulate(np.where(begins, number, 0))).astype(np.uint32)
+
+
+def _changes_of(piece: ChangePiece) -> Iterator[Change]:
+    at = 0
+    place = _Place(piece.table, piece.key)
+    txn_rows, parts = piece.txn_row.to_pylist(), piece.part.to_pylist()
+    for batch in piece.rows.to_batches(max_chunksize=4096):
+        for change in batch_changes(place, batch):
+            yield replace(change, part=parts[at], txn_row=txn_rows[at])
+            at += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +187,10 @@ class _Begins:
     txns: np.ndarray[tuple[int], np.dtype[np.int64]]
     firsts: np.ndarray[tuple[int], np.dtype[np.int64]]
 
-    def of(self, txn: int) -> int:
-        """``_seq`` of the first change."""
-        return int(self.firsts[np.searchsorted(self.txns, txn)])
+    def of(self, txns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """``_seq`` of the first change of each."""
+        found: np.ndarray[Any, Any] = self.firsts[np.searchsorted(self.txns, txns)].astype(np.uint64)
+        return found
 
 
 def _begins(store: SegmentStore, files: Sequence[SegmentFile]) -> _Begins:

@@ -14,7 +14,7 @@ from sluice.flows.load.changeset_rows import Keys
 from sluice.model.changes import Change
 from sluice.segments.changeset import ChangesetFile, ChangesetReader, key_numbers, read_changeset_file
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import KeyRange, RowFile, RowGroup, Share, StoredRange
+from sluice.targets.base import ChangePiece, KeyRange, RowFile, RowGroup, Share, StoredRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,10 @@ class StoredRows:
     def changes(self, share: Share | None = None) -> Iterator[Change]:
         """See :mod:`sluice.flows.load.batch_changes`; merged rows have none."""
         return iter(())
+
+    def change_pieces(self, share: Share | None = None) -> Sequence[ChangePiece]:
+        """Merged rows have none."""
+        return ()
 
     def is_large(self, size_bytes: int) -> bool:
         """See :func:`sluice.flows.load.changeset_rows.is_large`."""

@@ -1,0 +1,306 @@
+"""Documents of debezium-json from columns: the same texts as :mod:`sluice.formats.debezium` makes of single changes, without an object a row.
+
+Each column becomes an array of JSON texts, and these are joined row by row. A type for which no vector operation gives the exact text is converted
+value by value with the function of the format itself. ``tests/unit/formats/test_columns.py`` compares both ways over all types.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice import __version__
+from sluice.formats import debezium
+from sluice.formats.common import Column, columns_of, json_text
+from sluice.formats.keys import key_document
+from sluice.kernels import kernel
+from sluice.model.batches import Op
+from sluice.model.fields import true_name
+from sluice.model.positions import Position
+from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
+from sluice.model.temporal import is_special, to_python, to_text
+
+_TEXT = pa.large_string()
+_NULL = pa.scalar("null", _TEXT)
+_ESCAPED = r'["\\\x00-\x1f]'
+_SHORT = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"), ("\b", "\\b"), ("\f", "\\f"))
+_OTHERS = [chr(n) for n in range(32) if chr(n) not in "\n\r\t\b\f"]
+_OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
+
+
+def joined(*parts: pa.Array | str) -> pa.Array:
+    """Texts next to each other, row by row; null where one is. One part at least is an array."""
+    scalars = [pa.scalar(part, _TEXT) if isinstance(part, str) else part.cast(_TEXT) for part in parts]
+    return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
+
+
+def quoted(texts: pa.Array) -> pa.Array:
+    """JSON strings."""
+    texts = texts.cast(_TEXT)
+    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
+        for plain, escaped in _SHORT:
+            texts = pc.replace_substring(texts, plain, escaped)
+        if pc.any(pc.match_substring_regex(texts, r"[\x00-\x1f]")).as_py():
+            for plain in _OTHERS:
+                texts = pc.replace_substring(texts, plain, f"\\u{ord(plain):04x}")
+    return joined('"', texts, '"')
+
+
+@kernel
+def _base64(
+    data: np.ndarray[Any, Any],
+    offsets: np.ndarray[Any, Any],
+    alphabet: np.ndarray[Any, Any],
+    made: np.ndarray[Any, Any],
+    places: np.ndarray[Any, Any],
+) -> None:
+    """Each value in quotes and with padding, at its place."""
+    for number in range(places.size - 1):
+        at, end, out = offsets[number], offsets[number + 1], places[number]
+        made[out] = 34
+        out += 1
+        while at < end:
+            left = end - at
+            first = np.int64(data[at])
+            second = np.int64(data[at + 1]) if left > 1 else np.int64(0)
+            third = np.int64(data[at + 2]) if left > 2 else np.int64(0)
+            made[out] = alphabet[first >> 2]
+            made[out + 1] = alphabet[(first & 3) << 4 | second >> 4]
+            made[out + 2] = alphabet[(second & 15) << 2 | third >> 6] if left > 1 else 61
+            made[out + 3] = alphabet[third & 63] if left > 2 else 61
+            at += 3
+            out += 4
+        made[out] = 34
+
+
+_ALPHABET = np.frombuffer((string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/").encode(), np.uint8)
+
+
+def base64(values: pa.Array) -> pa.Array:
+    """JSON strings of base64."""
+    plain = pc.fill_null(values.cast(pa.large_binary()), b"")
+    _, ends, data = plain.buffers()
+    offsets = np.frombuffer(ends, np.int64)[plain.offset : plain.offset + len(plain) + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    places = np.concatenate(([0], np.cumsum((np.diff(offsets) + 2) // 3 * 4 + 2)))
+    made = np.empty(places[-1], np.uint8)
+    _base64(content, offsets, _ALPHABET, made, places)
+    found = pa.Array.from_buffers(_TEXT, len(plain), [None, pa.py_buffer(places), pa.py_buffer(made)])
+    return pc.if_else(values.is_valid(), found, pa.scalar(None, _TEXT)) if values.null_count else found
+
+
+def numbers(values: pa.Array) -> pa.Array:
+    """JSON numbers of integers."""
+    return values.cast(_TEXT)
+
+
+def floats(values: pa.Array) -> pa.Array:
+    """The shortest number that reads back the same, as Python prints it."""
+    plain = pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False)
+    size = np.abs(plain)
+    same = ((size >= 1e-4) & (size < 1e10)) | (plain == 0)
+    texts = values.cast(_TEXT)
+    integral = same & (plain == np.floor(plain))
+    if integral.any():
+        texts = pc.if_else(pa.array(integral), joined(texts, ".0"), texts)
+    if not same.all():
+        others = [repr(float(value)) for value in plain[~same]]
+        texts = pc.replace_with_mask(texts, pa.array(~same), pa.array(others, _TEXT))
+    return pc.if_else(values.is_valid(), texts, pa.scalar(None, _TEXT)) if values.null_count else texts
+
+
+def unscaled(values: pa.Array) -> pa.Array:
+    """Decimals as the shortest two's complement of their digits, most significant byte first."""
+    width = values.type.byte_width
+    data = values.buffers()[1]
+    start = values.offset * width
+    raw = np.frombuffer(data, np.uint8)[start : start + len(values) * width].reshape(-1, width)[:, ::-1]
+    sign = np.where(raw[:, :1] >= 128, 255, 0)
+    differs = raw != sign
+    first = np.where(differs.any(axis=1), differs.argmax(axis=1), width - 1)
+    # the first byte that stays must have the sign's bit
+    needs = (raw[np.arange(len(raw)), first] >= 128) != (sign[:, 0] == 255)
+    first = np.maximum(first - needs, 0)
+    kept = np.arange(width) >= first[:, None]
+    offsets = np.concatenate(([0], np.cumsum(width - first))).astype(np.int32)
+    made = pa.Array.from_buffers(
+        pa.binary(), len(raw), [None, pa.py_buffer(offsets), pa.py_buffer(raw[kept].tobytes())]
+    )
+    return pc.if_else(values.is_valid(), made, pa.scalar(None, pa.binary())) if values.null_count else made
+
+
+def _one_by_one(values: pa.Array, column: Column) -> pa.Array:
+    temporal = (
+        pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type) or pa.types.is_duration(values.type)
+    )
+    if temporal and pa.types.is_timestamp(values.type):
+        values = values.cast(pa.timestamp("us"))
+    plain = to_python(values) if temporal else values.to_pylist()
+    found = [None if v is None else json_text(debezium.value_of(v, column)) for v in plain]
+    return pa.array(found, _TEXT)
+
+
+def _temporal(values: pa.Array, column: Column) -> pa.Array:
+    kind = values.type
+    if pa.types.is_duration(kind):
+        return numbers(values.view(pa.int64()))
+    if not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) or is_special(values).any():
+        return _one_by_one(values, column)
+    if pa.types.is_date32(kind):
+        return numbers(values.view(pa.int32()))
+    if column.utc:
+        text = pc.replace_substring(to_text(values, fsp=column.digits), " ", "T")
+        return joined('"', text, 'Z"')
+    micros = values.view(pa.int64())
+    if column.digits > 3:
+        return numbers(micros)
+    whole = np.floor_divide(pc.fill_null(micros, 0).to_numpy(zero_copy_only=False), 1000)
+    return pc.if_else(values.is_valid(), numbers(pa.array(whole)), pa.scalar(None, _TEXT))
+
+
+def json_column(values: pa.Array, column: Column) -> pa.Array:
+    """A column as JSON texts of debezium-json; null stays null."""
+    kind = values.type
+    if column.temporal:
+        return _temporal(values, column)
+    if column.word == "bit" or column.geometry or column.word == "vector":
+        return _one_by_one(values, column)
+    if pa.types.is_integer(kind):
+        return numbers(values)
+    if pa.types.is_float64(kind) and column.word != "float":
+        return floats(values)
+    if pa.types.is_decimal(kind):
+        return base64(unscaled(values))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return base64(values)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        if column.word == "enum":
+            values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), pa.scalar("", kind), values)
+        return quoted(values)
+    return _one_by_one(values, column)
+
+
+Texts = dict[str, pa.Array]
+
+
+def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
+    """JSON texts of columns by true name; "null" for null."""
+    return {name: pc.fill_null(json_column(values, columns[name]), _NULL) for name, values in arrays}
+
+
+def image(texts: Texts) -> pa.Array:
+    """Rows as JSON objects."""
+    parts: list[pa.Array | str] = []
+    for name, values in texts.items():
+        parts += [("," if parts else "{") + json_text(name) + ":", values]
+    return joined(*parts, "}")
+
+
+class Rows:
+    """Rows as columns (SEGMENT_ROWS, or CHANGESET_ROWS with ``at``), whose documents and keys are made together. None may be partial.
+
+    ``at``: the end of the batch: what merged rows have for a place in the log.
+    """
+
+    def __init__(self, rows: pa.Table, table: TableId, *, at: Position | None = None) -> None:
+        self.rows = rows = rows.combine_chunks()
+        self.table, self._at = table, at
+        fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
+        self._columns = columns_of(fields)
+        self._values = {true_name(f): _whole(rows[f.name]) for f in fields}
+        self._old: dict[str, pa.Array] = {}
+        self.now = texts_of(list(self._values.items()), self._columns)
+        before = _whole(rows["_before"])
+        self.existed = before.is_valid()
+        self.gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value)
+        self._any_before = bool(pc.any(self.existed).as_py())
+        self.then: Texts = {}
+        if self._any_before:
+            self._old = dict(zip(self._values, before.flatten(), strict=True))
+            self.then = texts_of(list(self._old.items()), self._columns)
+
+    def keys(self, format_name: str, names: Sequence[str], then: bool = False) -> pa.Array:
+        """Key documents. ``then``: of the rows as they were."""
+        texts = self.then if then else self.now
+        opening, before, closing = key_document(format_name, self.table, names)
+        parts: list[pa.Array | str] = [opening]
+        for text, name in zip(before, names, strict=True):
+            parts += [text, texts[name]]
+        return joined(*parts, closing)
+
+    def moved(self, names: Sequence[str]) -> np.ndarray[Any, Any]:
+        """Mask of the updates that change one of these columns."""
+        found = np.zeros(self.rows.num_rows, bool)
+        if self._any_before:
+            for name in names:
+                found |= _differ(self._values[name], self._old[name])
+            update = pc.and_(pc.equal(_whole(self.rows["_op"]), Op.UPDATE.value), self.existed)
+            found &= update.to_numpy(zero_copy_only=False)
+        return found
+
+    def documents(self, source: str) -> pa.Array:
+        """One document a row, as of a row that did not change its key."""
+        rows, count, at = self.rows, self.rows.num_rows, self._at
+        now = image(self.now)
+        then = image(self.then) if self._any_before else pa.nulls(count, _TEXT)
+        was = (
+            pc.if_else(self.existed, then, now) if at is not None else now
+        )  # a deleted row of the log is in the columns themselves
+        old = pc.fill_null(pc.if_else(self.existed, then, pa.scalar(None, _TEXT)), _NULL)
+        before, after = pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
+        us = _whole(rows["_commit_ts"]).view(pa.int64())
+        ms = numbers(pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)))
+        micros, nanos = numbers(us), numbers(pc.multiply(us, 1000))
+        ops = _whole(rows["_op"])
+        op = _mapped(ops, lambda one: f'"{_OPS[Op(one)]}"')
+        read = _mapped(ops, lambda one: '"true"' if one == Op.READ else '"false"')
+        head = f'"version":{json_text(__version__)},"connector":"mysql","name":{json_text(source)},"ts_ms":'
+        if at is None:
+            gtid = pc.fill_null(_repeated(_whole(rows["_gtid"]), quoted), _NULL)
+            place: list[pa.Array | str] = [
+                ',"server_id":', numbers(_whole(rows["_origin"])), ',"gtid":', gtid, ',"file":', _repeated(_whole(rows["_file"]), quoted), ',"pos":',
+                numbers(_whole(rows["_offset"])), ',"row":', numbers(_whole(rows["_row"])),
+            ]  # fmt: skip
+        else:
+            place = [f',"server_id":0,"gtid":null,"file":{json_text(at.file)},"pos":{at.offset},"row":0']
+        return joined(
+            '{"before":', before, ',"after":', after, ',"source":{' + head, ms, ',"snapshot":', read,
+            f',"db":{json_text(self.table.schema)},"sequence":null,"ts_us":', micros, ',"ts_ns":', nanos,
+            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":null,"op":', op,
+            ',"ts_ms":', ms, ',"ts_us":', micros, ',"ts_ns":', nanos, "}",
+        )  # fmt: skip
+
+
+def _differ(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:
+    if pa.types.is_floating(one.type):  # minus zero is not zero
+        whole = pa.int64() if pa.types.is_float64(one.type) else pa.int32()
+        one, other = one.view(whole), other.view(whole)
+    unlike = pc.fill_null(pc.not_equal(one, other), pc.xor(one.is_null(), other.is_null()))
+    found: np.ndarray[Any, Any] = unlike.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else found.chunk(0)
+
+
+def _repeated(values: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """``work`` on each value once, where many are equal."""
+    coded = values.dictionary_encode()
+    return work(coded.dictionary.cast(_TEXT)).take(coded.indices)
+
+
+def _mapped(values: pa.Array, work: Callable[[str], str]) -> pa.Array:
+    coded = values.dictionary_encode()
+    return pa.array([work(one) for one in coded.dictionary.to_pylist()], _TEXT).take(coded.indices)
+
+
+def can(rows: pa.Table) -> bool:
+    """True if the documents of these rows can be made from columns: the log has all of each row."""
+    return "_present" not in rows.schema.names or rows["_present"].null_count == rows.num_rows

@@ -1,0 +1,32 @@
+"""Keys of messages: the key's columns as a document, as the programs that the formats are named after write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sluice.formats import debezium, maxwell
+from sluice.formats.common import Column, json_text
+from sluice.model.tables import TableId
+
+
+def key_document(format_name: str, table: TableId, names: Sequence[str]) -> tuple[str, list[str], str]:
+    """The text around a key's values: what begins it, what stands before each value, what ends it."""
+    opening, prefix = "{", ""
+    if format_name == "maxwell-json":
+        opening, prefix = "{" + f'"database":{json_text(table.schema)},"table":{json_text(table.table)},', "pk."
+    before = [("," if number else "") + json_text(prefix + name) + ":" for number, name in enumerate(names)]
+    return opening, before, "}"
+
+
+def key_text(
+    format_name: str, table: TableId, names: Sequence[str], row: Mapping[str, Any], columns: Mapping[str, Column]
+) -> str:
+    """The key of a row. Values are written as in the format's documents (canal-json: as in debezium-json, as canal has no keys)."""
+    convert = maxwell.value_of if format_name == "maxwell-json" else debezium.value_of
+    opening, before, closing = key_document(format_name, table, names)
+    values = [
+        json_text(None if row[name] is None else convert(row[name], columns[name])) if name in row else "null"
+        for name in names
+    ]
+    return opening + "".join(b + v for b, v in zip(before, values, strict=True)) + closing

@@ -1,0 +1,191 @@
+"""The client library and a Kafka connection of Airflow: settings, and errors in the words of the error tree."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
+
+_log = logging.getLogger("sluice.kafka")
+_SECRET = re.compile(r"password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
+_CONSUMER = frozenset({
+    "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms", "max.poll.interval.ms",
+    "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level", "enable.partition.eof",
+})  # fmt: skip
+"""What connections made for consumers have, too."""
+
+ANSWER_S = 30.0
+"""For metadata and other short requests."""
+
+
+def library() -> Any:
+    """``confluent_kafka``. Raises ConfigError where it is not installed."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise ConfigError(
+            "targets of type kafka need the package confluent-kafka, which is not installed",
+            hint="pip install 'sluice[kafka]', here and where the Spark workers run",
+        ) from error
+    return confluent_kafka
+
+
+def settings(endpoint: Endpoint) -> dict[str, Any]:
+    """Settings of every client, from the connection: ``extra`` as the Kafka provider has it, or host, port, login and password.
+
+    Raises:
+        ConfigError: no broker is named, or a setting is no plain value.
+    """
+    found: dict[str, Any] = {}
+    for name, value in endpoint.extra.items():
+        if name.lower() in _CONSUMER or name.endswith("_cb"):
+            continue
+        if not isinstance(value, str | int | float | bool):
+            raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in extra is no plain value")
+        found[name] = value
+    if "bootstrap.servers" not in found:
+        if not endpoint.host:
+            raise ConfigError(
+                f"connection {endpoint.connection_id!r} names no broker",
+                hint='write {"bootstrap.servers": "host:9092"} into its extra, as for Airflow\'s Kafka provider',
+            )
+        hosts = [host.strip() for host in endpoint.host.split(",")]
+        found["bootstrap.servers"] = ",".join(
+            host if ":" in host else f"{host}:{endpoint.port or 9092}" for host in hosts
+        )
+    if endpoint.user:
+        found.setdefault("sasl.username", endpoint.user)
+    if endpoint.password:
+        found.setdefault("sasl.password", endpoint.password)
+    found.setdefault("client.id", "sluice")
+    return found
+
+
+def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
+    """A Producer, Consumer or AdminClient. Raises ConfigError for settings that do not exist."""
+    lib = library()
+    if kind == "AdminClient":
+        from confluent_kafka.admin import AdminClient as made
+    else:
+        made = getattr(lib, kind)
+    try:
+        return made({"log_level": 4, **given}, logger=_log)
+    except (lib.KafkaException, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"connection {endpoint.connection_id!r}: {scrubbed(_text(error), endpoint)}",
+            hint="the settings are those of librdkafka (CONFIGURATION.md); the connection's extra and options.producer have them",
+        ) from None
+
+
+def scrubbed(text: str, endpoint: Endpoint) -> str:
+    """Without secrets of the connection."""
+    secrets = [str(value) for name, value in endpoint.extra.items() if _SECRET.search(name)]
+    for secret in (*secrets, endpoint.password):
+        if len(secret) > 2:
+            text = text.replace(secret, "***")
+    return text
+
+
+def kafka_error(error: BaseException) -> Any:
+    """The KafkaError inside of an exception; None if there is none."""
+    given = error.args[0] if error.args else None
+    return given if isinstance(given, library().KafkaError) else None
+
+
+def _text(error: BaseException) -> str:
+    found = kafka_error(error)
+    return str(found.str()) if found is not None else str(error)
+
+
+class KicksOut(Exception):
+    """Another producer with the same transactional id began, or the broker gave the transaction up."""
+
+
+_OUT = (
+    "_FENCED",
+    "PRODUCER_FENCED",
+    "INVALID_PRODUCER_EPOCH",
+    "INVALID_PRODUCER_ID_MAPPING",
+    "UNKNOWN_PRODUCER_ID",
+    "INVALID_TXN_STATE",
+)
+_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION")
+_LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE", "_SSL")
+_ANSWERS_LATER = (
+    "_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE", "_WAIT_COORD", "_NODE_UPDATE", "_TIMED_OUT_QUEUE",
+    "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "CONCURRENT_TRANSACTIONS",
+    "NETWORK_EXCEPTION", "THROTTLING_QUOTA_EXCEEDED", "KAFKA_STORAGE_ERROR", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "NOT_CONTROLLER",
+    "_DESTROY", "_FATAL", "_STATE", "_CONFLICT",
+)  # fmt: skip
+
+
+def named(error: Any) -> str:
+    """The name of a KafkaError's code."""
+    return str(error.name())
+
+
+def is_out(error: Any) -> bool:
+    """True if the error says that this producer may not write any more."""
+    return named(error) in _OUT
+
+
+def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -> SluiceError:
+    """A KafkaError as an error of Sluice."""
+    name, why = named(error), scrubbed(str(error.str()), endpoint)
+    text = f"{doing} at Kafka {endpoint.connection_id!r}: {why}"
+    place = where or None
+    if name in _TOO_LARGE:
+        return LoadError(
+            f"{doing}: Kafka refused a message as too large: {why}",
+            where=place,
+            hint="raise max.message.bytes of the topic (and of the broker) to options.max_message_bytes, or lower that option",
+        )
+    if name in _NO_TOPIC:
+        return MappingError(
+            f"{doing}: the topic is not there: {why}",
+            where=place,
+            hint="`sluice check PIPELINE --apply` makes missing topics",
+        )
+    if name in _LOGIN:
+        return ConfigError(
+            f"{text}", where=place, hint="look at the login, the mechanism and the TLS settings of the connection"
+        )
+    if name == "INVALID_TRANSACTION_TIMEOUT":
+        return ConfigError(
+            f"{doing}: Kafka does not allow transactions of that length: {why}",
+            where=place,
+            hint="lower options.transaction_timeout, or raise transaction.max.timeout.ms of the brokers",
+        )
+    if name.endswith("_AUTHORIZATION_FAILED"):
+        return LoadError(
+            f"{text}", where=place, hint="docs/kafka-target.md lists the ACLs that the login of the connection needs"
+        )
+    if name in _ANSWERS_LATER or error.retriable():
+        return TargetUnavailable(text, where=place)
+    return LoadError(f"{text} ({name})", where=place)
+
+
+@contextmanager
+def errors(endpoint: Endpoint, doing: str, *, where: str = "") -> Iterator[None]:
+    """Turns errors of the client into ours. Raises KicksOut if the producer may not write any more."""
+    lib = library()
+    try:
+        yield
+    except SystemError:  # the client raised a fatal error while it was giving a report: what it was is not told
+        raise KicksOut("the client gave up") from None
+    except lib.KafkaException as error:
+        found = kafka_error(error)
+        if found is None:
+            raise LoadError(f"{doing}: {scrubbed(str(error), endpoint)}", where=where or None) from None
+        if is_out(found):
+            raise KicksOut(scrubbed(str(found.str()), endpoint)) from None
+        raise translated(found, endpoint, doing, where=where) from None
+    except BufferError as error:
+        raise TargetUnavailable(f"{doing}: {error}", where=where or None) from None

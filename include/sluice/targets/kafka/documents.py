@@ -1,0 +1,231 @@
+"""Rows of a batch as messages: keys, values, what chooses the partition, and headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.formats import FORMATS, columns
+from sluice.formats.common import changed, columns_of
+from sluice.formats.keys import key_text
+from sluice.formats.rows import changes_of
+from sluice.model.batches import Op
+from sluice.model.changes import Change
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.base import ChangePiece
+from sluice.targets.kafka.options import KafkaOptions, Partitioning
+
+Header = tuple[str, bytes]
+_RARE = 50
+"""Where one row in this number changes its key, all of a piece goes the slow way."""
+
+
+@dataclass(slots=True)
+class Messages:
+    """Messages of one table, in order.
+
+    Attributes:
+        rows: for each message, the number of the row it came of. keys, values: bytes, or null.
+        routes: the bytes whose hash is the partition. headers: of each message; None: no message has any.
+    """
+
+    rows: np.ndarray[Any, Any]
+    keys: pa.Array
+    values: pa.Array
+    routes: pa.Array
+    headers: list[list[Header]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def too_large(self, limit: int) -> list[tuple[int, int]]:
+        """(number, bytes) of each message of more than ``limit`` bytes, key and value together."""
+        key, value = (pc.fill_null(pc.binary_length(part), 0) for part in (self.keys, self.values))
+        sizes = pc.add(key, value).to_numpy(zero_copy_only=False)
+        return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Makes messages as the options say.
+
+    ``source``: the name under which documents speak of their source; ``at``: the end of the batch, for changes: latest; None: changes: all.
+    """
+
+    options: KafkaOptions
+    source: str
+    batch: int
+    at: Position | None = None
+
+    def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
+        """Columns of the message key."""
+        return self.options.key_columns.get(str(table), key)
+
+    def messages(self, piece: ChangePiece) -> Messages:
+        """Of the rows of a piece, in its order."""
+        if self.options.format != "debezium-json" or not columns.can(piece.rows):
+            return self.one_by_one(piece)
+        key = self.key_of(piece.table, piece.key)
+        rows = columns.Rows(piece.rows, piece.table, at=self.at)
+        moved = np.flatnonzero(rows.moved(tuple(dict.fromkeys((*key, *piece.key)))))
+        if not len(moved):
+            return self._together(piece, rows, key)
+        if len(moved) * _RARE > piece.rows.num_rows:
+            return self.one_by_one(piece)
+        made, begin = [], 0
+        for end in (*moved.tolist(), piece.rows.num_rows):  # a row whose key changed is more than one message
+            if end > begin:
+                part = piece.slice(begin, end - begin)
+                made.append((begin, self._together(part, columns.Rows(part.rows, part.table, at=self.at), key)))
+            if end < piece.rows.num_rows:
+                made.append((end, self.one_by_one(piece.slice(end, 1))))
+            begin = end + 1
+        return _after_another(made)
+
+    def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...]) -> Messages:
+        """The quick way, for rows of which none changed its key."""
+        count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
+        values = rows.documents(self.source).cast(pa.large_binary())
+        keys = rows.keys("debezium-json", key).cast(pa.large_binary()) if key else pa.nulls(count, pa.large_binary())
+        routes = self._routes(piece, rows, keys)
+        number, step = np.arange(count), np.zeros(count, np.int64)
+        gone = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
+        if key and self.options.tombstones and gone.any():
+            if self.at is not None:
+                values = pc.if_else(pa.array(gone), pa.scalar(None, pa.large_binary()), values)
+            else:
+                number = np.repeat(number, gone + 1)
+                step[:] = 0
+                step = np.concatenate(([False], number[1:] == number[:-1])).astype(np.int64)
+                values = values.take(pa.array(number, mask=step.astype(bool)))
+                keys, routes = keys.take(pa.array(number)), routes.take(pa.array(number))
+        headers = self._all_headers(piece, number, step) if self.options.headers else None
+        return Messages(number, keys, values, routes, headers)
+
+    def _routes(self, piece: ChangePiece, rows: columns.Rows, keys: pa.Array) -> pa.Array:
+        how, names = self.options.partitioning, self.options.partition_columns.get(str(piece.table), ())
+        if how is Partitioning.KEY and not keys.null_count:
+            return keys
+        if how is Partitioning.COLUMNS and names:
+            return rows.keys("debezium-json", names).cast(pa.large_binary())
+        return pa.repeat(pa.scalar(str(piece.table).encode(), pa.large_binary()), piece.rows.num_rows)
+
+    def _all_headers(self, piece: ChangePiece, number: Any, step: Any) -> list[list[Header]]:
+        rows, batch = piece.rows, ("sluice.batch", str(self.batch).encode())
+        seq, parts = rows["_seq"].to_numpy()[number].tolist(), piece.part.to_numpy()[number].tolist()
+        steps = step.tolist()
+        if self.at is not None:
+            ops = rows["_op"].take(pa.array(number)).to_pylist()
+            return [
+                [batch, ("sluice.change", b"%d.%b.%d.%d" % (s, o.encode(), p, n))]
+                for s, o, p, n in zip(seq, ops, parts, steps, strict=True)
+            ]
+        row, offset = rows["_row"].to_numpy()[number].tolist(), rows["_offset"].to_numpy()[number].tolist()
+        texts = {}
+        for name in ("_file", "_gtid", "_origin"):
+            coded = rows[name].combine_chunks().dictionary_encode().take(pa.array(number))
+            known = [None if one is None else str(one).encode() for one in coded.dictionary.to_pylist()]
+            texts[name] = [None if at is None else known[at] for at in coded.indices.to_pylist()]
+        origins = [("sluice.origin", one) for one in texts["_origin"]]
+        return [
+            [
+                batch,
+                ("sluice.change", b"%d.%d.%d.%d" % (s, r, p, n)),
+                ("sluice.position", b"%b:%d" % (file, at)),
+                origin,
+                *((("sluice.gtid", gtid),) if gtid else ()),
+            ]
+            for s, r, p, n, file, at, origin, gtid in zip(
+                seq, row, parts, steps, texts["_file"], offset, origins, texts["_gtid"], strict=True
+            )
+        ]
+
+    def one_by_one(self, piece: ChangePiece) -> Messages:
+        """The slow way, which is right for every row: through the formats of single changes."""
+        headers: list[list[Header]] = []
+        key = self.key_of(piece.table, piece.key)
+        form, parts = FORMATS[self.options.format], piece.part.to_pylist()
+        rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
+        numbers: list[int] = []
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        routes: list[bytes] = []
+        for number, one in enumerate(rows):
+            for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
+                text_key = self._key(one, image, key)
+                numbers.append(number)
+                keys.append(text_key)
+                values.append(None if text is None else text.encode())
+                routes.append(self._route(one, image, text_key))
+                if self.options.headers:
+                    headers.append(self._headers(one, parts[number], step))
+        kind = pa.large_binary()
+        arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
+        return Messages(np.array(numbers, np.int64), *arrays, headers if self.options.headers else None)
+
+    def _documents(
+        self, texts: tuple[str, ...], one: Change, key: tuple[str, ...]
+    ) -> list[tuple[dict[str, Any], str | None]]:
+        """(the row whose key it is, document); a document of None is a tombstone."""
+        before, after = one.before or {}, one.after if one.after is not None else one.before or {}
+        tombstone: list[tuple[dict[str, Any], str | None]] = [(before, None)] if key and self.options.tombstones else []
+        if one.op == Op.DELETE:
+            if self.at is not None and tombstone:
+                return tombstone
+            return [(before, texts[0]), *tombstone]
+        moved = one.op == Op.UPDATE and not set(changed(one)).isdisjoint(key)
+        if len(texts) == 2:
+            return [(before, texts[0]), *tombstone, (after, texts[1])]
+        return [*(tombstone if moved else ()), (after, texts[0])]
+
+    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> bytes | None:
+        if not key:
+            return None
+        whole = {**(one.before or {}), **image}  # an after image may lack what did not change
+        return key_text(self.options.format, one.table, key, whole, columns_of(one.fields)).encode()
+
+    def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
+        how = self.options.partitioning
+        if how is Partitioning.KEY and key is not None:
+            return key
+        columns = self.options.partition_columns.get(str(one.table), ())
+        if how is Partitioning.COLUMNS and columns:
+            whole = {**(one.before or {}), **image}
+            return key_text("debezium-json", one.table, columns, whole, columns_of(one.fields)).encode()
+        return str(one.table).encode()
+
+    def _headers(self, one: Change, part: int, step: int) -> list[Header]:
+        found = [("sluice.batch", str(self.batch).encode())]
+        if self.at is not None:
+            return [*found, ("sluice.change", f"{one.seq}.{one.op}.{part}.{step}".encode())]
+        found += [
+            ("sluice.change", f"{one.seq}.{one.row}.{part}.{step}".encode()),
+            ("sluice.position", f"{one.file}:{one.offset}".encode()),
+            ("sluice.origin", str(one.origin).encode()),
+        ]
+        return [*found, ("sluice.gtid", one.gtid.encode())] if one.gtid else found
+
+
+def _after_another(made: list[tuple[int, Messages]]) -> Messages:
+    """As one; each with the number of its first row."""
+    rows = np.concatenate([part.rows + begin for begin, part in made])
+    parts = [part for _, part in made]
+    listed = [part.headers for part in parts if part.headers is not None]
+    return Messages(
+        rows,
+        pa.concat_arrays([part.keys for part in parts]),
+        pa.concat_arrays([part.values for part in parts]),
+        pa.concat_arrays([part.routes for part in parts]),
+        [one for part in listed for one in part] if listed else None,
+    )
+
+
+def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:
+    """CHANGESET_ROWS as a piece."""
+    nothing = pa.array([0] * rows.num_rows, pa.uint64())
+    return ChangePiece(table, key, rows.combine_chunks(), nothing, nothing.cast(pa.uint32()))

@@ -1,0 +1,157 @@
+"""``options:`` of a target of type kafka."""
+
+from __future__ import annotations
+
+import re
+import string
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sluice.config.pipeline import Span
+from sluice.model.tables import TableId
+
+Setting = str | int | float | bool
+OURS = frozenset({
+    "bootstrap.servers", "transactional.id", "transaction.timeout.ms", "enable.idempotence", "acks", "request.required.acks", "isolation.level",
+    "compression.type", "compression.codec", "message.max.bytes", "partitioner", "max.in.flight", "max.in.flight.requests.per.connection",
+    "retries", "message.send.max.retries", "delivery.timeout.ms", "message.timeout.ms", "enable.gapless.guarantee",
+    "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queue.buffering.max.ms", "delivery.report.only.error",
+})  # fmt: skip
+"""Settings of the client on which the guarantee rests, or that have an option of their own."""
+
+
+class Partitioning(StrEnum):
+    """Which partition a message goes to."""
+
+    KEY = "key"
+    COLUMNS = "columns"
+    TABLE = "table"
+    GLOBAL = "global"
+
+
+class MissingTopics(BaseModel):
+    """How topics are made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: Literal["check", "needed"] = Field(
+        "check",
+        description="check: `sluice check --apply` makes missing topics, and a load stops where one is missing; needed: a load makes them, too.",
+    )
+    partitions: int = Field(1, ge=1, le=100_000, description="Partitions of a topic.")
+    replication: int = Field(-1, ge=-1, le=32_767, description="Replicas; -1: the broker's default.")
+    config: dict[str, str] = Field(
+        default_factory=dict, description="Settings of the topic, such as cleanup.policy: compact."
+    )
+
+
+class KafkaOptions(BaseModel):
+    """``options:`` of a target of type kafka."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: str = Field(
+        "{schema}.{table}",
+        min_length=1,
+        description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
+    )
+    format: Literal["debezium-json", "canal-json", "maxwell-json"] = Field(
+        "debezium-json", description="What a message says: as Debezium, canal (flat messages) or Maxwell."
+    )
+    partitioning: Partitioning = Field(
+        Partitioning.KEY,
+        description="key: hash of the message key, as Kafka's own producers; columns: hash of partition_columns; table: one partition a table; "
+        "global: one partition for all, in the order of the log.",
+    )
+    partition_columns: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="partitioning: columns: schema.table of the target, and its columns."
+    )
+    key_columns: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="schema.table of the target, and the columns of its message key. Default: the primary key.",
+    )
+    tombstones: bool = Field(
+        True,
+        description="changes: latest: a delete is a message without a value; changes: all: such a message follows each delete. "
+        "false: a delete is a document alone.",
+    )
+    headers: bool = Field(True, description="Messages have headers: batch, change, position, GTID, origin.")
+    create_topics: MissingTopics = Field(default_factory=MissingTopics, description="How missing topics are made.")
+    max_message_bytes: int = Field(
+        1_000_000,
+        ge=1_000,
+        le=1_000_000_000,
+        description="Largest message, key and value together, before compression. A larger one is refused: see on_error.",
+    )
+    partitions_changed: Literal["stop", "accept"] = Field(
+        "stop", description="Where a topic has another number of partitions than before, so that keys would move."
+    )
+    ack_topic: str = Field(
+        "_sluice_ack.{pipeline}.{target}",
+        description="Compacted topic of this target's own, which says what it holds. {pipeline} and {target} must be in it.",
+    )
+    transaction_timeout: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(hours=24))] = Field(
+        timedelta(minutes=5),
+        description="After this the broker gives a batch up. At most its transaction.max.timeout.ms.",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field("lz4", description="Of messages.")
+    producer: dict[str, Setting] = Field(
+        default_factory=dict, description="Further settings of the client (librdkafka), such as linger.ms."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> KafkaOptions:
+        for name, template, needed in (
+            ("topic", self.topic, ()),
+            ("ack_topic", self.ack_topic, ("pipeline", "target")),
+        ):
+            fields = _fields(name, template)
+            known = {"pipeline", "target"} if needed else {"schema", "table", "pipeline", "target"}
+            if fields - known:
+                raise ValueError(f"{name}: {{{min(fields - known)}}} is not known; write {_listed(known)}")
+            if not set(needed) <= fields:
+                raise ValueError(f"{name} must have {_listed(set(needed))} in it: each target has a topic of its own")
+        one = not _fields("topic", self.topic) & {"schema", "table"}
+        if self.partitioning is Partitioning.GLOBAL and not one:
+            raise ValueError(
+                "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
+            )
+        if (self.partitioning is Partitioning.COLUMNS) != bool(self.partition_columns):
+            raise ValueError("partition_columns goes with partitioning: columns")
+        ours = sorted(OURS & {name.lower() for name in self.producer})
+        if ours:
+            raise ValueError(f"producer: {ours[0]} is set by Sluice")
+        return self
+
+    def topic_of(self, table: TableId, pipeline: str, target: str) -> str:
+        """Name of the topic; characters that Kafka does not take become _, as Debezium has it."""
+        filled = self.topic.format(schema=table.schema, table=table.table, pipeline=pipeline, target=target)
+        return _legal(filled)
+
+    def ack_topic_of(self, pipeline: str, target: str) -> str:
+        """Name of the topic with the checkpoint."""
+        return _legal(self.ack_topic.format(pipeline=pipeline, target=target))
+
+
+def _legal(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:249]
+
+
+def _fields(name: str, template: str) -> set[str]:
+    try:
+        found = [(field, spec, conversion) for _, field, spec, conversion in string.Formatter().parse(template)]
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if any(spec or conversion for _, spec, conversion in found):
+        raise ValueError(f"{name}: write names in braces alone")
+    return {field for field, _, _ in found if field is not None}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in sorted(names))
+
+
+__all__ = ["OURS", "KafkaOptions", "MissingTopics", "Partitioning"]

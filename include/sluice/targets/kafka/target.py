@@ -1,0 +1,375 @@
+"""Kafka as a target: a batch is one transaction of the one producer of its pipeline and target, and so is its checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
+from sluice.model.fields import is_masked
+from sluice.model.schema_changes import ChangeKind
+from sluice.model.tables import TableId
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    ChangePiece,
+    Checkpoint,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+    RejectedRows,
+    Rejection,
+    RowReader,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.changes_in_order import in_log_order
+from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
+from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded, require_no_newer
+from sluice.targets.kafka.documents import Messages, Writer, merged_piece
+from sluice.targets.kafka.options import KafkaOptions, Partitioning
+from sluice.targets.kafka.partitioning import partition_of, partitions
+from sluice.targets.kafka.topics import KafkaSchema, Topics
+from sluice.targets.options import options_of
+
+_K = ChangeKind
+_NOT_FOLLOWED = frozenset({_K.TRUNCATE_TABLE, _K.ROWS_REMOVED, _K.ROWS_REPLACED, _K.UNKNOWN})
+"""Rows went that no change names."""
+FOLLOWED = frozenset(ChangeKind) - _NOT_FOLLOWED
+"""Each document says its columns, so there is nothing to do for the others."""
+_ORDER = {
+    Partitioning.KEY: Ordering.KEY,
+    Partitioning.COLUMNS: Ordering.NONE,
+    Partitioning.TABLE: Ordering.TABLE,
+    Partitioning.GLOBAL: Ordering.GLOBAL,
+}
+_ROWS = 20_000
+"""Rows that become messages at a time."""
+_KEPT_REPLAYS = 100
+
+
+def _capabilities(changes: Input, ordering: Ordering) -> Capabilities:
+    every = changes is Input.CHANGES
+    features = (
+        {Feature.DELETE, Feature.KEYLESS, Feature.PARTIAL_ROWS} if every else {Feature.DELETE, Feature.ROW_REJECTION}
+    )
+    return Capabilities(
+        inputs=frozenset(Input),
+        guarantee=Guarantee.TRANSACTIONAL,
+        ordering=frozenset({ordering}),
+        consistency=frozenset(Consistency),
+        schema_changes=FOLLOWED,
+        features=frozenset(features),
+        max_writers=1,
+    )
+
+
+class KafkaTarget:
+    """See :class:`sluice.targets.base.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = KafkaOptions
+    CAPABILITIES: ClassVar[Capabilities] = replace(
+        _capabilities(Input.MERGED, Ordering.KEY),
+        ordering=frozenset({Ordering.KEY, Ordering.TABLE, Ordering.GLOBAL, Ordering.NONE}),
+    )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, KafkaOptions)
+        if endpoint.kind not in {"kafka", ""}:
+            raise ConfigError(
+                f"target {config.name!r}: connection {endpoint.connection_id!r} is of type {endpoint.kind}, not kafka"
+            )
+        self.place = Place(endpoint, self.options, pipeline, config.name)
+        if self.input is Input.MERGED and self.options.key_columns:
+            raise ConfigError(
+                f"target {config.name!r}: options.key_columns is for changes: all; merged rows are told apart by the primary key",
+                hint="name other key columns in the mapping: key",
+            )
+
+    @property
+    def input(self) -> Input:
+        """What it is given."""
+        return Input(self.config.changes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the options say."""
+        return _capabilities(self.input, _ORDER[self.options.partitioning])
+
+    @property
+    def checkpoints(self) -> KafkaCheckpoints:
+        """In its compacted topic."""
+        return KafkaCheckpoints(self.place)
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[KafkaSession]:
+        """See :meth:`sluice.targets.base.Target.open`."""
+        yield KafkaSession(self, epoch)
+
+    def schema(self) -> KafkaSchema:
+        """The topics."""
+        return KafkaSchema(self.place, self.input)
+
+    def reconciler(self) -> None:
+        """What a topic holds is not known, so that ranges cannot be made equal."""
+
+    def interrupt(self) -> None:
+        """Nothing waits for longer than the transaction may last."""
+
+
+@dataclass(frozen=True)
+class KafkaSession:
+    """See :class:`sluice.targets.base.TargetSession`."""
+
+    target: KafkaTarget
+    epoch: int
+
+    def begin(self, batch: BatchInput) -> KafkaWriter:
+        """No I/O."""
+        return KafkaWriter(self.target, batch, Fence(self.epoch, batch.held, batch.number))
+
+
+@dataclass(frozen=True)
+class KafkaWriter:
+    """See :class:`sluice.targets.base.BatchWriter`."""
+
+    target: KafkaTarget
+    batch: BatchInput
+    fence: Fence
+
+    def prepare(self) -> None:
+        """Documents say their columns, so that changes of definitions need nothing. Raises LoadError where the policy is to stop."""
+        for change in self.batch.schema_changes:
+            if change.check_only:
+                raise LoadError(
+                    f"the source changed a definition, and the policy of the target is to stop: {change.statement.text[:300]}",
+                    where=change.where,
+                    hint=f"set the kind of change to apply or ignore in the ddl of target {self.target.config.name} when the readers are ready",
+                )
+
+    def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
+        """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
+        batch, place = self.batch, self.target.place
+        if not batch.tables and not batch.changes:
+            return []
+        if batch.tables:
+            topics = Topics.look(place)
+            targets = [table.target for table in batch.tables]
+            if place.options.format != "maxwell-json":
+                topics.require_own(targets)
+            topics.require(targets)
+            for table in batch.tables:
+                self._require_key(table)
+        lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
+        unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
+        return [[unit]]
+
+    def _require_key(self, table: TableInput) -> None:
+        """A row's messages are all in one partition, else a compacted topic keeps its old ones."""
+        columns = self.target.options.partition_columns.get(str(table.target), ())
+        others = [name for name in columns if name not in table.plan.key]
+        if others:
+            raise MappingError(
+                f"rows of {table.target} are spread by {others[0]}, which is not in the key: with changes: latest a row could be in two partitions",
+                where=f"{table.target}.{others[0]}",
+                hint="options.partition_columns: key columns only, or changes: all",
+            )
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """The unit committed the batch with its rows; without a unit the checkpoint moves alone. Raises Fenced."""
+        batch, fence = self.batch, self.fence
+        if batch.replay or any(one.message == (fence.epoch, batch.number) for one in results):
+            return
+        self.target.checkpoints.advance(Checkpoint(fence.epoch, batch.number, batch.position))
+
+    def abort(self) -> None:
+        """A unit aborts its own transaction."""
+
+
+@dataclass(frozen=True)
+class KafkaUnit:
+    """See :class:`sluice.targets.base.WriteUnit`: the whole batch."""
+
+    place: Place
+    fence: Fence
+    reader: RowReader
+    tables: tuple[TableInput, ...]
+    position: Any
+    changes: int = 0
+    replay: str = ""
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return max(sum(table.rows for table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of merged rows: those that are read at a time. Of changes: all."""
+        files = [file for table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files), len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """All rows and the checkpoint in one transaction. Raises Fenced if the target holds the batch, or a newer process is here."""
+        started = time.monotonic()
+        try:
+            with slot(self.place) as mine:
+                channel, held = self._channel(mine)
+                if self.replay and self.replay in held.replayed:
+                    return WriteResult()
+                sending = _Sending(self, channel, held, rejected)
+                channel.commit(sending.held, sending.send)
+        except KicksOut as error:
+            raise self._why(error) from None
+        message = None if self.replay else (self.fence.epoch, self.fence.batch)
+        return replace(sending.result, seconds=time.monotonic() - started, message=message)
+
+    def _channel(self, mine: Any) -> tuple[Channel, Held]:
+        """One that may write, and what the target holds."""
+        channel: Channel | None = mine.channel
+        known = channel.held if channel is not None else None
+        if (
+            channel is not None
+            and known is not None
+            and (known.checkpoint.epoch, known.checkpoint.batch) == (self.fence.epoch, self.fence.held)
+        ):
+            return channel, known  # if another producer began since, the commit is refused
+        require_no_newer(
+            self.place, _known(self.place), self.fence.epoch
+        )  # a process that is out of date does not disturb a newer one
+        channel = mine.channel = Channel(self.place)
+        return channel, guarded(self.place, self.fence, channel.held)
+
+    def _why(self, error: KicksOut) -> TargetUnavailable:
+        guarded(self.place, self.fence, self.place.read())
+        return TargetUnavailable(
+            f"another producer began transactions as {self.place.transactional_id} while batch {self.fence.batch} was written: {error}",
+            where=self.place.owner,
+        )
+
+
+def _known(place: Place) -> Checkpoint:
+    found = place.read(0)
+    if found is None:
+        raise gone(place)
+    return found.checkpoint
+
+
+class _Sending:
+    """Rows of a batch on their way into the open transaction."""
+
+    def __init__(self, unit: KafkaUnit, channel: Channel, held: Held, rejected: RejectedRows | None) -> None:
+        self._unit, self._channel, self._rejected = unit, channel, rejected
+        self._options = unit.place.options
+        self._topics = Topics.look(unit.place, channel.producer)
+        self._merged = not unit.changes
+        at = unit.position if self._merged else None
+        self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at)
+        tables = [table.target for table in unit.tables] or [piece.table for piece in self._pieces]
+        self._topics.require(tables)
+        counts = self._topics.require_same(held.partitions, tables)
+        if unit.replay:
+            self.held = replace(held, partitions=counts, replayed=(*held.replayed[-_KEPT_REPLAYS:], unit.replay))
+        else:
+            checkpoint = replace(held.checkpoint, batch=unit.fence.batch, position=unit.position)
+            self.held = replace(held, checkpoint=checkpoint, partitions=counts)
+        self.result = WriteResult()
+
+    @cached_property
+    def _pieces(self) -> Sequence[ChangePiece]:
+        return self._unit.reader.change_pieces() if self._unit.changes else ()
+
+    def send(self, channel: Channel) -> None:
+        """Everything but the checkpoint."""
+        if self._merged:
+            for table in self._unit.tables:
+                self._table(table)
+            return
+        together = self._options.partitioning is Partitioning.GLOBAL
+        for pieces in in_log_order(self._pieces, _ROWS, together=together):
+            for piece in pieces:
+                self._send(piece, self._writer.messages(piece))
+                self.result += WriteResult(appended=piece.rows.num_rows)
+
+    def _table(self, table: TableInput) -> None:
+        refused: list[Rejection] = []
+        for rows in self._unit.reader.pieces(table.files):
+            for start in range(0, rows.num_rows, _ROWS):
+                part = rows.slice(start, _ROWS)
+                refused += self._merged_rows(table, part)
+        if self._rejected is not None:
+            self._rejected(f"kafka-{table.target}", table.target, refused)
+
+    def _merged_rows(self, table: TableInput, rows: pa.Table) -> list[Rejection]:
+        piece = merged_piece(table.target, table.plan.key, rows)
+        messages = self._writer.messages(piece)
+        refused = self._too_large(piece, messages)
+        if refused:
+            piece = merged_piece(
+                table.target, table.plan.key, rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), list(refused))))
+            )
+            messages = self._writer.messages(piece)
+        self._send(piece, messages)
+        deletes = sum(op == "d" for op in piece.rows["_op"].to_pylist())
+        self.result += WriteResult(piece.rows.num_rows - deletes, deletes, rejected=len(refused))
+        return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
+
+    def _too_large(self, piece: ChangePiece, messages: Messages) -> dict[int, str]:
+        """Rows with a message that is not to be sent, and why. Raises LoadError for the first where no row may be left out."""
+        limit, found = self._options.max_message_bytes, {}
+        for number, size in messages.too_large(limit):
+            row, key = int(messages.rows[number]), messages.keys[number].as_py()
+            hidden = any(map(is_masked, piece.rows.schema))
+            said = "(masked)" if hidden else (key or b"none").decode("utf-8", "replace")[:300]
+            why = f"a message of {size:,} bytes is larger than options.max_message_bytes, {limit:,}"
+            if self._rejected is None or not self._merged:
+                raise LoadError(
+                    f"{why}: a row of {piece.table}, key {said}",
+                    where=f"{piece.table}, topic {self._topics.topic_of(piece.table)}",
+                    hint="raise it and the topic's max.message.bytes, or leave the column out: mapping.columns.exclude"
+                    + ("; on_error: dead_letter leaves such rows out" if self._merged else ""),
+                )
+            found[row] = why
+        return found
+
+    def _send(self, piece: ChangePiece, messages: Messages) -> None:
+        if not len(messages):
+            return
+        if not self._merged:
+            self._too_large(piece, messages)
+        topic = self._topics.topic_of(piece.table)
+        if any(map(is_masked, piece.rows.schema)):
+            self._channel.hidden.add(topic)
+        places = self._partitions(piece.table, messages, self._topics.counts[topic])
+        keys, values, headers = messages.keys.to_pylist(), messages.values.to_pylist(), messages.headers
+        if headers is None:
+            given = [
+                {"key": key, "value": value, "partition": place}
+                for key, value, place in zip(keys, values, places, strict=True)
+            ]
+            self._channel.produce_all(topic, given, int(messages.keys.nbytes + messages.values.nbytes))
+            return
+        self._channel.produce_each(topic, keys, values, places, headers)
+
+    def _partitions(self, table: TableId, messages: Messages, count: int) -> list[int]:
+        how = self._options.partitioning
+        if how is Partitioning.GLOBAL or count == 1:
+            return [0] * len(messages)
+        if how is Partitioning.TABLE:
+            return [partition_of(str(table).encode(), count)] * len(messages)
+        found: list[int] = partitions(messages.routes, count).tolist()
+        return found

@@ -1,0 +1,228 @@
+"""Topics: which there are, how many partitions they have, and how missing ones are made."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.errors import ConfigError, LoadError, MappingError
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.base import Finding, Input
+from sluice.targets.kafka.channel import KicksOut, Place
+from sluice.targets.kafka.client import ANSWER_S, errors, kafka_error, library
+from sluice.targets.kafka.options import MissingTopics, Partitioning
+
+_NOT_ORDERED = "messages of one row may then be in two partitions, so that their order is not kept"
+
+
+@dataclass
+class Topics:
+    """The topics of a cluster, as of one look."""
+
+    place: Place
+    counts: dict[str, int]
+
+    @classmethod
+    def look(cls, place: Place, client: Any = None) -> Topics:
+        """Ask the brokers, by ``client`` if there is one. Asking for all topics makes none, also where brokers make what is asked for by name."""
+        with errors(place.endpoint, "reading the list of topics"):
+            found = (client or place.client("AdminClient")).list_topics(timeout=ANSWER_S).topics
+        return cls(place, {name: len(one.partitions) for name, one in found.items() if one.error is None})
+
+    def topic_of(self, table: TableId) -> str:
+        """Of a table of the target."""
+        return self.place.options.topic_of(table, self.place.pipeline, self.place.target)
+
+    def require(self, tables: Iterable[TableId]) -> None:
+        """Each table has its topic; missing ones are made, if that is wanted. Raises MappingError."""
+        missing = {self.topic_of(table): table for table in tables if self.topic_of(table) not in self.counts}
+        if not missing:
+            return
+        made = self.place.options.create_topics
+        if made.when == "needed":
+            for topic in missing:
+                create(self.place, topic, made)
+            self.counts.update(_wait(self.place, missing))
+            missing = {topic: table for topic, table in missing.items() if topic not in self.counts}
+        for topic, table in missing.items():
+            raise MappingError(
+                f"the topic {topic} for {table} is not there",
+                where=str(table),
+                hint=f"`sluice check {self.place.pipeline} --apply` makes it; options.create_topics.when: needed lets a load make it",
+            )
+
+    def require_same(self, known: Mapping[str, int], tables: Iterable[TableId]) -> dict[str, int]:
+        """The number of partitions of each table's topic, if none has another one than it had. Raises LoadError."""
+        options, found = self.place.options, dict(known)
+        for table in tables:
+            topic = self.topic_of(table)
+            now, before = self.counts[topic], known.get(topic)
+            if (
+                before not in {None, now}
+                and options.partitions_changed == "stop"
+                and options.partitioning is not Partitioning.GLOBAL
+            ):
+                raise LoadError(
+                    f"topic {topic} has {now} partitions, and had {before} when {table} was last written: keys would go to other partitions",
+                    where=str(table),
+                    hint=f"{_NOT_ORDERED}, and a compacted topic keeps old rows. Either make the topic anew and copy the table again "
+                    f"(`sluice dump start {self.place.pipeline} --table {table}`), or set options.partitions_changed: accept",
+                )
+            found[topic] = now
+        return found
+
+    def require_own(self, tables: Iterable[TableId]) -> None:
+        """No two tables share keys in one topic of merged rows. Raises MappingError."""
+        taken: dict[str, TableId] = {}
+        for table in sorted(set(tables)):
+            other = taken.setdefault(self.topic_of(table), table)
+            if other != table:
+                raise MappingError(
+                    f"{other} and {table} both go to topic {self.topic_of(table)}: with changes: latest their keys would replace each other",
+                    where=str(table),
+                    hint="put {schema} and {table} into options.topic, write format: maxwell-json (its keys name the table), "
+                    "or give the target changes: all",
+                )
+
+
+def create(place: Place, topic: str, how: MissingTopics) -> None:
+    """Make a topic; one that is there stays. Raises LoadError."""
+    from confluent_kafka.admin import NewTopic
+
+    doing = f"making the topic {topic}"
+    try:
+        with errors(place.endpoint, doing):
+            admin = place.client("AdminClient")
+            made = NewTopic(topic, how.partitions, how.replication, config=dict(how.config))
+            try:
+                admin.create_topics([made])[topic].result(ANSWER_S)
+            except library().KafkaException as error:
+                if kafka_error(error).name() != "TOPIC_ALREADY_EXISTS":
+                    raise
+    except KicksOut as error:
+        raise LoadError(f"{doing}: {error}") from None
+
+
+def _wait(place: Place, topics: Iterable[str]) -> dict[str, int]:
+    """The brokers learn of a new topic one after the other."""
+    wanted, end = set(topics), time.monotonic() + ANSWER_S
+    while True:
+        found = Topics.look(place).counts
+        if wanted <= found.keys() or time.monotonic() > end:
+            return {topic: found[topic] for topic in wanted & found.keys()}
+        time.sleep(0.02)
+
+
+def statement(topic: str, how: MissingTopics) -> str:
+    """What makes a topic, in the words of Kafka's own tool."""
+    words = ["kafka-topics", "--create", "--topic", topic, "--partitions", str(how.partitions)]
+    if how.replication > 0:
+        words += ["--replication-factor", str(how.replication)]
+    for name, value in sorted(how.config.items()):
+        words += ["--config", f"{name}={value}"]
+    return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class KafkaSchema:
+    """See :class:`sluice.targets.base.TargetSchema`: the topics of planned tables."""
+
+    place: Place
+    input: Input
+
+    def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
+        """What is missing, what does not go, and where each table goes."""
+        topics = Topics.look(self.place)
+        configs = _configs(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
+        found: list[Finding] = []
+        for plan in tables:
+            found += self._about(plan, topics, configs)
+        if self.input is Input.MERGED and self.place.options.format != "maxwell-json":
+            try:
+                topics.require_own([plan.target for plan in tables])
+            except MappingError as error:
+                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
+        return found
+
+    def _about(self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]) -> list[Finding]:
+        options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
+        key = options.key_columns.get(str(plan.target), plan.key)
+        names = {column.name for column in plan.columns}
+        found = []
+        for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
+            found += [
+                Finding("error", plan.target, name, f"options.{option} names a column that is not sent")
+                for name in columns.get(str(plan.target), ())
+                if name not in names
+            ]
+        if merged and not plan.key:
+            found.append(Finding(
+                "error", plan.target, "", "it has no key, and changes: latest needs one",
+                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
+            ))  # fmt: skip
+        if topic not in topics.counts:
+            made = options.create_topics
+            wanted = {"cleanup.policy": "compact", **made.config} if merged and plan.key else made.config
+            missing = made.model_copy(update={"config": wanted})
+            return [
+                *found,
+                Finding("error", plan.target, "", f"the topic {topic} is not there", statement(topic, missing)),
+            ]
+        config = configs.get(topic, {})
+        largest = int(config.get("max.message.bytes", "0") or 0)
+        if 0 < largest < options.max_message_bytes:
+            found.append(Finding(
+                "warning", plan.target, "", f"topic {topic} takes messages of {largest:,} bytes (compressed), and options.max_message_bytes is "
+                f"{options.max_message_bytes:,}: a message between the two stops the batch",
+                hint="make the two equal",
+            ))  # fmt: skip
+        if "compact" in config.get("cleanup.policy", "") and not key:
+            found.append(Finding(
+                "error", plan.target, "", f"topic {topic} is compacted, and rows without a key have messages without one, which it refuses",
+                hint=f"kafka-configs --alter --topic {topic} --add-config cleanup.policy=delete",
+            ))  # fmt: skip
+        keyed = f"key ({', '.join(key)})" if key else "no key"
+        words = f"topic {topic}, {topics.counts[topic]} partitions by {options.partitioning}, {keyed}, {options.format}"
+        return found or [Finding("ok", plan.target, "", words)]
+
+    def apply(self, statement: str) -> None:
+        """Make a topic. Raises LoadError."""
+        words = shlex.split(statement)
+        try:
+            assert words[:2] == ["kafka-topics", "--create"]
+            pairs = list(zip(words[2::2], words[3::2], strict=True))
+            plain = {name: value for name, value in pairs if name != "--config"}
+            config = dict(value.split("=", 1) for name, value in pairs if name == "--config")
+            how = MissingTopics(
+                partitions=int(plain["--partitions"]),
+                replication=int(plain.get("--replication-factor", "-1")),
+                config=config,
+            )
+        except (AssertionError, KeyError, ValueError) as error:
+            raise LoadError(f"this is no statement of a Kafka target: {statement[:300]}") from error
+        create(self.place, plain["--topic"], how)
+        _wait(self.place, [plain["--topic"]])
+
+
+def _configs(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Settings of topics; nothing where the login may not read them."""
+    from confluent_kafka.admin import ConfigResource
+
+    if not topics:
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ANSWER_S)
+    for resource, answer in answers.items():
+        try:
+            found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}
+        except library().KafkaException:
+            continue
+    return found
+
+
+__all__ = ["ConfigError", "KafkaSchema", "Topics", "create", "statement"]

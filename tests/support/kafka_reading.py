@@ -1,0 +1,111 @@
+"""Topics read from outside, as a read_committed consumer has them, and Debezium's values as Python values."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka")  # the client is an extra
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+EPOCH, DAY = dt.datetime(1970, 1, 1), dt.date(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A message."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> Any:
+        return None if self.value is None else json.loads(self.value)
+
+
+def topics_of(server: Any) -> dict[str, int]:
+    """Topic -> partitions."""
+    found = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=30).topics
+    return {name: len(one.partitions) for name, one in found.items() if one.error is None}
+
+
+def read(server: Any, *topics: str, committed: bool = True, counts: dict[str, int] | None = None) -> list[Read]:
+    """All messages of topics, partition by partition."""
+    counts = topics_of(server) if counts is None else counts
+    places = [TopicPartition(topic, number, 0) for topic in topics for number in range(counts.get(topic, 0))]
+    if not places:
+        return []
+    consumer = Consumer({
+        "bootstrap.servers": server.bootstrap, "group.id": "test", "enable.auto.commit": False, "enable.partition.eof": True,
+        "isolation.level": "read_committed" if committed else "read_uncommitted", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10,
+    })  # fmt: skip
+    found: list[Read] = []
+    try:
+        consumer.assign(places)
+        left = {(place.topic, place.partition) for place in places}
+        end = time.monotonic() + 60
+        while left:
+            assert time.monotonic() < end, f"topics did not end: {left}"
+            for message in consumer.consume(10_000, 0.2 if not found else 0.05):
+                if message.error() is None:
+                    headers = {name: value.decode() for name, value in message.headers() or ()}
+                    found.append(
+                        Read(
+                            message.topic(),
+                            message.partition(),
+                            message.offset(),
+                            message.key(),
+                            message.value(),
+                            headers,
+                        )
+                    )
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    left.discard((message.topic(), message.partition()))
+                else:
+                    raise AssertionError(message.error())
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda one: (topics.index(one.topic), one.partition, one.offset))
+
+
+def python_value(declared: str, value: Any) -> Any:
+    """A value of a debezium-json document, read by the rules of Debezium's documentation."""
+    if value is None or not declared:
+        return value
+    word, _, rest = declared.partition("(")
+    word, first = word.split()[0], rest.rstrip(")").split(",")
+    if word == "decimal":
+        digits = int.from_bytes(base64.b64decode(value), "big", signed=True)
+        return Decimal(digits).scaleb(-int(first[1]))
+    if word in {"binary", "varbinary", "blob"}:
+        return base64.b64decode(value)
+    if word == "date":
+        return DAY + dt.timedelta(days=value)
+    if word == "datetime":
+        return EPOCH + dt.timedelta(microseconds=value if int(first[0] or 0) > 3 else value * 1000)
+    if word == "time":
+        return dt.timedelta(microseconds=value)
+    return value
+
+
+def python_row(types: dict[str, str], row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A whole image."""
+    return None if row is None else {name: python_value(types.get(name, ""), value) for name, value in row.items()}
+
+
+def values(found: Iterable[Read]) -> list[Any]:
+    return [one.document for one in found]
