@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,11 @@ class PostgreSQL:
 
 
 def find_postgresql() -> PostgreSQL:
-    """An installed server of at least 18, else the one fetched earlier, else fetch it now (about 58 MB)."""
+    """An installed server of at least 18, else the one fetched earlier, else fetch it now (about 58 MB).
+
+    Raises ServerFailed where it could not run, ConfigError or FetchFailed where it cannot be fetched.
+    """
+    as_nobody()
     for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parts[-2], reverse=True):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             said = subprocess.run(
@@ -82,10 +87,20 @@ def as_nobody() -> list[str]:
     """The server refuses root. In a user namespace root is somebody else, and files stay root's."""
     if os.geteuid() != 0:
         return []
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        raise ServerFailed("PostgreSQL does not run as root, and this machine has no unshare (util-linux)")
-    return [unshare, "--user", "--map-user=65534", "--map-group=65534"]
+    made = [shutil.which("unshare") or "", "--user", "--map-user=65534", "--map-group=65534"]
+    if not made[0] or not _works(tuple(made)):
+        raise ServerFailed(
+            "PostgreSQL does not run as root, and root cannot be somebody else here (unshare --user of util-linux)",
+            hint="run as another user, or allow user namespaces",
+        )
+    return made
+
+
+@cache
+def _works(command: tuple[str, ...]) -> bool:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run([*command, "true"], capture_output=True, timeout=30, check=False).returncode == 0
+    return False
 
 
 @dataclass

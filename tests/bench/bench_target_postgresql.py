@@ -123,14 +123,10 @@ def loaded(target: PostgreSQLTarget, number: int, data: pa.Table, connections: i
     writer.commit(results)
 
 
-def copied(server: PostgreSQLServer, target: PostgreSQLTarget, data: pa.Table) -> None:
+def copied(connection: Any, pieces: list[bytes]) -> None:
     """A plain COPY into the table itself, of rows that are encoded already."""
-    with (
-        server.connect() as connection,
-        connection.cursor() as cursor,
-        cursor.copy("COPY orders FROM STDIN (FORMAT binary)") as copy,
-    ):
-        for piece in data:
+    with connection.cursor() as cursor, cursor.copy("COPY orders FROM STDIN (FORMAT binary)") as copy:
+        for piece in pieces:
             copy.write(piece)
 
 
@@ -175,7 +171,8 @@ def main(rows: int) -> None:
         pieces = encoded(target("warm"), new)
         for connections in (1, 2, 4):
             server.execute("TRUNCATE orders", "CHECKPOINT")
-            plain = measured(server, rows, lambda: copied(server, target("warm"), pieces))
+            with server.connect() as connection:  # its processor time is counted while it lives
+                plain = measured(server, rows, lambda: copied(connection, pieces))  # noqa: B023
             server.execute("TRUNCATE orders", "CHECKPOINT")
             one = target(f"new{connections}")
             ours = measured(server, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once

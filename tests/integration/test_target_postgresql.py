@@ -448,3 +448,57 @@ def test_the_server_is_killed_between_two_calls(tmp_path: Path, server_folder: P
         writer.commit(results)
         assert server.execute("SELECT * FROM own.heap") == [(1, None, None)] * 2
         assert pipe.held == 1
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_keys_that_only_the_source_holds_equal(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str, image: str
+) -> None:
+    """The source's collation knows no case; the target tells the spellings apart, and has the source's."""
+    names, choose = ("a", "A", "á", "b", "B", "a b"), random.Random(image)
+    mysql_source.execute(
+        f"CREATE TABLE {schema}.t (k VARCHAR(20), n INT, v INT, u VARCHAR(20) UNIQUE, PRIMARY KEY (k, n))"
+    )
+    extra = options(schema)
+    with (
+        setting(mysql_source, binlog_row_image=image),
+        case(tmp_path, mysql_source, postgresql, zookeeper, schema, kind=PG, target_extra=extra) as made,
+    ):
+        made.make_missing()
+        postgresql.execute(f'ALTER TABLE "{schema}".t ADD UNIQUE (u)')
+        made.run_until_head()
+        for _ in range(6):
+            for _ in range(40):
+                one, other, n = choose.choice(names), choose.choice(names), choose.randint(1, 2)
+                mysql_source.execute(
+                    choose.choice([
+                        f"INSERT IGNORE INTO {schema}.t VALUES ('{one}', {n}, 1, '{other}')",
+                        f"UPDATE IGNORE {schema}.t SET k = '{other}' WHERE k = '{one}'",
+                        f"UPDATE IGNORE {schema}.t SET u = '{other}', v = v + 1 WHERE k = '{one}'",
+                        f"UPDATE {schema}.t SET k = UPPER(k), u = UPPER(u)",
+                        f"UPDATE {schema}.t SET v = v + 1 WHERE n = {n}",
+                        f"REPLACE INTO {schema}.t VALUES ('{one}', {n}, 2, '{other}')",
+                        f"DELETE FROM {schema}.t WHERE k = '{one}' AND n = {n}",
+                    ])
+                )
+            made.run_until_head()
+            assert_alike(made, "t")
+
+
+def test_masked_values_are_in_no_error(tmp_path: Path, postgresql: Any, fresh_pg_schema: Any) -> None:
+    """The server's own words have the row: of a masked one they are left out."""
+    db = fresh_pg_schema()
+    postgresql.execute(
+        f'CREATE TABLE "{db}".people (id int PRIMARY KEY, email varchar(80) UNIQUE, points int CHECK (points > 0))'
+    )
+    target = {"type": PG, "options": {"ack_schema": db}}
+    taken, bad, odd = insert(7, "s3cret-mail"), insert(8, "s3cret-other", -1), insert(9, "s3cret\0")
+    rows = [(taken, "23505"), (bad, "23514"), (odd, "NUL")]
+    for name, masked in (("open", []), ("hidden", [r".*\.email"])):
+        for number, (row, error) in enumerate(rows):
+            folder = tmp_path / f"{name}{number}"
+            pipe = Delivery(folder, postgresql, target=target, name=f"{name}{number}", masked=masked)
+            postgresql.execute(f"INSERT INTO \"{db}\".people VALUES (1, 's3cret-mail', 1) ON CONFLICT DO NOTHING")
+            with pytest.raises(LoadError, match=error) as caught:
+                pipe.deliver({people(db): [row]})
+            assert ("s3cret" in str(caught.value)) is (name == "open" and error != "NUL")

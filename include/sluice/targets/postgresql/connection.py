@@ -54,6 +54,12 @@ class Contention(TargetUnavailable):
     """Deadlock or lock wait: the transaction was rolled back and is tried again."""
 
 
+class Refused(LoadError):
+    """The server refused a statement. ``discreet``: the message without values."""
+
+    discreet: str = ""
+
+
 class Binary:
     """A value in the server's own format."""
 
@@ -155,9 +161,18 @@ def _ours(endpoint: Endpoint, doing: str, place: str, error: psycopg.Error) -> S
             where=place,
             hint="is the server up? the same batch is tried again",
         )
-    refused = LoadError(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
+    refused = Refused(f"the target refused a statement while {doing}: {text} (error {code})", where=place)
     refused.code = code
+    refused.discreet = f"the target refused a statement while {doing}: {_names(error)} (error {code})"
     return refused
+
+
+def _names(error: psycopg.Error) -> str:
+    """What the server says without a value: the names of what refused."""
+    diag = error.diag
+    named = (("constraint", diag.constraint_name), ("column", diag.column_name), ("type", diag.datatype_name))
+    said = ", ".join(f"{what} {name}" for what, name in named if name)
+    return f"{type(error).__name__}{f', {said}' if said else ''}"
 
 
 def said(error: psycopg.Error) -> str:

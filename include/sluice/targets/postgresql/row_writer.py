@@ -21,7 +21,7 @@ from sluice.model.fields import is_masked
 from sluice.targets.base import Fence, KeyRange, WriteResult
 from sluice.targets.postgresql import range_delete, references
 from sluice.targets.postgresql.ack_table import AckTable
-from sluice.targets.postgresql.connection import DATA_ERRORS, errors
+from sluice.targets.postgresql.connection import DATA_ERRORS, Refused, errors
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn, row_text
@@ -70,6 +70,14 @@ class RowWriter(SqlRowWriter):
     def verify(self, item: TableChanges) -> int:
         """See the class."""
         return references.verify(self._stage(item.table), item)
+
+    def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
+        """See the class."""
+        if not isinstance(error, Refused) or not any(map(is_masked, rows.schema)):
+            return error  # Sluice's own show no value of such rows
+        hidden = LoadError(error.discreet, where=error.where, hint=error.hint)
+        hidden.code = error.code
+        return hidden
 
     def remove(self, item: TableChanges, rows: pa.Table) -> WriteResult:
         """See the class."""

@@ -76,6 +76,10 @@ class SqlRowWriter(ABC):
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
         """Raises MappingError for rows that the target would take for others."""
 
+    def discreet(self, error: LoadError, rows: pa.Table) -> LoadError:
+        """The same error without values, if a column of the rows is masked."""
+        return discreet(error, rows)
+
     def write(
         self,
         group: Sequence[TableChanges],
@@ -155,7 +159,7 @@ class SqlRowWriter(ABC):
                     return self._write_partial(item)
                 return self.write_keyed(item)
         except LoadError as error:
-            shown = discreet(error, item.rows)
+            shown = self.discreet(error, item.rows)
             if shown is error:
                 raise
             raise shown from None
