@@ -172,7 +172,7 @@ def main(rows: int) -> None:
         for connections in (1, 2, 4):
             server.execute("TRUNCATE orders", "CHECKPOINT")
             with server.connect() as connection:  # its processor time is counted while it lives
-                plain = measured(server, rows, lambda: copied(connection, pieces))  # noqa: B023
+                plain = measured(server, rows, lambda: copied(connection, pieces))
             server.execute("TRUNCATE orders", "CHECKPOINT")
             one = target(f"new{connections}")
             ours = measured(server, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once

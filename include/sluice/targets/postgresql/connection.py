@@ -116,7 +116,8 @@ def connect(endpoint: Endpoint, application: str = "sluice") -> Connection:
             connection.execute(
                 "SET search_path = ''; SET timezone = 'UTC'; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET bytea_output = 'hex'; "
                 "SET extra_float_digits = 1; SET default_transaction_isolation = 'read committed'; SET standard_conforming_strings = on; "
-                f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_WAIT_S}s'; SET statement_timeout = 0"
+                f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET lock_timeout = '{LOCK_WAIT_S}s'; SET statement_timeout = 0; "
+                "SET enable_hashjoin = off; SET enable_mergejoin = off"  # see Stage.unordered
             )
     except BaseException:
         connection.close()

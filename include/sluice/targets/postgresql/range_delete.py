@@ -53,7 +53,7 @@ def clear(stage: Stage, item: KeyRange) -> WriteResult:
         fields = {name: field for field, name in sent_fields(item.kept.schema, table)}
         columns = [StagedColumn.of(n, fields[name]) for n, name in enumerate(item.names)]
         same = " AND ".join(f"t.{quoted(n)} = {c.compared}" for n, c in zip(item.names, columns, strict=True))
-        with stage.rows(item.kept, columns) as staged:
+        with stage.unordered(), stage.rows(item.kept, columns) as staged:
             deleted += staged.run(f"{sql} AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {same})")
     return WriteResult(deleted=deleted, statements=sent)
 

@@ -57,7 +57,7 @@ def _look(stage: Stage, item: TableChanges, reference: Reference, names: Sequenc
     staged_same = " AND ".join(f"c.{quoted(mine)} = {column.compared}" for (mine, _), column in zip(pairs, staged_columns, strict=True))  # fmt: skip
     parent_same = " AND ".join(f"p.{quoted(theirs)} = c.{quoted(mine)}" for mine, theirs in pairs)
     shown = ", ".join(f"c.{quoted(mine)}::text" for mine, _ in pairs)
-    with stage.rows(keys, staged_columns) as staged:
+    with stage.unordered(), stage.rows(keys, staged_columns) as staged:
         staged.run(
             f"SELECT DISTINCT {shown} FROM {child} AS c JOIN {ROWS} ON {staged_same} "
             f"WHERE NOT EXISTS (SELECT 1 FROM {parent} AS p WHERE {parent_same}) LIMIT {SHOWN_KEYS + 1}"

@@ -188,7 +188,8 @@ class RowWriter(SqlRowWriter):
             f"SELECT t.tableoid, t.ctid, w.n, row_number() OVER (PARTITION BY w.image) AS place FROM {place} AS t JOIN "
             f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = w.image"
         )
-        with self._stage(table).rows(rows, [column for column, _ in columns]) as staged:
+        stage = self._stage(table)
+        with stage.unordered(), stage.rows(rows, [column for column, _ in columns]) as staged:
             count = staged.run(
                 f"DELETE FROM {place} AS t USING ({found}) AS f WHERE f.place <= f.n AND t.ctid = f.ctid AND t.tableoid = f.tableoid"
             )
