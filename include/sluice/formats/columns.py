@@ -190,7 +190,8 @@ Texts = dict[str, pa.Array]
 
 def texts_of(arrays: Sequence[tuple[str, pa.Array]], columns: dict[str, Column]) -> Texts:
     """JSON texts of columns by true name; "null" for null."""
-    return {name: pc.fill_null(json_column(values, columns[name]), _NULL) for name, values in arrays}
+    made = ((name, json_column(values, columns[name])) for name, values in arrays)
+    return {name: pc.fill_null(texts, _NULL) if texts.null_count else texts for name, texts in made}
 
 
 def image(texts: Texts) -> pa.Array:
@@ -243,16 +244,24 @@ class Rows:
             found &= update.to_numpy(zero_copy_only=False)
         return found
 
+    def _images(self) -> tuple[pa.Array | str, pa.Array | str]:
+        """``before`` and ``after`` of each document."""
+        now = image(self.now)
+        then = image(self.then) if self._any_before else pa.nulls(self.rows.num_rows, _TEXT)
+        if not pc.any(self.gone).as_py():  # most batches: texts are not copied once more
+            if not self._any_before:
+                return "null", now
+            if pc.all(self.existed).as_py():
+                return then, now
+        was = then if self._at is not None else now  # a deleted row of the log is in the columns themselves
+        was = pc.if_else(self.existed, was, now)
+        old = pc.if_else(self.existed, then, _NULL)
+        return pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
+
     def documents(self, source: str) -> pa.Array:
         """One document a row, as of a row that did not change its key."""
-        rows, count, at = self.rows, self.rows.num_rows, self._at
-        now = image(self.now)
-        then = image(self.then) if self._any_before else pa.nulls(count, _TEXT)
-        was = (
-            pc.if_else(self.existed, then, now) if at is not None else now
-        )  # a deleted row of the log is in the columns themselves
-        old = pc.fill_null(pc.if_else(self.existed, then, pa.scalar(None, _TEXT)), _NULL)
-        before, after = pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
+        rows, at = self.rows, self._at
+        before, after = self._images()
         us = _whole(rows["_commit_ts"]).view(pa.int64())
         ms = numbers(pa.array(np.floor_divide(us.to_numpy(zero_copy_only=False), 1000)))
         micros, nanos = numbers(us), numbers(pc.multiply(us, 1000))
