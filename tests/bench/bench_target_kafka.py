@@ -171,8 +171,8 @@ def measured(server: KafkaServer, folder: Path, count: int) -> Iterator[dict[str
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
     processes.tether()
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         KafkaServer(Path(name) / "kafka", heap_mb=1024) as server,
