@@ -21,6 +21,7 @@ from sluice.model.fields import declared_type, key_ordinal, neutral_type, true_n
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
+from sluice.segments.footers import footer_crc32, opened
 from sluice.segments.manifest import PositionRecord
 from sluice.segments.packed import SMALL_BYTES, packed
 from sluice.segments.store import ChecksumSink, SegmentStore, made_anew, quoted
@@ -51,6 +52,11 @@ class ChangesetFile(_Stored):
     partial: int = Field(0, description="Rows of which the log lacks some columns.")
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
+    footer_crc32: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{8})?$",
+        description="Of the Parquet footer, with its length and magic number; empty: not noted.",
+    )
     bucket_min: int
     bucket_max: int
     arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")
@@ -306,6 +312,7 @@ def _encoded(
         partial=rows.num_rows - rows["_present"].null_count if "_present" in rows.schema.names else 0,
         size_bytes=sink.size_bytes,
         crc32=f"{sink.crc32:08x}",
+        footer_crc32=footer_crc32(sink.tail()),
         bucket_min=buckets[0],
         bucket_max=buckets[1],
         arrow_bytes=int(sizes.sum()),
@@ -385,8 +392,11 @@ class ChangesetReader:
     def _opened(self, footer: pq.FileMetaData | None) -> Iterator[pq.ParquetFile]:
         try:
             with self._store.open_input(self.file.path) as source:
-                yield pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
-        except (pa.ArrowException, OSError) as error:
+                if footer is None:
+                    yield opened(source, self.file.footer_crc32)
+                else:
+                    yield pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(self._store, self.file) from error
 
 
@@ -405,11 +415,11 @@ def _lean(reader: pq.ParquetFile) -> list[str]:
 def _read_keys(store: SegmentStore, file: ChangesetFile, low: int | None, high: int | None, *, lean: bool) -> pa.Table:
     try:
         with store.open_input(file.path) as source:
-            reader = pq.ParquetFile(source, page_checksum_verification=True)
+            reader = opened(source, file.footer_crc32)
             rows = reader.read_row_groups(
                 file.groups(low, high), columns=_lean(reader) if lean else None, use_threads=False
             )
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(store, file) from error
     numbers = key_numbers(rows)
     assert numbers is not None

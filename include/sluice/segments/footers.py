@@ -1,9 +1,14 @@
-"""What rows of a stored file take in memory, told by the file's own footer: for files that were written before the manifest said it."""
+"""Footers of stored Parquet files: a checksum of each, and what its rows take in memory, for files whose manifest does not say it.
+
+Pages have checksums of their own, the footer has none. A reader of some row groups or columns does not sum the whole file: a bit of the footer would
+rename a column, or leave a row group out, without a word. So the manifest has the footer's CRC32, and whoever reads a part compares it.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +22,32 @@ WORTH_A_LOOK = 2**18
 
 _OURS = 48
 """Bytes a row that dictionaries (_op, _file, _origin) and the encoding of _seq and _offset save on disk only."""
+
+
+_END = 8
+"""Bytes after the footer: its length and the magic number."""
+
+
+def footer_crc32(tail: bytes) -> str:
+    """CRC32 of the footer of the Parquet file that ends with ``tail``, as hexadecimal digits; "" if ``tail`` does not have all of it."""
+    size = int.from_bytes(tail[-_END:-4], "little") + _END
+    return f"{zlib.crc32(tail[-size:]):08x}" if _END < size <= len(tail) else ""
+
+
+def opened(source: Any, crc32: str, *, verify: bool = True) -> pq.ParquetFile:
+    """The Parquet file of ``source`` (random access), whose footer is the one that was written; ``crc32`` "": that was not noted.
+
+    Raises pyarrow.ArrowInvalid if it is another one; pages are verified when they are read.
+    """
+    if not crc32 or not verify:
+        return pq.ParquetFile(source, page_checksum_verification=verify)
+    end = source.size()
+    size = int.from_bytes(source.read_at(_END, max(end - _END, 0))[:4], "little") + _END
+    tail = source.read_at(size, end - size) if size <= end else b""
+    if footer_crc32(tail) != crc32:
+        raise pa.ArrowInvalid("its footer is not the one that was written")
+    footer = pq.read_metadata(pa.BufferReader(tail))
+    return pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
 
 
 class _Sized(Protocol):

@@ -73,6 +73,11 @@ class SegmentFile(_Stored):
     moved_partially: bool = Field(False, description="Rows changed their key of which the log lacks some columns.")
     size_bytes: int
     crc32: str = Field(pattern=r"^[0-9a-f]{8}$", description="Of the whole file.")
+    footer_crc32: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{8})?$",
+        description="Of the Parquet footer, with its length and magic number; empty: not noted.",
+    )
     bucket_min: int = Field(ge=0, lt=KEY_BUCKETS)
     bucket_max: int = Field(ge=0, lt=KEY_BUCKETS)
     arrow_bytes: int = Field(0, description="Of the rows in memory; 0: written before this was noted.")

@@ -18,6 +18,7 @@ from sluice.model.changes import Change
 from sluice.model.fields import true_name
 from sluice.model.tables import KEY_BUCKETS, META_COLUMNS, TableId
 from sluice.model.temporal import to_python
+from sluice.segments.footers import opened
 from sluice.segments.manifest import PlaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.store import SegmentStore, ways_on
 
@@ -78,7 +79,7 @@ def read_pieces(
                 data = source.read_buffer(source.size()) if hasattr(source, "read_buffer") else source.read()
                 _require_intact(store, file, data)
                 source = pa.BufferReader(data)
-            reader = pq.ParquetFile(source, page_checksum_verification=verify)
+            reader = opened(source, file.footer_crc32, verify=verify)
             wanted = None if columns is None else list(columns)
             if wanted is not None and not whole and "_bucket" not in wanted:
                 wanted.append("_bucket")
@@ -94,7 +95,7 @@ def read_pieces(
                     )
                     table = table.filter(keep)
                 yield table if file.place is None else _placed(table, file.place, columns)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _damaged(store, file, str(error).splitlines()[0]) from error
 
 

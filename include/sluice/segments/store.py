@@ -13,6 +13,7 @@ import posixpath
 import re
 import shutil
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -317,11 +318,17 @@ class SegmentStore:
             raise StorageUnavailable(f"{doing}: {error.strerror or error}", where=self.uri) from error
 
 
+LARGEST_FOOTER = 2 * 2**20
+"""Bytes of a Parquet footer of which the manifest has a checksum; one of a larger footer would keep too much in memory."""
+
+
 class ChecksumSink:
     """A writable file object that counts and sums (CRC32) what goes through; for ``pyarrow.parquet.ParquetWriter``."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
         self.size_bytes = 0
         self.crc32 = 0
         self.closed = False
@@ -332,7 +339,15 @@ class ChecksumSink:
         self._raw.write(view)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.size_bytes += len(view)
+        self._tail.append(bytes(view[-LARGEST_FOOTER:]))
+        self._tail_bytes += len(self._tail[-1])
+        while self._tail_bytes - len(self._tail[0]) >= LARGEST_FOOTER:
+            self._tail_bytes -= len(self._tail.popleft())
         return len(view)
+
+    def tail(self) -> bytes:
+        """The last bytes that were written: :data:`LARGEST_FOOTER` of them at least, or all."""
+        return b"".join(self._tail)
 
     def flush(self) -> None:
         """Nothing is held back here."""

@@ -22,6 +22,7 @@ from sluice.model.schema_changes import SchemaStatement
 from sluice.model.sizes import Sizes, row_bytes
 from sluice.model.tables import TableId, TableSchema
 from sluice.segments.buckets import key_bucket
+from sluice.segments.footers import footer_crc32
 from sluice.segments.manifest import DdlRecord, MarkRecord, PositionRecord, ReplaceRecord, SegmentFile, SegmentManifest
 from sluice.segments.packed import fitting, packed
 from sluice.segments.store import ChecksumSink, SegmentStore
@@ -301,6 +302,7 @@ class SegmentWriter:
             moved_partially=ops.get(Op.KEY_MOVED.value, 0) > 0 and partial,
             size_bytes=sink.size_bytes,
             crc32=f"{sink.crc32:08x}",
+            footer_crc32=footer_crc32(sink.tail()),
             bucket_min=int(buckets[0]),
             bucket_max=int(buckets[-1]),
             arrow_bytes=int(sizes.sum()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -18,10 +19,11 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.positions import Position
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.segments.buckets import key_bucket
+from sluice.segments.changeset import ChangesetReader, write_changeset_file
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.packed import SMALL_BYTES, fitting, packed, parted
 from sluice.segments.reader import iter_changes, read_file, verify_file
-from sluice.segments.store import SegmentStore, quoted
+from sluice.segments.store import LARGEST_FOOTER, ChecksumSink, SegmentStore, quoted
 from sluice.segments.writer import SegmentWriter, row_groups
 
 POSITION = Position("u", "binlog.000001", 4)
@@ -241,3 +243,40 @@ def test_row_groups_cut_at_bucket_borders(buckets, target):
     for (_, stop), (start, _) in itertools.pairwise(groups):
         assert stop == start
         assert buckets[stop - 1] != buckets[start]
+
+
+def test_every_damaged_byte_of_a_footer_is_noticed_by_readers_of_a_part(store, tmp_path):
+    """Pages have checksums, the footer has none: a bit of it would rename a column, or leave a row group out."""
+    writer = SegmentWriter(store, 3, 2)
+    writer.add(schema_of(), rows(schema_of(), list(range(100))))
+    [segment] = writer.finish(POSITION, POSITION, transactions=1).files
+    merged = rows(schema_of(), list(range(100))).select(["id", "v", "_op", "_seq", "_commit_ts", "_before"])
+    changeset = write_changeset_file(store, "changeset.parquet", merged, (0, 63))
+    readers = {
+        segment.path: lambda: read_file(store, segment, (segment.bucket_min, segment.bucket_max)),
+        changeset.path: lambda: ChangesetReader(store, changeset).read(0),
+    }
+    for path, read in readers.items():
+        name, _, place = path.partition("#")  # a part of the manifest's file
+        file = tmp_path / "p" / name
+        data = file.read_bytes()
+        start, size = map(int, place.split("-")) if place else (0, len(data))
+        end = start + size
+        assert read().num_rows
+        for at in range(end - 8 - int.from_bytes(data[end - 8 : end - 4], "little"), end):
+            file.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+            with pytest.raises(SegmentError, match="damaged"):
+                read()
+        file.write_bytes(data)
+        assert read().num_rows
+
+
+def test_a_footer_is_summed_however_it_is_written():
+    """The sink keeps what is needed of the end, in pieces of any size."""
+    data = os.urandom(3 * LARGEST_FOOTER)
+    for piece in (7_919, LARGEST_FOOTER // 3, len(data)):
+        sink = ChecksumSink(io.BytesIO())
+        for start in range(0, len(data), piece):
+            sink.write(data[start : start + piece])
+        assert len(sink.tail()) >= LARGEST_FOOTER
+        assert data.endswith(sink.tail())

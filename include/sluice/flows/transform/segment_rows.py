@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sluice.errors import SegmentError
 from sluice.mapping import Mapping as Routes
@@ -17,7 +16,7 @@ from sluice.merge.key_override import rekeyed
 from sluice.model import packing
 from sluice.model.fields import key_columns
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
-from sluice.segments.footers import measured
+from sluice.segments.footers import measured, opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, ways_on
@@ -157,8 +156,8 @@ def wanted_columns(store: SegmentStore, file: SegmentFile) -> list[str]:
     """Columns of a segment file that a merge reads. Raises SegmentError."""
     with store.open_input(file.path) as source:
         try:
-            schema = pq.read_schema(source)
-        except (pa.ArrowException, OSError) as error:
+            schema = opened(source, file.footer_crc32).schema_arrow
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SegmentError("the segment file is damaged", where=file.path, hint=ways_on(store.pipeline)) from error
     return [*user_columns(schema), *_READ, *(["_present"] if "_present" in schema.names else [])]
 
