@@ -23,8 +23,8 @@ from sluice.errors import ConfigError, Fenced, LoadError, MappingError, SluiceEr
 from sluice.model.tables import TableId, TableSchema
 from sluice.targets.postgresql.connection import connect
 from sluice.targets.postgresql.session import kept
-from tests.integration.test_foreign_keys import FAMILY, NAMES, write
 from tests.support.batches import Delivery
+from tests.support.family import FAMILY, NAMES, write
 from tests.support.people import delete, insert, people, update
 from tests.support.pipelines import Case, case
 from tests.support.servers import setting

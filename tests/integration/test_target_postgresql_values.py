@@ -12,7 +12,7 @@ import pytest
 from sluice.errors import LoadError
 from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
-from tests.integration.test_values_arrive import BOTH, LENIENT, MYSQL, insert, leniently
+from tests.support.boundary_values import BOTH, LENIENT, MYSQL, insert, leniently
 from tests.support.dumping import dumped
 from tests.support.pg_values import rows
 from tests.support.pipelines import Case, case

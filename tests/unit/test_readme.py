@@ -79,7 +79,7 @@ def test_pictures_and_links_exist(page: str) -> None:
         assert file.exists(), target
         if anchor:
             heads = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in {re.sub(r"[^a-z0-9_ -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def test_the_index_lists_every_page() -> None:
