@@ -7,7 +7,7 @@ in the log, and a copy of both has each row twice. A primary key of a MERGE tabl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,15 @@ def is_merge(engine: str) -> bool:
     return engine.lower() in _ENGINES
 
 
-def merge_findings(connection: Any, wants: Callable[[TableId], bool]) -> list[Finding]:
-    """MERGE tables that are captured, and those through which rows of captured tables change."""
+def merge_findings(
+    connection: Any, tables: Iterable[tuple[TableId, str]], wants: Callable[[TableId], bool]
+) -> list[Finding]:
+    """MERGE tables that are captured, and those through which rows of captured tables change. ``tables``: with their engines."""
     found = []
-    for schema, name in rows_of(connection, _TABLES):
-        merge = _read(connection, TableId(str(schema), str(name)))
+    for table, engine in tables:
+        if not is_merge(engine):
+            continue
+        merge = _read(connection, table)
         captured = [member for member in merge.members if wants(member)]
         if wants(merge.table):
             found.append(

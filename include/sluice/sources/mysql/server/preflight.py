@@ -16,9 +16,9 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import Finding, raise_first
 from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
-from sluice.sources.mysql.server.merge_tables import merge_findings
+from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
-from sluice.sources.mysql.server.remote_tables import remote_findings
+from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
 from sluice.sources.table_filter import Selection
 
@@ -42,12 +42,22 @@ def preflight(
         + _replicates(connection, info)
         + _same_id(connection, server_id, _readers(pipeline))
     )
-    found += merge_findings(connection, selection.wants) + remote_findings(connection, selection.wants)
+    odd = _of_engines(connection, (ENGINE, *ENGINES))
+    found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
     if cursor is not None:
         found += position_findings(connection, info, cursor)
     return sorted(found, key=lambda f: f.severity != "error")
+
+
+def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId, str]]:
+    """Every table of these engines, with its engine, by one question."""
+    asked = "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE ENGINE IN %s"
+    return [
+        (TableId(str(schema), str(name)), str(engine))
+        for schema, name, engine in rows_of(connection, asked, (engines,))
+    ]
 
 
 def require_ready(
