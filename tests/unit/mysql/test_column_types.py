@@ -60,6 +60,7 @@ from sluice.targets.memory import column_types as memory_types
 from sluice.targets.mysql import column_types as target_types
 from sluice.targets.mysql import literals, partial_updates
 from sluice.targets.mysql.table_info import ColumnInfo
+from sluice.targets.sql import rows as sent_rows
 
 PACKAGE = Path(__file__).parents[3] / "include" / "sluice"
 COLLATIONS = {255: ("utf8mb4_0900_ai_ci", "utf8mb4"), 63: ("binary", "binary")}
@@ -307,7 +308,7 @@ def test_a_mysql_target(row: MysqlType) -> None:
         assert target_types.lost(planned, found) == ""
         assert target_types.column_type(planned).startswith(definition_of(row).type)
     assert literals.literals(field, pa.nulls(1, field.type)).to_pylist() == [None]
-    assert "`c`" in partial_updates._read(literals.at_target(field, column.sql_type), "`c`")
+    assert "`c`" in partial_updates._read(sent_rows.at_target(field, column.sql_type), "`c`")
 
 
 @rows
