@@ -29,6 +29,7 @@ from sluice.model.packing import memory_of
 from sluice.model.sizes import row_bytes
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import changeset_folder
+from sluice.segments.footers import footer_crc32
 from sluice.segments.manifest import SegmentFile
 from sluice.segments.reader import PIECE_BYTES, read_pieces
 from sluice.segments.store import SegmentStore
@@ -158,6 +159,7 @@ def _write(
             "reads": ops.get("r", 0),
             "size_bytes": sink.size_bytes,
             "crc32": f"{sink.crc32:08x}",
+            "footer_crc32": footer_crc32(sink.tail()),
             "bucket_min": int(buckets[0]),
             "bucket_max": int(buckets[-1]),
             "arrow_bytes": int(sizes.sum()),
