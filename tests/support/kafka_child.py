@@ -60,7 +60,7 @@ def load(bench: Any, batch: Any, epoch: int, at: At, said: Any) -> None:
             results = [unit.write() for phase in writer.plan(1) for unit in phase]
             writer.commit(results)
     except SluiceError as raised:
-        error = type(raised).__name__
+        error = f"{type(raised).__name__}: {raised}"
     except BaseException as raised:
         error = repr(raised)
     finally:
