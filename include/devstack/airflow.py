@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from devstack import debian, paths, ports, processes
+from devstack import debian, paths, ports
 from devstack.processes import ServerFailed
 from devstack.server import Server
 from sluice.errors import RetryableError
@@ -236,22 +236,15 @@ class AirflowComponent(Server):
             argv += ["--host", ports.LOOPBACK, "--port", str(self.port), "--workers", "1"]
         elif self.kind in {"scheduler", "triggerer"}:
             argv += ["--skip-serve-logs"]  # the API server reads the files themselves
-        self.handle = processes.spawn(self.name, argv, log=self.log, env=self.env, cwd=self.folder)
+        self._spawn(argv, self.env)
         if wait:
             self.wait(timeout_s)
         return self
 
     def wait(self, timeout_s: float = 120.0) -> None:
         """Wait until the API server reports this component healthy. Raises ServerFailed with the end of its log."""
-        assert self.handle is not None
         word = {"api-server": "metadatabase"}.get(self.kind, self.kind.replace("-", "_"))
-        try:
-            processes.wait_ready(
-                self.handle, lambda: health(self.port).get(word) == "healthy", timeout_s=timeout_s, poll_s=0.3
-            )
-        except BaseException:
-            self.stop()
-            raise
+        self._wait_ready(lambda: health(self.port).get(word) == "healthy", timeout_s, poll_s=0.3)
 
 
 def health(port: int) -> dict[str, str]:

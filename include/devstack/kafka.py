@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devstack import maven, paths, ports, processes
+from devstack import maven, paths, ports
 from devstack.processes import ServerFailed
 from devstack.server import Server
 from devstack.zookeeper import LOG4J
@@ -44,10 +44,6 @@ class KafkaServer(Server):
         """``host:port`` for clients."""
         return f"{self.host}:{self.port}"
 
-    @property
-    def log(self) -> Path:
-        return self.folder / "kafka.log"
-
     def connection_json(self, *, user: str = "", password: str = "") -> str:
         """The value for ``AIRFLOW_CONN_<ID>``, as the Kafka provider of Airflow has it; with ``user``: of the listener that wants a login."""
         if not user:
@@ -71,12 +67,8 @@ class KafkaServer(Server):
         if not (self.folder / "data" / "meta.properties").is_file():
             self._format(configuration)
         argv = [*self.java(f"-Xmx{self.heap_mb}m", "-Xms64m"), "kafka.Kafka", str(configuration)]
-        self.handle = processes.spawn(self.name, argv, log=self.log, cwd=self.folder)
-        try:
-            processes.wait_ready(self.handle, lambda: ports.accepts(self.port), timeout_s=timeout_s)
-        except BaseException:
-            self.stop()
-            raise
+        self._spawn(argv)
+        self._wait_ready(lambda: ports.accepts(self.port), timeout_s)
         return self
 
     def java(self, *options: str) -> list[str]:

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ import structlog
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from devstack import debian, paths, ports, processes
+from devstack import debian, paths, ports
 from devstack.processes import ServerFailed
-from devstack.server import Server
+from devstack.server import Server, copy_template
 
 _log = structlog.get_logger()
 _MINIMUM = (8, 0)
@@ -126,14 +127,14 @@ class MySQLServer(Server):
         if not self.port:
             self.port = ports.free_port()
         argv = [*distribution.command, *distribution.options, *self._arguments(distribution)]
-        self.handle = processes.spawn(self.name, argv, log=self.log, env=_environment(), cwd=self.folder)
-        try:
-            processes.wait_ready(self.handle, self._answers, timeout_s=timeout_s)
-            if fresh and self.root_password:
+        self._spawn(argv, _environment())
+        self._wait_ready(self._answers, timeout_s)
+        if fresh and self.root_password:
+            try:
                 self._set_root_password()
-        except BaseException:
-            self.stop()
-            raise
+            except BaseException:
+                self.stop()
+                raise
         return self
 
     def stop(self, grace_s: float = 20.0) -> None:
@@ -246,23 +247,12 @@ class MySQLServer(Server):
         return defaults
 
     def _make_data_dir(self, distribution: Distribution) -> None:
-        template = paths.home() / "templates" / f"{distribution.name.lower()}-{distribution.version}"
-        with debian.lock(template.parent / f".{template.name}.lock"):
-            if not template.exists():
-                scratch = Path(tempfile.mkdtemp(prefix=".init-", dir=template.parent))
-                try:
-                    self._initialise(distribution, scratch / "data")
-                    (scratch / "data").rename(template)
-                finally:
-                    shutil.rmtree(scratch, ignore_errors=True)
-        partial = self.folder / "data.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            shutil.copytree(template, partial, symlinks=True)
-            (partial / "auto.cnf").unlink(missing_ok=True)  # each server needs a uuid of its own
-            partial.rename(self.data_dir)
-        except OSError as error:
-            raise ServerFailed(f"cannot make the data directory: {error}", where=str(self.data_dir)) from error
+        copy_template(
+            f"{distribution.name.lower()}-{distribution.version}",
+            partial(self._initialise, distribution),
+            self.data_dir,
+            lambda data: (data / "auto.cnf").unlink(missing_ok=True),  # each server needs a uuid of its own
+        )
 
     def _initialise(self, distribution: Distribution, data: Path) -> None:
         """Make an empty data directory whose root may log in from 127.0.0.1 without a password."""

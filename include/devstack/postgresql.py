@@ -9,10 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from devstack import debian, paths, ports, processes
+from devstack import debian, paths, ports
 from devstack.mysql import run_setup
 from devstack.processes import ServerFailed
-from devstack.server import Server
+from devstack.server import Server, copy_template
 
 _log = structlog.get_logger()
 _MINIMUM = 18
@@ -139,12 +138,8 @@ class PostgreSQLServer(Server):
         if not self.port:
             self.port = ports.free_port()
         argv = [*as_nobody(), str(distribution.programs / "postgres"), "-D", str(self.data_dir), *self._arguments()]
-        self.handle = processes.spawn(self.name, argv, log=self.log, env=_environment(), cwd=self.folder)
-        try:
-            processes.wait_ready(self.handle, self._answers, timeout_s=timeout_s, poll_s=0.05)
-        except BaseException:
-            self.stop()
-            raise
+        self._spawn(argv, _environment())
+        self._wait_ready(self._answers, timeout_s)
         return self
 
     def stop(self, grace_s: float = 20.0) -> None:
@@ -212,24 +207,12 @@ class PostgreSQLServer(Server):
         return [word for key, value in settings.items() if value is not None for word in ("-c", f"{key}={value}")]
 
     def _make_data_dir(self, distribution: PostgreSQL) -> None:
-        template = paths.home() / "templates" / f"postgresql-{distribution.version}"
-        with debian.lock(template.parent / f".{template.name}.lock"):
-            if not template.exists():
-                scratch = Path(tempfile.mkdtemp(prefix=".init-", dir=template.parent))
-                try:
-                    _initialise(distribution, scratch / "data")
-                    (scratch / "data").rename(template)
-                finally:
-                    shutil.rmtree(scratch, ignore_errors=True)
-        partial = self.folder / "data.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            shutil.copytree(template, partial, symlinks=True)
+        def adapt(data: Path) -> None:
             if self.password or self.hba:
-                self._secure(distribution, partial)
-            partial.rename(self.data_dir)
-        except OSError as error:
-            raise ServerFailed(f"cannot make the data directory: {error}", where=str(self.data_dir)) from error
+                self._secure(distribution, data)
+
+        name = f"postgresql-{distribution.version}"
+        copy_template(name, partial(_initialise, distribution), self.data_dir, adapt)
 
     def _secure(self, distribution: PostgreSQL, data: Path) -> None:
         """Set the password in single-user mode, before anybody can log in."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from devstack import ports, processes
-from devstack.processes import Handle
+from devstack import debian, paths, ports, processes
+from devstack.processes import Handle, ServerFailed
 
 
 @dataclass
@@ -57,5 +61,47 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop(grace_s=5.0)
 
+    @property
+    def log(self) -> Path:
+        """What the process prints."""
+        return self.folder / f"{self.name}.log"
+
+    def _spawn(self, argv: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None = None) -> Handle:
+        self.handle = processes.spawn(self.name, argv, log=self.log, env=env, cwd=self.folder)
+        return self.handle
+
+    def _wait_ready(self, ready: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> None:
+        """Until the process answers; one that does not is stopped. Raises ServerFailed with the end of its log."""
+        assert self.handle is not None
+        try:
+            processes.wait_ready(self.handle, ready, timeout_s=timeout_s, poll_s=poll_s)
+        except BaseException:
+            self.stop()
+            raise
+
     def _stopped(self) -> None:
         """Tidy up after the process is gone."""
+
+
+def copy_template(name: str, initialise: Callable[[Path], None], into: Path, adapt: Callable[[Path], None]) -> None:
+    """Make the data directory ``into``: a copy of the template ``name``, which is initialised once, after ``adapt``.
+
+    Raises ServerFailed.
+    """
+    template = paths.home() / "templates" / name
+    with debian.lock(template.parent / f".{name}.lock"):
+        if not template.exists():
+            scratch = Path(tempfile.mkdtemp(prefix=".init-", dir=template.parent))
+            try:
+                initialise(scratch / "data")
+                (scratch / "data").rename(template)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    partial = into.with_name(f"{into.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        shutil.copytree(template, partial, symlinks=True)
+        adapt(partial)
+        partial.rename(into)
+    except OSError as error:
+        raise ServerFailed(f"cannot make the data directory: {error}", where=str(into)) from error

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devstack import paths, ports, processes
+from devstack import paths, ports
 from devstack.server import Server
 from devstack.zookeeper import LOG4J
 
@@ -96,14 +96,8 @@ class SparkConnectServer(Server):
         for key, value in conf.items():
             argv += ["--conf", f"{key}={value}"]
         argv += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        self.handle = processes.spawn(
-            self.name, argv, log=self.log, env=spark_environment(self.folder, self.env), cwd=self.folder
-        )
-        try:
-            processes.wait_ready(self.handle, lambda: ports.accepts(self.port), timeout_s=timeout_s)
-        except BaseException:
-            self.stop()
-            raise
+        self._spawn(argv, spark_environment(self.folder, self.env))
+        self._wait_ready(lambda: ports.accepts(self.port), timeout_s)
         return self
 
 
@@ -115,10 +109,6 @@ class SparkDaemon(Server):
     port: int = 0
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def log(self) -> Path:
-        return self.folder / f"{self.name}.log"
 
     def start(self, timeout_s: float = 60.0) -> SparkDaemon:
         if self.running:
@@ -134,12 +124,8 @@ class SparkDaemon(Server):
             *self.arguments,
         ]
         environment = spark_environment(self.folder, {"SPARK_DAEMON_MEMORY": "256m", **self.env})
-        self.handle = processes.spawn(self.name, argv, log=self.log, env=environment, cwd=self.folder)
-        try:
-            processes.wait_ready(self.handle, lambda: ports.accepts(self.port), timeout_s=timeout_s)
-        except BaseException:
-            self.stop()
-            raise
+        self._spawn(argv, environment)
+        self._wait_ready(lambda: ports.accepts(self.port), timeout_s)
         return self
 
 

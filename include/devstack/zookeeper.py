@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devstack import paths, ports, processes
+from devstack import paths, ports
 from devstack.server import Server
 
 _JARS = (
@@ -71,7 +71,7 @@ class ZooKeeperServer(Server):
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self.folder / "zoo.cfg"),
         ]
-        self.handle = processes.spawn(self.name, argv, log=self.log, cwd=self.folder)
+        self._spawn(argv)
         if wait:
             self.wait(timeout_s)
         return self
@@ -79,11 +79,7 @@ class ZooKeeperServer(Server):
     def wait(self, timeout_s: float = 60.0) -> None:
         """Wait until the node serves requests (in an ensemble: until there is a leader)."""
         assert self.handle is not None
-        try:
-            processes.wait_ready(self.handle, lambda: self.mode() is not None, timeout_s=timeout_s)
-        except BaseException:
-            self.stop()
-            raise
+        self._wait_ready(lambda: self.mode() is not None, timeout_s)
 
     @property
     def log(self) -> Path:

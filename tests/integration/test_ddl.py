@@ -332,7 +332,7 @@ def test_a_crash_at_any_statement_and_a_repeat(shop: Case, monkeypatch: pytest.M
     budget = Budget()
     monkeypatch.setattr(mysql_target_module, "connect", budget.wrap(mysql_target_module.connect))
     for number in range(0, 400, int(os.environ.get("SLUICE_CUTS", "3"))):
-        budget.left, budget.behind = number // 2, number % 2 == 1
+        budget.left, budget.after = number // 2, number % 2 == 1
         try:
             shop.run_until_head()
             if budget.left >= 0:

@@ -14,6 +14,7 @@ from pymysql.protocol import OKPacketWrapper
 from sluice.config.connections import Endpoint, tls_settings
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
 from sluice.mysql.client import MySQLConnection
+from sluice.targets.sql.loader import Contention
 
 _T = TypeVar("_T")
 
@@ -175,10 +176,6 @@ def errors(endpoint: Endpoint, doing: str, where: str | None = None) -> Iterator
         raise TargetUnavailable(
             f"the target does not answer while {doing}: {error}", where=where or endpoint.address
         ) from error
-
-
-class Contention(TargetUnavailable):
-    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
 
 
 def _text(error: BaseException) -> str:

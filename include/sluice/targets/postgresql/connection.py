@@ -13,6 +13,7 @@ from psycopg.pq import Format
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.targets.sql.loader import Contention
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -48,10 +49,6 @@ _WORDS = (
     "sslmode", "sslpassword", "ssl_min_protocol_version", "sslnegotiation", "channel_binding", "require_auth", "gssencmode", "krbsrvname",
     "target_session_attrs", "load_balance_hosts", "hostaddr",
 )  # fmt: skip
-
-
-class Contention(TargetUnavailable):
-    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
 
 
 class Refused(LoadError):

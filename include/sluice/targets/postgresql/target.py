@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from itertools import groupby
-from typing import Annotated, ClassVar, Literal, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from pydantic import Field
+from tenacity import RetryCallState
 
-from sluice.config.connections import Endpoint
-from sluice.config.pipeline import TargetConfig
-from sluice.errors import ConfigError, LoadError
+from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
-from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import (
     Capabilities,
@@ -27,43 +22,30 @@ from sluice.targets.base import (
     Guarantee,
     Input,
     Ordering,
-    RejectedRows,
     SchemaChange,
-    WriteResult,
 )
-from sluice.targets.options import options_of
 from sluice.targets.postgresql import range_delete, waiting
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
-from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, Contention, connect, errors
+from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.names import quoted_table
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
-from sluice.targets.sql.checkpoints import TAKING_OVER, AckCheckpoints
+from sluice.targets.sql.checkpoints import TAKING_OVER
 from sluice.targets.sql.foreign_keys import ordered
-from sluice.targets.sql.loader import DdlProgress
-from sluice.targets.sql.tables import TableChanges, TargetTable
-from sluice.targets.sql.writer import SqlSession
+from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.tables import TargetTable
+from sluice.targets.sql.target import SqlOptions, SqlTarget
 
 _log = structlog.get_logger()
-_T = TypeVar("_T")
-
-CONTENTION_ATTEMPTS = 8
 
 
-class PostgreSQLOptions(BaseModel):
+class PostgreSQLOptions(SqlOptions):
     """``options:`` of a target of type postgresql."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ack_schema: Annotated[str, Field(min_length=1, max_length=63)] = Field(
         "sluice", description="Schema of the table _sluice_ack; made if it is missing."
-    )
-    foreign_keys: Literal["unchecked", "ordered"] = Field(
-        "unchecked",
-        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, the target "
-        "checks each row that it gets, and at the end of the batch no row refers to one that is gone.",
     )
     triggers: Literal["refuse", "fire"] = Field(
         "refuse",
@@ -85,10 +67,11 @@ class PostgreSQLOptions(BaseModel):
     )
 
 
-class PostgreSQLTarget:
-    """One PostgreSQL database. A session is one verb's, and then kept for the next one for a short time."""
+class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
+    """One PostgreSQL database. See :class:`SqlTarget`."""
 
-    Options: ClassVar[type[BaseModel]] = PostgreSQLOptions
+    Options: ClassVar[type[SqlOptions]] = PostgreSQLOptions
+    kept: ClassVar[Kept[Any]] = kept
     CAPABILITIES: ClassVar[Capabilities] = Capabilities(
         inputs=frozenset({Input.MERGED}),
         guarantee=Guarantee.TRANSACTIONAL,
@@ -98,44 +81,8 @@ class PostgreSQLTarget:
         features=frozenset(Feature),
     )
 
-    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
-        self.options = options_of(config, PostgreSQLOptions)
-        if self.options.foreign_keys == "ordered" and config.consistency == "table":
-            raise ConfigError(
-                f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
-                hint="consistency: row or batch; or foreign_keys: unchecked",
-            )
-        self.config = config
-        self.endpoint = endpoint
-        self.owner = (pipeline, config.name)
-        self.acks = AckTable(self.options.ack_schema, pipeline, config.name)
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What a PostgreSQL server can do."""
-        return self.CAPABILITIES
-
-    @property
-    def checkpoints(self) -> AckCheckpoints:
-        """The table of acknowledgements."""
-        return AckCheckpoints(self)
-
-    @contextmanager
-    def open(self, epoch: int) -> Iterator[SqlSession]:
-        """See :meth:`sluice.targets.base.Target.open`; each call of the writer takes a kept connection."""
-        yield SqlSession(self, epoch)
-
-    def schema(self) -> PostgreSQLTarget:
-        """Itself: it has tables to compare."""
-        return self
-
-    def reconciler(self) -> PostgreSQLTarget:
-        """Itself: ranges can be replaced."""
-        return self
+    def _acks(self) -> AckTable:
+        return AckTable(self.options.ack_schema, *self.owner)
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's catalogs. Raises MappingError."""
@@ -150,15 +97,6 @@ class PostgreSQLTarget:
         """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
         with self.session("reading the target's tables") as session:
             return range_delete.replaceable(plan, read_tables(session.cursor, [plan.target]).get(plan.target))
-
-    def refuses(self, table: PlannedTable) -> str:
-        """See :meth:`sluice.targets.base.Reconciler.refuses`."""
-        return self.replaceable(table)[1]
-
-    def others(self) -> tuple[str, ...]:
-        """Other pipelines that acknowledge in the same schema."""
-        with self.session("reading who else writes here") as session:
-            return self.acks.others(session.cursor)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
@@ -179,24 +117,6 @@ class PostgreSQLTarget:
             except BaseException:
                 session.rollback()
                 raise
-
-    def ddl_progress(self, batch: int) -> DdlProgress:
-        """How far the batch has come."""
-        with self.session("reading how far the batch has come") as session:
-            state = self.acks.ddl_state(session.cursor, batch)
-        return DdlProgress(bool(state.get("rows")), int(state.get("done", 0)))
-
-    def rows_loaded(self, fence: Fence) -> None:
-        """The batch's rows are there. Raises Fenced."""
-        doing = "noting that the rows are written"
-        with self.session(doing) as session:
-
-            def work() -> None:
-                self.acks.guard(session.cursor, fence)
-                state = self.acks.ddl_state(session.cursor, fence.batch)
-                self.acks.note_ddl(session.cursor, fence, {"rows": True, "done": state.get("done", 0)})
-
-            self.transaction(session, work, doing)
 
     def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
         """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`. The statements and the note that they ran are one transaction."""
@@ -225,7 +145,7 @@ class PostgreSQLTarget:
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
             try:
-                with errors(self.endpoint, doing := "following the source's DDL", where=change.where):
+                with self._errors(doing := "following the source's DDL", where=change.where):
                     session.cursor.execute(statement)
             except LoadError as error:
                 error.message = (
@@ -239,50 +159,27 @@ class PostgreSQLTarget:
         self.acks.note_ddl(session.cursor, fence, {"rows": rows, "done": change.number + 1})
         return tuple(statements)
 
-    def load(
-        self,
-        fence: Fence,
-        changes: Sequence[TableChanges],
-        *,
-        one_transaction: bool = False,
-        acknowledge: Position | None = None,
-        rejected: RejectedRows | None = None,
-    ) -> WriteResult:
-        """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
-        with self.session("loading") as session:
-            whole = one_transaction or acknowledge is not None
-            groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
-            rows = RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates)
-            total = WriteResult()
-            for group in groups:
-                write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected)
-                done, retries = self.transaction(session, write, _names(group))
-                total += done + WriteResult(retries=retries)
-            return total
-
     def connect(self) -> Connection:
         """A new connection. Raises what :func:`sluice.targets.postgresql.connection.connect` raises."""
         return connect(self.endpoint, self._application)
 
+    def _session(self, connection: Any) -> Session:
+        return Session(connection)
+
     @contextmanager
-    def session(self, doing: str) -> Iterator[Session]:
-        """A session for one verb: one that waits in this process, else a new one."""
-        session = kept.take(self.endpoint)
-        connection = session.connection if session else self.connect()
-        try:
-            with errors(self.endpoint, doing):
-                session = session or Session(connection)
-                session.wait_for_locks(self.options.lock_wait)
-                with waiting.in_use(session, self.owner):
-                    yield session
-        except Contention as error:
-            error.message += waiting.blocker(session)
-            connection.close()
-            raise
-        except BaseException:
-            connection.close()
-            raise
-        kept.give(self.endpoint, session)
+    def _in_use(self, session: Session, doing: str) -> Iterator[None]:
+        session.wait_for_locks(self.options.lock_wait)
+        with waiting.in_use(session, self.owner):
+            yield
+
+    def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
+        return errors(self.endpoint, doing, where)
+
+    def _blocker(self, session: Session | None) -> str:
+        return waiting.blocker(session)
+
+    def _rows(self, session: Session, fence: Fence) -> RowWriter:
+        return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.options.zero_dates)
 
     def made_acks(self, session: Session, error: LoadError, doing: str) -> bool:
         """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
@@ -293,37 +190,13 @@ class PostgreSQLTarget:
         return True
 
     def interrupt(self) -> None:
-        """End what this process is doing at the target for this pipeline: a person said so."""
+        """See :class:`SqlTarget`."""
         waiting.interrupt(self.owner)
 
-    def transaction(self, session: Session, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
-        """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
-
-        def tried_again(state: RetryCallState) -> None:
-            said = waiting.blocker(session)
-            if doing == TAKING_OVER:
-                waiting.end_older(session, self._application)
-            _log.info(
-                "target_contention", target=self.config.name, doing=doing, attempt=state.attempt_number, because=said
-            )
-
-        retrying = Retrying(
-            retry=retry_if_exception_type(Contention),
-            stop=stop_after_attempt(CONTENTION_ATTEMPTS),
-            wait=wait_random_exponential(0.02, 2),
-            before_sleep=tried_again,
-            reraise=True,
-        )
-        for attempt in retrying:
-            with attempt, errors(self.endpoint, doing, where=doing):
-                session.begin()
-                try:
-                    result = work()
-                    session.commit()
-                except BaseException:
-                    session.rollback()
-                    raise
-        return result, attempt.retry_state.attempt_number - 1
+    def _tried_again(self, session: Session, doing: str, state: RetryCallState) -> None:
+        super()._tried_again(session, doing, state)
+        if doing == TAKING_OVER:
+            waiting.end_older(session, self._application)
 
     # -- inside ----------------------------------------------------------------------------------------------------
     @property
@@ -332,8 +205,3 @@ class PostgreSQLTarget:
 
     def _wanted(self, session: Session) -> Wanted:
         return Wanted(self.options.json_type, self.options.triggers == "fire", session.replica, session.user)
-
-
-def _names(group: Sequence[TableChanges]) -> str:
-    names = [str(item.table.table) for item in group]
-    return f"loading {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")

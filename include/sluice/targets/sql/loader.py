@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.config.pipeline import TargetConfig
+from sluice.errors import TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.sql.tables import TableChanges, TargetTable
+
+
+class Contention(TargetUnavailable):
+    """Deadlock or lock wait: the transaction was rolled back and is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,281 @@
+"""What targets of every SQL dialect have in common: sessions, transactions that are tried again, and a table of acknowledgements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from itertools import groupby
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, LoadError
+from sluice.model.planned import PlannedTable
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.targets.base import Capabilities, Fence, Finding, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.options import options_of
+from sluice.targets.sql.ack_rows import AckRows
+from sluice.targets.sql.checkpoints import AckCheckpoints
+from sluice.targets.sql.loader import Contention, DdlProgress
+from sluice.targets.sql.row_writer import SqlRowWriter
+from sluice.targets.sql.session_pool import Kept
+from sluice.targets.sql.tables import TableChanges, TargetTable
+from sluice.targets.sql.writer import SqlSession
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+
+CONTENTION_ATTEMPTS = 8
+
+
+class SqlOptions(BaseModel):
+    """``options:`` that every dialect has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    foreign_keys: Literal["unchecked", "ordered"] = Field(
+        "unchecked",
+        description="unchecked: as a replica writes, the source has made the checks. ordered: parents are written before children, the target "
+        "checks each row that it gets, and at the end of the batch no row refers to one that is gone.",
+    )
+
+
+class Session(Protocol):
+    """A connection with its cursor."""
+
+    connection: Any
+    cursor: Any
+
+    def fileno(self) -> int:
+        """Of its socket; -1 if it is closed."""
+
+    def close(self) -> None:
+        """Say good-bye and hang up."""
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+
+    def commit(self) -> None:
+        """Commit it."""
+
+    def rollback(self) -> None:
+        """Undo it. Raises nothing: if the connection is gone, the server does it."""
+
+
+_S = TypeVar("_S", bound=Session)
+_O = TypeVar("_O", bound=SqlOptions)
+_A = TypeVar("_A", bound=AckRows)
+
+
+class SqlTarget(ABC, Generic[_S, _O, _A]):
+    """One server of an SQL dialect, for one target of one pipeline. A session is one verb's, and then kept for the next one for a short time.
+
+    Attributes:
+        owner: pipeline and target. acks: the table of acknowledgements. kept: sessions of this process that wait for their next use.
+    """
+
+    Options: ClassVar[type[SqlOptions]]
+    CAPABILITIES: ClassVar[Capabilities]
+    kept: ClassVar[Kept[Any]]
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.options: _O = options_of(config, self.Options)  # type: ignore[assignment]
+        if self.options.foreign_keys == "ordered" and config.consistency == "table":
+            raise ConfigError(
+                f"target {config.name!r}: options.foreign_keys: ordered writes a table in several transactions, and consistency: table in one",
+                hint="consistency: row or batch; or foreign_keys: unchecked",
+            )
+        self.config = config
+        self.endpoint = endpoint
+        self.owner = (pipeline, config.name)
+        self.acks = self._acks()
+
+    # -- of the dialect ------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def _acks(self) -> _A:
+        """The table of acknowledgements."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A new connection."""
+
+    @abstractmethod
+    def _session(self, connection: Any) -> _S:
+        """A session over a new connection."""
+
+    @abstractmethod
+    def _in_use(self, session: _S, doing: str) -> AbstractContextManager[None]:
+        """The session is in use inside, waits for locks as the options say, and can be interrupted."""
+
+    @abstractmethod
+    def _errors(self, doing: str, where: str | None = None) -> AbstractContextManager[None]:
+        """Inside, the driver's exceptions become Sluice's. Deadlocks and lock waits become :class:`Contention`."""
+
+    @abstractmethod
+    def _blocker(self, session: _S | None) -> str:
+        """Who holds the lock that the session waited for, as the end of a sentence; "" if that is not known. Raises nothing."""
+
+    @abstractmethod
+    def _rows(self, session: _S, fence: Fence) -> SqlRowWriter:
+        """Writes rows over the session."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """End what this process is doing at the target for this pipeline: a person said so."""
+
+    @abstractmethod
+    def made_acks(self, session: _S, error: LoadError, doing: str) -> bool:
+        """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
+
+    @abstractmethod
+    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
+        """Compare with the target's catalogs. Raises MappingError."""
+
+    @abstractmethod
+    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
+        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+
+    @abstractmethod
+    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
+        """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+
+    @abstractmethod
+    def apply(self, statement: str) -> None:
+        """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
+
+    @abstractmethod
+    def apply_ddl(self, fence: Fence, change: SchemaChange) -> tuple[str, ...]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.apply_ddl`."""
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a server of the dialect can do."""
+        return self.CAPABILITIES
+
+    @property
+    def checkpoints(self) -> AckCheckpoints:
+        """The table of acknowledgements."""
+        return AckCheckpoints(self)
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[SqlSession]:
+        """See :meth:`sluice.targets.base.Target.open`; each call of the writer takes a kept connection."""
+        yield SqlSession(self, epoch)
+
+    def schema(self) -> Self:
+        """Itself: it has tables to compare."""
+        return self
+
+    def reconciler(self) -> Self:
+        """Itself: ranges can be replaced."""
+        return self
+
+    def refuses(self, table: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.Reconciler.refuses`."""
+        return self.replaceable(table)[1]
+
+    def others(self) -> tuple[str, ...]:
+        """Other pipelines that acknowledge in the same schema."""
+        with self.session("reading who else writes here") as session:
+            return self.acks.others(session.cursor)
+
+    # -- for the shared writer -----------------------------------------------------------------------------------------
+    def ddl_progress(self, batch: int) -> DdlProgress:
+        """How far the batch has come."""
+        with self.session("reading how far the batch has come") as session:
+            state = self.acks.ddl_state(session.cursor, batch)
+        return DdlProgress(bool(state.get("rows")), int(state.get("done", 0)))
+
+    def rows_loaded(self, fence: Fence) -> None:
+        """The batch's rows are there. Raises Fenced."""
+        doing = "noting that the rows are written"
+        with self.session(doing) as session:
+
+            def work() -> None:
+                self.acks.guard(session.cursor, fence)
+                state = self.acks.ddl_state(session.cursor, fence.batch)
+                self.acks.note_ddl(session.cursor, fence, {"rows": True, "done": state.get("done", 0)})
+
+            self.transaction(session, work, doing)
+
+    def load(
+        self,
+        fence: Fence,
+        changes: Sequence[TableChanges],
+        *,
+        one_transaction: bool = False,
+        acknowledge: Position | None = None,
+        rejected: RejectedRows | None = None,
+    ) -> WriteResult:
+        """Write each table in a transaction of its own, or all in one. Deadlocks and lock waits are tried again."""
+        with self.session("loading") as session:
+            whole = one_transaction or acknowledge is not None
+            groups = [list(changes)] if whole else [list(g) for _, g in groupby(changes, key=lambda c: c.table.table)]
+            rows = self._rows(session, fence)
+            total = WriteResult()
+            for group in groups:
+                write = partial(rows.write, group, acknowledge=acknowledge, rejected=rejected)
+                done, retries = self.transaction(session, write, _names(group))
+                total += done + WriteResult(retries=retries)
+            return total
+
+    @contextmanager
+    def session(self, doing: str) -> Iterator[_S]:
+        """A session for one verb: one that waits in this process, else a new one."""
+        session: _S | None = self.kept.take(self.endpoint)
+        connection = session.connection if session else self.connect()
+        try:
+            with self._errors(doing):
+                session = session or self._session(connection)
+                with self._in_use(session, doing):
+                    yield session
+        except Contention as error:
+            error.message += self._blocker(session)
+            connection.close()
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        self.kept.give(self.endpoint, session)
+
+    def transaction(self, session: _S, work: Callable[[], _T], doing: str) -> tuple[_T, int]:
+        """Run ``work`` in a transaction, again after a deadlock or a lock wait. Returns its result and the number of repeats."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(Contention),
+            stop=stop_after_attempt(CONTENTION_ATTEMPTS),
+            wait=wait_random_exponential(0.02, 2),
+            before_sleep=partial(self._tried_again, session, doing),
+            reraise=True,
+        )
+        for attempt in retrying:
+            with attempt, self._errors(doing, where=doing):
+                session.begin()
+                try:
+                    result = work()
+                    session.commit()
+                except BaseException:
+                    session.rollback()
+                    raise
+        return result, attempt.retry_state.attempt_number - 1
+
+    def _tried_again(self, session: _S, doing: str, state: RetryCallState) -> None:
+        because = self._blocker(session).removeprefix("; ")
+        more = {"because": because} if because else {}
+        _log.info("target_contention", target=self.name, doing=doing, attempt=state.attempt_number, **more)
+
+
+def _names(group: Sequence[TableChanges]) -> str:
+    names = [str(item.table.table) for item in group]
+    return f"loading {', '.join(names[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
