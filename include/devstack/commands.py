@@ -35,6 +35,7 @@ from devstack.development import (
     require_machine,
     state_file,
 )
+from devstack.kinds import kind_of
 from devstack.mysql import run_setup
 from devstack.progress import Progress, write
 from sluice.errors import ConfigError, SluiceError
@@ -91,13 +92,21 @@ def status(*, as_json: bool = False) -> int:
     return 0 if found.state == "up" else 3
 
 
-def demo(*, seconds: int = 30) -> int:
-    """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides."""
+def demo(*, seconds: int = 30, target: str = "") -> int:
+    """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides.
+
+    ``target``: kind of a second target, in addition to the MySQL one.
+    """
     from devstack.demo.show import show
 
     def run(progress: Progress) -> int:
-        stack, fresh = _start(progress)
+        stack, fresh = _start(progress, target)
         if not fresh:
+            if target not in {"", stack.settings.kind}:
+                raise ConfigError(
+                    f"the stack that runs has no target of type {target}",
+                    hint=f"make demo-down, then make demo TARGET={target}",
+                )
             return _announce(stack)
         try:
             return show(stack, progress, seconds=seconds)
@@ -147,7 +156,7 @@ def stack_environment() -> dict[str, str]:
 # -- start -----------------------------------------------------------------------------------------------------------------
 
 
-def _start(progress: Progress) -> tuple[Stack, bool]:
+def _start(progress: Progress, target: str = "") -> tuple[Stack, bool]:
     """The running stack and whether it was started now."""
     folder = demo_folder()
     with _exclusive(folder):
@@ -169,7 +178,8 @@ def _start(progress: Progress) -> tuple[Stack, bool]:
         progress(f"data, logs and state in {folder}")
         distribution = find_database(progress)
         progress(f"{distribution.name} {distribution.version} from {distribution.origin}")
-        stack = Stack(Settings.choose(folder, distribution))
+        kind = kind_of(target) if target else None
+        stack = Stack(Settings.choose(folder, distribution, kind))
         for server in (stack.source, stack.target):
             server.distribution = distribution
         try:
@@ -185,6 +195,8 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="start")
     try:
         databases = [pool.submit(_started, stack, name, progress) for name in (SOURCE, TARGET)]
+        if stack.kind:
+            databases.append(pool.submit(_started, stack, stack.kind.name, progress))
         coordination = pool.submit(_started, stack, ZOOKEEPER, progress)
         home = pool.submit(airflow.prepare_home, stack.airflow_home, stack.settings.keys, stack.airflow_environment())
         _result(home)

@@ -20,6 +20,7 @@ from typing import Any
 
 from devstack import airflow, debian, paths, ports, processes
 from devstack.airflow import AirflowApi, AirflowComponent
+from devstack.kinds import KINDS, Kind, pipelines_with
 from devstack.mariadb import MariaDBServer, find_mariadb
 from devstack.mysql import Distribution, MySQLServer, find_mysql
 from devstack.processes import Handle
@@ -51,20 +52,27 @@ class Settings:
     mariadb: bool = False
     pipelines: str = ""
     rules: str = ""
+    kind: str = ""
+    """Of the second target; none: there is only the MySQL one."""
 
     @classmethod
-    def choose(cls, folder: Path, distribution: Distribution) -> Settings:
+    def choose(cls, folder: Path, distribution: Distribution, kind: Kind | None = None) -> Settings:
         """Free ports (or those that the environment fixes), new passwords. Raises ConfigError for a taken port."""
         chosen = {name: _choose_port(variable) for name, variable in _PORT_VARIABLES.items()}
         root = paths.repo_root()
+        pipelines = os.environ.get("SLUICE_PIPELINES") or str(root / "include" / "pipelines")
+        if kind is not None:
+            chosen |= {name: ports.free_port() for name in kind.ports}
+            pipelines = str(pipelines_with(kind, folder / "pipelines"))
         return cls(
             str(folder),
             chosen,
             airflow.new_secrets(),
             {name: secrets.token_urlsafe(12) for name in ("root", "sluice", "sluice_load")},
             distribution.is_mariadb,
-            os.environ.get("SLUICE_PIPELINES") or str(root / "include" / "pipelines"),
+            pipelines,
             os.environ.get("SLUICE_RULES") or str(root / "include" / "rules"),
+            kind.name if kind else "",
         )
 
 
@@ -102,9 +110,11 @@ class Stack:
             root = s.passwords["root"]
             return database(folder / name, name=name, port=s.ports[name], server_id=server_id, root_password=root)
 
+        other = {self.kind.name: self._other()} if self.kind else {}
         servers: dict[str, Server] = {
             SOURCE: mysql(SOURCE, 1),
             TARGET: mysql(TARGET, 2),
+            **other,
             ZOOKEEPER: ZooKeeperServer(folder / ZOOKEEPER, ZOOKEEPER, port=s.ports[ZOOKEEPER]),
             SPARK: SparkConnectServer(folder / SPARK, SPARK, port=s.ports[SPARK], env=self.environment()),
         }
@@ -113,6 +123,11 @@ class Stack:
             name = f"airflow-{kind}"
             servers[name] = AirflowComponent(self.airflow_home, name, kind=kind, port=s.ports["airflow"], env=env)
         return servers
+
+    def _other(self) -> Server:
+        """The server of the other kind of target, as the settings say."""
+        assert self.kind is not None
+        return self.kind.server(self.folder, self.settings.ports, self.settings.passwords["root"])
 
     # -- parts -----------------------------------------------------------------------------------------------------
     @property
@@ -126,6 +141,11 @@ class Stack:
         server = self.servers[TARGET]
         assert isinstance(server, MySQLServer)
         return server
+
+    @property
+    def kind(self) -> Kind | None:
+        """Of the second target, if there is one."""
+        return KINDS.get(self.settings.kind)
 
     @property
     def airflow_home(self) -> Path:
@@ -152,6 +172,7 @@ class Stack:
         return {
             "shop_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
             "reporting_mysql": mysql(TARGET, "sluice_load", TARGET_SCHEMA),
+            **({self.kind.connection_id: self.kind.connection(self._other())} if self.kind else {}),
             "zookeeper_default": _json("zookeeper", s.ports[ZOOKEEPER]),
             "spark_connect_default": _json("spark_connect", s.ports[SPARK]),
             "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),

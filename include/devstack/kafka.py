@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,23 @@ _LIST = Path(__file__).with_name("jars") / "kafka.lock"
 def find_kafka() -> Path:
     """The folder of the broker's jars, fetched at first use (44 jars, 43 MB). Raises FetchFailed."""
     return maven.fetch(paths.home() / "kafka", maven.read_list(_LIST), what=f"Kafka {VERSION}")
+
+
+def find_connect() -> list[Path]:
+    """Jars of Kafka Connect's JsonConverter, which go with those of the broker; fetched at first use (three jars). Raises FetchFailed."""
+    jars = maven.read_list(_LIST.with_name("connect.lock"))
+    folder = maven.fetch(paths.home() / "connect", jars, what="Kafka Connect's JsonConverter")
+    return [folder / jar.name for jar in jars]
+
+
+def java_program(source: Path, arguments: list[str], jars: Sequence[Path] = (), *options: str) -> list[str]:
+    """A command that compiles one Java file and runs its class, with the broker's jars and ``jars``: a JRE and PySpark's compiler are enough."""
+    compiler = [
+        sorted(paths.pyspark_home().glob(f"jars/{name}-[0-9]*.jar"))[-1] for name in ("janino", "commons-compiler")
+    ]
+    path = os.pathsep.join([f"{find_kafka()}{os.sep}*", *map(str, [*jars, *compiler])])
+    main = "org.codehaus.janino.SimpleCompiler"
+    return [str(paths.java()), "-XX:+UseSerialGC", *options, "-cp", path, main, str(source), source.stem, *arguments]
 
 
 @dataclass

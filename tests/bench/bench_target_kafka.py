@@ -24,8 +24,8 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
-from devstack import paths, processes  # noqa: E402
-from devstack.kafka import VERSION, KafkaServer  # noqa: E402
+from devstack import processes  # noqa: E402
+from devstack.kafka import VERSION, KafkaServer, java_program  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind as K  # noqa: E402
@@ -117,11 +117,6 @@ def write(target: KafkaTarget, given: pa.Table, number: int) -> tuple[float, flo
 
 def java(server: KafkaServer, folder: Path, topic: str, count: int, payload: str) -> float:
     """Messages a second of Kafka's own producer; the better of two rounds."""
-    jars = sorted(paths.pyspark_home().glob("jars/janino-*.jar")) + sorted(
-        paths.pyspark_home().glob("jars/commons-compiler-*.jar")
-    )
-    start = [part for part in server.java("-Xmx512m") if part != "-XX:TieredStopAtLevel=1"]
-    start[-1] = os.pathsep.join([start[-1], *map(str, jars)])
     settings = [
         f"bootstrap.servers={server.bootstrap}",
         "transactional.id=java",
@@ -129,8 +124,9 @@ def java(server: KafkaServer, folder: Path, topic: str, count: int, payload: str
         "linger.ms=20",
         "batch.size=1000000",
     ]
-    source = str(_ROOT / "tests/bench/PerfProducer.java")
-    run = [*start, "org.codehaus.janino.SimpleCompiler", source, "PerfProducer", topic, str(count), payload, *settings]
+    log = f"-Dlog4j2.configurationFile=file:{server.folder / 'log4j2.properties'}"
+    source = _ROOT / "tests/bench/PerfProducer.java"
+    run = java_program(source, [topic, str(count), payload, *settings], (), "-Xmx512m", log)
     done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=folder)
     return max(map(float, done.stdout.split()))
 

@@ -20,6 +20,7 @@ from devstack.processes import ServerFailed
 from sluice.errors import SluiceError
 
 if TYPE_CHECKING:
+    from devstack.kinds import Kind
     from devstack.progress import Progress
     from sluice.flows.operate.status import Status
 
@@ -114,6 +115,9 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
     _wait_until_enabled(patience_s)
     progress("the pipeline is enabled; its position is the end of the source's log")
     ready_s = progress.seconds
+    if stack.kind:
+        made = _make_missing()
+        progress(f"made what is missing at {stack.kind.name}, as `sluice check --apply` does: {made} statements")
     tally = seed(stack.source.connect, SOURCE_SCHEMA)
     progress(f"seeded the shop: {tally.inserts} rows in {tally.transactions} transactions")
     with LagMeter(stack.source, stack.target) as meter:
@@ -134,6 +138,8 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         meter.write_no_more()
         caught_up = _wait_until_equal(stack, patience_s)
     tally.add(done)
+    if caught_up and stack.kind:
+        caught_up = _wait_until_counted(stack, stack.kind, patience_s)
     progress("the target has caught up" if caught_up else f"the target has NOT caught up after {patience_s:.0f} s")
     return _report(stack, progress, tally.changes, meter, caught_up, ready_s, write)
 
@@ -183,6 +189,34 @@ def _wait_until_equal(stack: Stack, patience_s: float) -> bool:
     return False
 
 
+def _make_missing() -> int:
+    """Tables or topics of the other kind of target; returns how many statements that took."""
+    from sluice.config.loading import find_pipeline
+    from sluice.flows.operate.check import apply_missing, check
+    from sluice.flows.runtime import Runtime, pipelines_folder
+
+    runtime = Runtime.build(find_pipeline(PIPELINE, pipelines_folder()))
+    statements = check(runtime).statements
+    apply_missing(runtime, statements)
+    return len(statements)
+
+
+def _counts(stack: Stack) -> dict[str, int]:
+    """Rows of each table of the demo at the MySQL target."""
+    beats = stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")  # noqa: S608 - a fixed name
+    return shop.counts(stack.target, TARGET_SCHEMA) | {"heartbeat": int(beats[0][0])}
+
+
+def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
+    """Until the other target has as many rows of each table as the MySQL one."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        if kind.rows(stack.servers[kind.name], TARGET_SCHEMA, TABLES) == _counts(stack):
+            return True
+        time.sleep(0.5)
+    return False
+
+
 def _settled(patience_s: float = 30.0) -> Status | None:
     """The status once the last batch is acknowledged, which is a task later than it is visible."""
     end = time.monotonic() + patience_s
@@ -204,14 +238,14 @@ def _report(
 ) -> int:
     state = _settled() if caught_up else read_status()
     left, right = checksums(stack.source, SOURCE_SCHEMA), checksums(stack.target, TARGET_SCHEMA)
-    rows = shop.counts(stack.target, TARGET_SCHEMA) | {
-        "heartbeat": int(stack.target.execute(f"SELECT COUNT(*) FROM `{TARGET_SCHEMA}`.heartbeat")[0][0])  # noqa: S608
-    }
+    rows = _counts(stack)
     write()
     write(f"{'table':<14}{'rows':>8}{'checksum at source':>22}{'at target':>14}")
     for table in TABLES:
         verdict = "equal" if left[table] == right[table] else "DIFFERENT"
         write(f"{table:<14}{rows[table]:>8}{left[table]!s:>22}{right[table]!s:>14}  {verdict}")
+    if stack.kind:
+        _show_other(stack, stack.kind, rows, write)
     write()
     if state is not None and state.targets:
         target = state.targets[0]
@@ -230,3 +264,14 @@ def _report(
         write("The two sides differ: look at the task logs in the UI, and at sluice status shop_to_reporting.")
         return 1
     return 0
+
+
+def _show_other(stack: Stack, kind: Kind, rows: dict[str, int], write: Any) -> None:
+    """Rows at the other target, and a few of them."""
+    server = stack.servers[kind.name]
+    write()
+    write(f"{'table':<14}{'rows':>8}  at {kind.name}, port {getattr(server, 'port', '')}")
+    for table, count in kind.rows(server, TARGET_SCHEMA, TABLES).items():
+        write(f"{table:<14}{count:>8}  {'equal' if count == rows[table] else 'DIFFERENT'}")
+    for line in kind.sample(server, TARGET_SCHEMA):
+        write(line)

@@ -14,11 +14,16 @@ stack_app = typer.Typer(
 
 
 @stack_app.command()
-def demo(seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30) -> None:
+def demo(
+    seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30,
+    target: Annotated[
+        str, typer.Option(help="Kind of a second target, in addition to the MySQL one: kafka or postgresql.")
+    ] = "",
+) -> None:
     """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
     from devstack import commands
 
-    raise typer.Exit(commands.demo(seconds=seconds))
+    raise typer.Exit(commands.demo(seconds=seconds, target=target))
 
 
 @stack_app.command()

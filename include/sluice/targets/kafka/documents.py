@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats import FORMATS, columns
+from sluice.formats import FORMATS, columns, connect
 from sluice.formats.common import changed, columns_of
 from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
@@ -51,6 +51,32 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is put around documents: their schemas, as JSON; nothing where these are empty."""
+
+    key_schema: str = ""
+    value_schema: str = ""
+
+    def key(self, text: str | None) -> bytes | None:
+        """A key."""
+        if text is None or not self.key_schema:
+            return None if text is None else text.encode()
+        return f'{{"schema":{self.key_schema},"payload":{text}}}'.encode()
+
+    def value(self, text: str) -> str:
+        """A document."""
+        return f'{{"schema":{self.value_schema},"payload":{text}}}' if self.value_schema else text
+
+    def keys(self, texts: pa.Array) -> pa.Array:
+        """The same of many."""
+        return columns.joined(f'{{"schema":{self.key_schema},"payload":', texts, "}") if self.key_schema else texts
+
+    def values(self, texts: pa.Array) -> pa.Array:
+        """The same of many."""
+        return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}") if self.value_schema else texts
+
+
+@dataclass(frozen=True, slots=True)
 class Writer:
     """Makes messages as the options say.
 
@@ -68,30 +94,47 @@ class Writer:
 
     def messages(self, piece: ChangePiece) -> Messages:
         """Of the rows of a piece, in its order."""
+        piece, envelope = self._enveloped(piece)
         if self.options.format != "debezium-json" or not columns.can(piece.rows):
-            return self.one_by_one(piece)
+            return self._one_by_one(piece, envelope)
         key = self.key_of(piece.table, piece.key)
         rows = columns.Rows(piece.rows, piece.table, at=self.at)
         moved = np.flatnonzero(rows.moved(tuple(dict.fromkeys((*key, *piece.key)))))
         if not len(moved):
-            return self._together(piece, rows, key)
+            return self._together(piece, rows, key, envelope)
         if len(moved) * _RARE > piece.rows.num_rows:
-            return self.one_by_one(piece)
+            return self._one_by_one(piece, envelope)
         made, begin = [], 0
         for end in (*moved.tolist(), piece.rows.num_rows):  # a row whose key changed is more than one message
             if end > begin:
                 part = piece.slice(begin, end - begin)
-                made.append((begin, self._together(part, columns.Rows(part.rows, part.table, at=self.at), key)))
+                made.append((
+                    begin,
+                    self._together(part, columns.Rows(part.rows, part.table, at=self.at), key, envelope),
+                ))
             if end < piece.rows.num_rows:
-                made.append((end, self.one_by_one(piece.slice(end, 1))))
+                made.append((end, self._one_by_one(piece.slice(end, 1), envelope)))
             begin = end + 1
         return _after_another(made)
 
-    def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...]) -> Messages:
+    def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
+        """The rows as they go into documents, and what is put around these."""
+        if not self.options.schemas:
+            return piece, Envelope()
+        rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
+        key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
+        whole = columns.can(rows)
+        return replace(piece, rows=rows), Envelope(
+            key_schema, connect.value_schema(rows.schema, piece.table, self.source, whole=whole)
+        )
+
+    def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
         """The quick way, for rows of which none changed its key."""
         count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
-        values = rows.documents(self.source).cast(pa.large_binary())
-        keys = rows.keys("debezium-json", key).cast(pa.large_binary()) if key else pa.nulls(count, pa.large_binary())
+        values = envelope.values(rows.documents(self.source)).cast(pa.large_binary())
+        keys = pa.nulls(count, pa.large_binary())
+        if key:
+            keys = envelope.keys(rows.keys("debezium-json", key)).cast(pa.large_binary())
         routes = self._routes(piece, rows, keys)
         number, step = np.arange(count), np.zeros(count, np.int64)
         gone = pc.equal(ops, Op.DELETE.value).to_numpy(zero_copy_only=False)
@@ -147,6 +190,9 @@ class Writer:
 
     def one_by_one(self, piece: ChangePiece) -> Messages:
         """The slow way, which is right for every row: through the formats of single changes."""
+        return self._one_by_one(*self._enveloped(piece))
+
+    def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
         headers: list[list[Header]] = []
         key = self.key_of(piece.table, piece.key)
         form, parts = FORMATS[self.options.format], piece.part.to_pylist()
@@ -157,10 +203,10 @@ class Writer:
         routes: list[bytes] = []
         for number, one in enumerate(rows):
             for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
-                text_key = self._key(one, image, key)
+                text_key = envelope.key(self._key(one, image, key))
                 numbers.append(number)
                 keys.append(text_key)
-                values.append(None if text is None else text.encode())
+                values.append(None if text is None else envelope.value(text).encode())
                 routes.append(self._route(one, image, text_key))
                 if self.options.headers:
                     headers.append(self._headers(one, parts[number], step))
@@ -183,11 +229,11 @@ class Writer:
             return [(before, texts[0]), *tombstone, (after, texts[1])]
         return [*(tombstone if moved else ()), (after, texts[0])]
 
-    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> bytes | None:
+    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str | None:
         if not key:
             return None
         whole = {**(one.before or {}), **image}  # an after image may lack what did not change
-        return key_text(self.options.format, one.table, key, whole, columns_of(one.fields)).encode()
+        return key_text(self.options.format, one.table, key, whole, columns_of(one.fields))
 
     def _route(self, one: Change, image: dict[str, Any], key: bytes | None) -> bytes:
         how = self.options.partitioning

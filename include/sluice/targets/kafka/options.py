@@ -61,6 +61,11 @@ class KafkaOptions(BaseModel):
     format: Literal["debezium-json", "canal-json", "maxwell-json"] = Field(
         "debezium-json", description="What a message says: as Debezium, canal (flat messages) or Maxwell."
     )
+    schemas: bool = Field(
+        False,
+        description="Each key and document of debezium-json has its schema in it, for Kafka Connect's JsonConverter with schemas.enable. A BIGINT "
+        "UNSIGNED is a Decimal then.",
+    )
     partitioning: Partitioning = Field(
         Partitioning.KEY,
         description="key: hash of the message key, as Kafka's own producers; columns: hash of partition_columns; table: one partition a table; "
@@ -119,6 +124,8 @@ class KafkaOptions(BaseModel):
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
+        if self.schemas and self.format != "debezium-json":
+            raise ValueError("schemas goes with format: debezium-json")
         if (self.partitioning is Partitioning.COLUMNS) != bool(self.partition_columns):
             raise ValueError("partition_columns goes with partitioning: columns")
         ours = sorted(OURS & {name.lower() for name in self.producer})

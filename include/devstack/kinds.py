@@ -1,0 +1,197 @@
+"""A second target of another kind for the demonstration: its server, its target in the pipeline, and a look at what arrived."""
+
+# ruff: noqa: S608  (fixed names)
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ruamel.yaml import YAML
+
+from devstack import paths
+from devstack.kafka import KafkaServer
+from devstack.postgresql import PostgreSQLServer, find_postgresql
+from devstack.server import Server
+from sluice.errors import ConfigError
+
+PIPELINE_FILE = "shop_to_reporting.yaml"
+_SAMPLE_ROWS = 3
+_SAMPLE_CHARACTERS = 240
+
+
+class Kind(ABC):
+    """A kind of target. ``name`` is its type's, and the name of its server and of its target in the pipeline, too."""
+
+    name: ClassVar[str]
+    client: ClassVar[str]
+    """The Python package that its loads need."""
+    ports: ClassVar[tuple[str, ...]]
+    """Names of the ports of its server."""
+    settings: ClassVar[Mapping[str, Any]]
+    """Of the target in the pipeline file."""
+
+    @property
+    def connection_id(self) -> str:
+        return f"reporting_{self.name}"
+
+    @abstractmethod
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        """The server, not started. The same arguments give the same one."""
+
+    @abstractmethod
+    def connection(self, server: Any) -> str:
+        """The connection of Airflow, as JSON."""
+
+    @abstractmethod
+    def fetch(self) -> None:
+        """Get the server's program, if it is not here. Raises FetchFailed, ConfigError."""
+
+    @abstractmethod
+    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        """Rows of each table, as a reader of the store counts them; 0 where the table is not there."""
+
+    @abstractmethod
+    def sample(self, server: Any, schema: str) -> Iterator[str]:
+        """Lines that show what arrived."""
+
+
+class PostgreSQL(Kind):
+    """Tables of the same names."""
+
+    name = "postgresql"
+    client = "psycopg"
+    ports = ("postgresql",)
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "consistency": "row", "parallelism": 2}
+
+    def fetch(self) -> None:
+        find_postgresql()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        return PostgreSQLServer(folder / self.name, self.name, port=ports["postgresql"], password=password)
+
+    def connection(self, server: Any) -> str:
+        assert isinstance(server, PostgreSQLServer)
+        return server.connection_json()
+
+    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        assert isinstance(server, PostgreSQLServer)
+        there = {
+            str(name) for (name,) in server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")
+        }
+        return {
+            table: int(server.execute(f'SELECT COUNT(*) FROM "{schema}"."{table}"')[0][0]) if table in there else 0
+            for table in tables
+        }
+
+    def sample(self, server: Any, schema: str) -> Iterator[str]:
+        assert isinstance(server, PostgreSQLServer)
+        query = (
+            f'SELECT id, state, placed_at, total, address FROM "{schema}".orders ORDER BY id DESC LIMIT {_SAMPLE_ROWS}'
+        )
+        yield query
+        for row in server.execute(query):
+            yield "  " + " | ".join(str(value) for value in row)
+
+
+class Kafka(Kind):
+    """A topic a table, with every change."""
+
+    name = "kafka"
+    client = "confluent_kafka"
+    ports = ("kafka", "kafka-controller")
+    settings: ClassVar[Mapping[str, Any]] = {
+        "changes": "all",
+        "options": {"format": "debezium-json", "create_topics": {"partitions": 2, "replication": 1}},
+    }
+
+    def fetch(self) -> None:
+        from devstack.kafka import find_kafka
+
+        find_kafka()
+
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
+        port, controller = (ports[name] for name in self.ports)
+        return KafkaServer(folder / self.name, self.name, port=port, controller_port=controller)
+
+    def connection(self, server: Any) -> str:
+        assert isinstance(server, KafkaServer)
+        return server.connection_json()
+
+    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        return {table: len(self._newest(server, f"{schema}.{table}")) for table in tables}
+
+    def sample(self, server: Any, schema: str) -> Iterator[str]:
+        topic = f"{schema}.orders"
+        yield f"topic {topic}, read_committed, the newest of some keys:"
+        for key, value in list(self._newest(server, topic).items())[-_SAMPLE_ROWS:]:
+            text = value.decode()
+            yield f"  {key.decode()}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
+
+    def _newest(self, server: Any, topic: str) -> dict[bytes, bytes]:
+        """Key -> value of the newest message; not of keys whose newest one is a tombstone."""
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+        assert isinstance(server, KafkaServer)
+        found: dict[bytes, bytes | None] = {}
+        consumer = Consumer({
+            "bootstrap.servers": server.bootstrap, "group.id": "demo", "enable.auto.commit": False, "isolation.level": "read_committed",
+            "enable.partition.eof": True, "auto.offset.reset": "earliest", "log_level": 4,
+        })  # fmt: skip
+        try:
+            parts = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in parts])
+            left = set(parts)
+            while left:
+                message = consumer.poll(10)
+                if message is None:
+                    break
+                if message.error() is None:
+                    found[message.key()] = message.value()
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    break
+        finally:
+            consumer.close()
+        return {key: value for key, value in found.items() if value is not None}
+
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL())}
+
+
+def kind_of(name: str) -> Kind:
+    """The kind, its server's program at hand. Raises ConfigError, FetchFailed."""
+    kind = KINDS.get(name)
+    if kind is None:
+        raise ConfigError(
+            f"the demo has no target {name!r}", hint=f"one of {', '.join(KINDS)}; without one it has the MySQL target"
+        )
+    if find_spec(kind.client) is None:
+        raise ConfigError(
+            f"targets of type {name} need the package {kind.client}, which is not installed",
+            hint=f"pip install 'sluice[{name}]'",
+        )
+    kind.fetch()
+    return kind
+
+
+def pipelines_with(kind: Kind, into: Path) -> Path:
+    """A folder with the demo's pipeline, which has the other target too."""
+    yaml = YAML()
+    source = paths.repo_root() / "include" / "pipelines" / PIPELINE_FILE
+    pipeline = yaml.load(source)
+    pipeline["targets"].append({
+        "name": kind.name,
+        "type": kind.name,
+        "connection": kind.connection_id,
+        **json.loads(json.dumps(kind.settings)),
+    })
+    into.mkdir(parents=True, exist_ok=True)
+    with (into / PIPELINE_FILE).open("w", encoding="utf-8") as file:
+        yaml.dump(pipeline, file)
+    return into

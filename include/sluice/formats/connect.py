@@ -1,0 +1,189 @@
+"""Schemas of Kafka Connect's JsonConverter for documents of debezium-json: the types that Debezium's MySQL connector gives the same values.
+
+Where the connector has a choice, this is ``bigint.unsigned.handling.mode=precise``: a BIGINT UNSIGNED is a Decimal, as an int64 cannot hold it. So
+documents with schemas must be made of rows that :func:`exact` returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.formats.common import Column, columns_of, json_text
+from sluice.model.fields import true_name
+from sluice.model.tables import META_COLUMNS, TableId
+
+Schema = dict[str, Any]
+
+_TIME = "io.debezium.time"
+_DATA = "io.debezium.data"
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_UNSIGNED = pa.decimal128(20, 0)
+_SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+
+
+def exact(rows: pa.Table) -> pa.Table:
+    """SEGMENT_ROWS or CHANGESET_ROWS with decimals for unsigned 64-bit columns, in ``_before`` too."""
+    fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
+    words = {field.name: column.word for field, column in zip(fields, columns_of(fields).values(), strict=True)}
+    wide = [field.name for field in fields if pa.types.is_uint64(field.type) and words[field.name] != "bit"]
+    if not wide:
+        return rows
+    for name in wide:
+        number = rows.schema.get_field_index(name)
+        field = rows.schema.field(number)
+        rows = rows.set_column(number, field.with_type(_UNSIGNED), rows.column(number).cast(_UNSIGNED))
+    number = rows.schema.get_field_index("_before")
+    field = rows.schema.field(number)
+    kind = pa.struct([one.with_type(_UNSIGNED) if one.name in wide else one for one in field.type])
+    return rows.set_column(number, field.with_type(kind), rows.column(number).cast(kind))
+
+
+def key_schema(rows: pa.Schema, table: TableId, names: Sequence[str], source: str) -> str:
+    """Of a message key, as JSON text."""
+    found = _columns(rows)
+    fields = [_field(*found[name], required=found[name][0].required) | {"field": name} for name in names]
+    return json_text(_struct(fields, name=f"{_place(table, source)}.Key"))
+
+
+def value_schema(rows: pa.Schema, table: TableId, source: str, *, whole: bool = True) -> str:
+    """Of a document, as JSON text. ``whole``: False if documents may lack columns, so that none is required."""
+    fields = [
+        _field(column, kind, required=whole and column.required) | {"field": name}
+        for name, (column, kind) in _columns(rows).items()
+    ]
+    place = _place(table, source)
+    image = _struct(fields, name=f"{place}.Value", optional=True)
+    times = [_plain("int64", field=name) for name in ("ts_ms", "ts_us", "ts_ns")]
+    return json_text(
+        _struct(
+            [image | {"field": "before"}, image | {"field": "after"}, _SOURCE, _BLOCK, _plain("string", "op", required=True), *times],
+            name=f"{place}.Envelope",
+            version=2,
+        )
+    )  # fmt: skip
+
+
+def _place(table: TableId, source: str) -> str:
+    return f"{source}.{table.schema}.{table.table}"
+
+
+def _columns(rows: pa.Schema) -> dict[str, tuple[Column, pa.DataType]]:
+    fields = tuple(field for field in rows if field.name not in META_COLUMNS)
+    columns = columns_of(fields)
+    return {true_name(field): (columns[true_name(field)], field.type) for field in fields}
+
+
+def _struct(fields: Sequence[Schema], *, name: str, optional: bool = False, version: int | None = None) -> Schema:
+    made: Schema = {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
+    return made if version is None else made | {"version": version}
+
+
+def _plain(kind: str, field: str, *, required: bool = False) -> Schema:
+    return {"type": kind, "optional": not required, "field": field}
+
+
+def _field(column: Column, kind: pa.DataType, *, required: bool) -> Schema:
+    """Of a column; without the field's name."""
+    made: Schema = {"optional": not required}
+    if column.temporal:
+        return made | _temporal(column, kind)
+    word, sql = column.word, column.sql
+    if word == "bit":
+        bits = sql.first or 1
+        if bits == 1:
+            return made | {"type": "boolean"}
+        return made | {"type": "bytes", "name": f"{_DATA}.Bits", "version": 1, "parameters": {"length": str(bits)}}
+    if column.geometry:
+        return made | _geometry(word)
+    if word in _NAMED:
+        kind_name, name = _NAMED[word]
+        found = made | {"type": kind_name, "name": name, "version": 1}
+        if word in {"enum", "set"}:
+            found["parameters"] = {"allowed": ",".join(sql.labels)}
+        if word == "vector":
+            found["items"] = {"type": "float", "optional": False}
+        return found
+    if pa.types.is_decimal(kind):
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        return made | {"type": "bytes", "name": _DECIMAL, "version": 1, "parameters": parameters}
+    return made | {"type": _plain_type(column, kind)}
+
+
+_NAMED = {
+    "year": ("int32", f"{_TIME}.Year"),
+    "json": ("string", f"{_DATA}.Json"),
+    "enum": ("string", f"{_DATA}.Enum"),
+    "set": ("string", f"{_DATA}.EnumSet"),
+    "vector": ("array", f"{_DATA}.FloatVector"),
+}
+
+
+def _plain_type(column: Column, kind: pa.DataType) -> str:
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_floating(kind):
+        return "float" if column.word == "float" else "double"
+    if pa.types.is_integer(kind):
+        if column.word == "mediumint":
+            return "int32"
+        bits = kind.bit_width * 2 if pa.types.is_unsigned_integer(kind) else kind.bit_width
+        return f"int{min(max(bits, 16), 64)}"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    return "string"
+
+
+def _temporal(column: Column, kind: pa.DataType) -> Schema:
+    if pa.types.is_duration(kind):
+        given, name = "int64", "MicroTime"
+    elif pa.types.is_date(kind):
+        given, name = "int32", "Date"
+    elif column.utc:
+        given, name = "string", "ZonedTimestamp"
+    else:
+        given, name = "int64", "MicroTimestamp" if column.digits > 3 else "Timestamp"
+    return {"type": given, "name": f"{_TIME}.{name}", "version": 1}
+
+
+def _geometry(word: str) -> Schema:
+    srid = _plain("int32", "srid")
+    if word == "point":
+        ordinates = [_plain("double", name, required=True) for name in ("x", "y")]
+        fields = [*ordinates, _plain("bytes", "wkb"), srid]
+        return {"type": "struct", "fields": fields, "name": f"{_DATA}.geometry.Point", "version": 1}
+    fields = [_plain("bytes", "wkb", required=True), srid]
+    return {"type": "struct", "fields": fields, "name": f"{_DATA}.geometry.Geometry", "version": 1}
+
+
+_SOURCE = _struct(
+    [
+        *(_plain("string", name, required=True) for name in ("version", "connector", "name")),
+        _plain("int64", "ts_ms", required=True),
+        _plain("string", "snapshot") | {"name": f"{_DATA}.Enum", "version": 1, "parameters": {"allowed": _SNAPSHOT}, "default": "false"},
+        _plain("string", "db", required=True),
+        _plain("string", "sequence"),
+        *(_plain("int64", name) for name in ("ts_us", "ts_ns")),
+        _plain("string", "table"),
+        _plain("int64", "server_id", required=True),
+        _plain("string", "gtid"),
+        _plain("string", "file", required=True),
+        _plain("int64", "pos", required=True),
+        _plain("int32", "row", required=True),
+        _plain("int64", "thread"),
+        _plain("string", "query"),
+    ],
+    name="io.debezium.connector.mysql.Source",
+) | {"field": "source"}  # fmt: skip
+
+_BLOCK = _struct(
+    [
+        _plain("string", "id", required=True),
+        *(_plain("int64", name, required=True) for name in ("total_order", "data_collection_order")),
+    ],
+    name="event.block",
+    optional=True,
+    version=1,
+) | {"field": "transaction"}
