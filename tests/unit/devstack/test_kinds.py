@@ -1,0 +1,37 @@
+"""The demonstration's second target: a pipeline file that is valid, and names that are not known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from devstack.development import Settings, Stack
+from devstack.kinds import KINDS, Kind, kind_of, pipelines_with
+from devstack.mysql import Distribution
+from sluice.config.loading import find_pipeline
+from sluice.errors import ConfigError
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_the_pipeline_has_both_targets(tmp_path: Path, kind: Kind) -> None:
+    pipeline = find_pipeline("shop_to_reporting", pipelines_with(kind, tmp_path))
+    assert [target.name for target in pipeline.targets] == ["reporting", kind.name]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_every_process_builds_the_same_server(tmp_path: Path, kind: Kind) -> None:
+    """The command that starts it, the supervisor and a task's environment know it by the settings alone."""
+    made = Stack(Settings.choose(tmp_path, Distribution("MySQL", "9", (), (), ""), kind))
+    made.save()
+    again = Stack.load(tmp_path)
+    assert again is not None
+    assert again.servers[kind.name].port == made.servers[kind.name].port != 0  # type: ignore[attr-defined]
+    connection = json.loads(again.environment()[f"AIRFLOW_CONN_REPORTING_{kind.name.upper()}"])
+    assert str(made.servers[kind.name].port) in json.dumps(connection)  # type: ignore[attr-defined]
+
+
+def test_unknown_kinds_are_named() -> None:
+    with pytest.raises(ConfigError, match="the demo has no target 'oracle'.*kafka, postgresql"):
+        kind_of("oracle")
