@@ -16,6 +16,7 @@ from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError
 
 KINDS: Mapping[str, str] = {
+    "delta": "sluice.targets.delta.target:DeltaTarget",
     "kafka": "sluice.targets.kafka.target:KafkaTarget",
     "memory": "sluice.targets.memory.target:MemoryTarget",
     "mysql": "sluice.targets.mysql.target:MySQLTarget",

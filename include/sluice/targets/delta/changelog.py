@@ -1,0 +1,112 @@
+"""``changes: all``: what a row of a table of changes has besides the user's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.fields import true_name
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import member
+from sluice.targets.base import ChangePiece
+from sluice.targets.delta.column_types import arrow_of, made_type
+from sluice.targets.delta.tables import DeltaColumn, TableInfo
+from sluice.targets.delta.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
+
+ENVELOPE: tuple[tuple[str, str], ...] = (
+    ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
+    ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"), ("_origin", "long"),
+)  # fmt: skip
+"""(name, Delta type) of each. ``_batch``, ``_seq``, ``_row`` and ``_part`` together tell changes apart, and are the order of the log."""
+BEFORE = "_before"
+"""A struct of the user's columns before the change, null for a new row."""
+_OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})
+_FROM = {"_commit_time": "_commit_ts"}
+
+
+def column_name(name: str) -> str:
+    """What a user's column is called in a table of changes."""
+    return f"${name}" if name.casefold() in _OURS or name.startswith("$") else name
+
+
+def columns_of(users: Sequence[DeltaColumn]) -> tuple[DeltaColumn, ...]:
+    """Columns of a table of changes, ``users``: those of the user, under their names there."""
+    envelope = [DeltaColumn(name, kind) for name, kind in ENVELOPE]
+    return (*envelope, *users, DeltaColumn(BEFORE, tuple(users)))
+
+
+def planned(plan: PlannedTable, wide_decimals: str) -> tuple[DeltaColumn, ...]:
+    """Columns of the table of changes of a planned table."""
+    users = [
+        DeltaColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
+    ]
+    return columns_of(users)
+
+
+def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str) -> pa.Table:
+    """Changes as rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
+    rows, count = piece.rows, piece.rows.num_rows
+    _require_whole(piece)
+    fields = user_fields(rows.schema)
+    names = [column_name(true_name(field)) for field in fields]
+    _require_envelope(piece, info)
+    users, refused = convert(rows, sent_columns(fields, info, piece.table, names), zero_dates=zero_dates)
+    _refuse(piece, refused)
+    found = {name: _envelope(piece, name, batch).cast(arrow_of(kind)) for name, kind in ENVELOPE} | users
+    before, inner = plain(rows[BEFORE]), info.find(BEFORE)
+    assert inner is not None
+    parts = TableInfo(() if isinstance(inner.kind, str) else inner.kind)
+    then = pa.table([member(before, field.name) for field in fields], schema=pa.schema(fields))
+    old, refused = convert(then, sent_columns(fields, parts, piece.table, names), zero_dates=zero_dates)
+    _refuse(piece, refused)
+    children = list(schema.field(BEFORE).type)
+    found[BEFORE] = pa.StructArray.from_arrays(
+        [old.get(child.name, pa.nulls(count, child.type)) for child in children],
+        names=[child.name for child in children],
+        mask=pc.is_null(before),
+    )
+    return aligned(found, schema, count)
+
+
+def _require_envelope(piece: ChangePiece, info: TableInfo) -> None:
+    there = {one.name: one.kind for one in info.columns}
+    wrong = [name for name, kind in ENVELOPE if there.get(name) != kind]
+    if wrong or isinstance(there.get(BEFORE, ""), str):
+        raise MappingError(
+            f"the table of {piece.table} is no table of changes: it lacks {(wrong or [BEFORE])[0]!r}, or has it as another type",
+            where=f"{piece.table}.{(wrong or [BEFORE])[0]}",
+            hint="changes: all needs tables of its own: another location, or options: {table: …}; `sluice check --apply` makes them",
+        )
+
+
+def _envelope(piece: ChangePiece, name: str, batch: int) -> pa.Array:
+    if name == "_batch":
+        return pa.array(np.full(piece.rows.num_rows, batch, np.int64))
+    if name == "_part":
+        return piece.part
+    if name == "_txn_row":
+        return piece.txn_row
+    return plain(piece.rows[_FROM.get(name, name)])
+
+
+def _require_whole(piece: ChangePiece) -> None:
+    if "_present" in piece.rows.schema.names and piece.rows["_present"].null_count < piece.rows.num_rows:
+        raise LoadError(
+            f"the log has only the changed columns of rows of {piece.table}, and a table of changes would show NULL for the others",
+            where=str(piece.table),
+            hint="SET GLOBAL binlog_row_image = 'FULL' at the source and reconnect its applications",
+        )
+
+
+def _refuse(piece: ChangePiece, refused: Refusals) -> None:
+    for number, why in sorted(refused.why.items()):
+        file, offset = piece.rows["_file"][number].as_py(), piece.rows["_offset"][number].as_py()
+        raise LoadError(
+            f"{why}: {row_text(piece.rows, number, piece.key)} of {piece.table}",
+            where=f"{file}:{offset}",
+            hint="options: {zero_dates: 'null'} writes NULL for such dates; or change the value by a rule",
+        )

@@ -1,0 +1,152 @@
+"""The client library (delta-rs), where a target's tables lie, and errors in the words of the error tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+
+_S3 = re.compile(r"s3a?://", re.IGNORECASE)
+_AWS = {
+    "region_name": "AWS_REGION", "endpoint_url": "AWS_ENDPOINT_URL", "aws_session_token": "AWS_SESSION_TOKEN",
+    "aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+}  # fmt: skip
+"""What Airflow's Amazon provider calls it -> what the library does."""
+_UNSAFE = "aws_s3_allow_unsafe_rename"
+_CONDITIONAL = frozenset({
+    "aws_conditional_put",
+    "conditional_put",
+    "aws_copy_if_not_exists",
+    "aws_s3_locking_provider",
+})
+
+
+def library() -> Any:
+    """``deltalake``. Raises ConfigError where it is not installed."""
+    try:
+        import deltalake
+        import deltalake.exceptions  # noqa: F401 - used through the package
+    except ImportError as error:
+        raise ConfigError(
+            "targets of type delta need the package deltalake, which is not installed",
+            hint="pip install 'sluice[delta]', here and where the Spark workers run",
+        ) from error
+    return deltalake
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where tables lie: ``root`` is a folder or a URL without a slash at its end. ``storage`` holds secrets and is never shown."""
+
+    root: str
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def uri(self, path: str) -> str:
+        """Of a table."""
+        return f"{self.root}/{path}"
+
+    def path(self, uri: str) -> str | None:
+        """The inverse of :meth:`uri`, None for what lies elsewhere."""
+        path = uri.removeprefix(f"{self.root}/")
+        return path if path != uri and path and ".." not in path.split("/") else None
+
+    def open(self, path: str, doing: str) -> Any:
+        """The newest version of a table (``DeltaTable``), None if there is none. Raises TargetUnavailable, LoadError."""
+        delta = library()
+        with errors(self, doing, path):
+            try:
+                return delta.DeltaTable(self.uri(path), storage_options=dict(self.storage) or None)
+            except delta.exceptions.TableNotFoundError:
+                return None
+
+    def hidden(self, text: str) -> str:
+        """``text`` without the secrets of the connection."""
+        for value in sorted(filter(None, self.storage.values()), key=len, reverse=True):
+            if len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+
+def place_of(endpoint: Endpoint, location: str, target: str) -> Place:
+    """From the connection (types fs, aws, or any other with ``storage_options`` in its extra) and the option ``location``.
+
+    Raises:
+        ConfigError: no place is named, or the guarantee could not hold there.
+    """
+    extra = dict(endpoint.extra)
+    root = location or str(extra.get("location") or extra.get("path") or "")
+    if not root:
+        raise ConfigError(
+            f"target {target!r}: nothing says where the tables lie",
+            hint="options: {location: /lake} or s3://bucket/lake; or location (of type fs: path) in the extra of connection "
+            f"{endpoint.connection_id!r}",
+        )
+    root = root.removeprefix("file://").rstrip("/")
+    if "://" not in root and not root.startswith("/"):
+        raise ConfigError(
+            f"target {target!r}: location {location or root!r} is neither an absolute folder nor a URL (s3://bucket/path)"
+        )
+    storage = _storage(endpoint, extra)
+    lowered = {name.lower(): value for name, value in storage.items()}
+    if lowered.get(_UNSAFE, "false").lower() in {"1", "true", "yes"}:
+        raise ConfigError(
+            f"connection {endpoint.connection_id!r}: {_UNSAFE} lets two writers commit the same version, so that rows would be lost",
+            hint="leave it out: conditional puts are used (aws_conditional_put=etag)",
+        )
+    if _S3.match(root):
+        if not _CONDITIONAL & lowered.keys():
+            storage["aws_conditional_put"] = "etag"
+        if storage.get("AWS_ENDPOINT_URL", "").startswith("http://") and "aws_allow_http" not in lowered:
+            storage["AWS_ALLOW_HTTP"] = "true"
+    return Place(root, storage)
+
+
+def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
+    given = extra.get("storage_options") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"connection {endpoint.connection_id!r}: storage_options in extra is no object")
+    found: dict[str, str] = {}
+    if endpoint.kind in {"aws", "s3"}:
+        if endpoint.user:
+            found["AWS_ACCESS_KEY_ID"] = endpoint.user
+        if endpoint.password:
+            found["AWS_SECRET_ACCESS_KEY"] = endpoint.password
+        found |= {ours: str(extra[name]) for name, ours in _AWS.items() if extra.get(name)}
+    for name, value in given.items():
+        if isinstance(value, bool):
+            found[str(name)] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            found[str(name)] = str(value)
+        else:
+            raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in storage_options is no plain value")
+    return found
+
+
+class Raced(Exception):
+    """Another commit came first: what is there has to be read again."""
+
+
+@contextmanager
+def errors(place: Place, doing: str, where: str) -> Iterator[None]:
+    """Inside, errors of the library become Sluice's, without secrets; a lost race becomes :class:`Raced`."""
+    delta = library()
+    own = delta.exceptions
+    try:
+        yield
+    except (SluiceError, Raced, own.TableNotFoundError):
+        raise
+    except own.CommitFailedError as error:
+        raise Raced(place.hidden(str(error))) from None
+    except (own.DeltaError, ValueError, TypeError) as error:
+        raise LoadError(f"{doing}: {_said(place, error)}", where=place.uri(where)) from None
+    except OSError as error:
+        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=place.uri(where)) from None
+
+
+def _said(place: Place, error: Exception) -> str:
+    return place.hidden(str(error))[:1000] or type(error).__name__

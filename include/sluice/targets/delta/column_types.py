@@ -1,0 +1,146 @@
+"""What a Delta target makes of each neutral type, which columns can hold its values, and what that loses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedColumn
+from sluice.mysql.type_loss import SqlType
+
+K = ColumnKind
+
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "byte": (-(2**7), 2**7 - 1), "short": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1),
+}  # fmt: skip
+_ARROW: Mapping[str, pa.DataType] = {
+    "byte": pa.int8(), "short": pa.int16(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "string": pa.string(), "binary": pa.binary(), "date": pa.date32(), "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us"),
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_MOST_DIGITS = 38
+_WIDTHS = {K.TINYINT: 8, K.SMALLINT: 16, K.MEDIUMINT: 24, K.INT: 32, K.BIGINT: 64}
+WHOLE = frozenset({*_WIDTHS, K.YEAR, K.BIT})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR, K.TEXT, K.ENUM, K.SET, K.JSON, K.UUID, K.INET4, K.INET6})
+_BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
+
+
+def arrow_of(kind: str) -> pa.DataType:
+    """The Arrow type of a Delta type. Raises KeyError for one that no column of a source fits into."""
+    found = _DECIMAL.fullmatch(kind)
+    return pa.decimal128(int(found[1]), int(found[2])) if found else _ARROW[kind]
+
+
+def _range(made: ColumnType) -> tuple[int, int]:
+    """Of the values of a whole number."""
+    if made.kind is K.YEAR:
+        return 0, 2155
+    if made.kind is K.BIT:
+        return 0, 2 ** (made.length or 1) - 1
+    width = _WIDTHS[made.kind]
+    return (0, 2**width - 1) if made.unsigned else (-(2 ** (width - 1)), 2 ** (width - 1) - 1)
+
+
+def _whole(made: ColumnType) -> str:
+    """The narrowest type that holds all values. BIGINT UNSIGNED and BIT(64) are no long: it would wrap them."""
+    low, high = _range(made)
+    return next((kind for kind, (least, most) in _RANGES.items() if least <= low and high <= most), "decimal(20,0)")
+
+
+def _decimal(made: ColumnType) -> str:
+    return f"decimal({made.precision},{made.scale})" if made.precision <= _MOST_DIGITS else ""
+
+
+OWN: Mapping[ColumnKind, Callable[[ColumnType], str] | str] = {
+    **dict.fromkeys((*_WIDTHS, K.YEAR), _whole),
+    K.BIT: lambda made: "long" if (made.length or 1) < 64 else "decimal(20,0)",
+    K.DECIMAL: _decimal,
+    K.FLOAT: "float",
+    K.DOUBLE: "double",
+    K.DATE: "date",
+    K.DATETIME: "timestamp_ntz",
+    K.TIMESTAMP: "timestamp",
+    K.TIME: "long",
+    **dict.fromkeys(_TEXTS, "string"),
+    **dict.fromkeys(_BYTES, "binary"),
+}
+"""The type of this target for each kind of values."""
+
+LOSES: Mapping[ColumnKind, str] = {
+    **dict.fromkeys((K.DATE, K.DATETIME, K.TIMESTAMP), "dates that no calendar has (0000-00-00) are refused, or become NULL: options.zero_dates"),
+    K.TIME: "it is a number of microseconds",
+    K.BIT: "it is a number",
+    K.ENUM: "the order of the labels is lost",
+    K.SET: "it is the text of the labels",
+    K.JSON: "it is the text",
+    K.GEOMETRY: "it is bytes: four of the SRID, then WKB",
+    K.VECTOR: "it is bytes: four a number",
+}  # fmt: skip
+"""What the own type does not keep of the values; nothing of it is changed silently."""
+
+TOO_WIDE = f"Delta has no numbers of more than {_MOST_DIGITS} digits"
+
+
+def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
+    """The type of a column that holds every value of ``made``; "" if there is none."""
+    found = OWN[made.kind]
+    kind = found if isinstance(found, str) else found(made)
+    return "string" if not kind and wide_decimals == "string" else kind
+
+
+def type_of(column: PlannedColumn) -> ColumnType:
+    """What values are sent for a planned column: a column whose time zone the mapping changes is a timestamp, or is none any more."""
+    made = column.type
+    if made is None:
+        made = SqlType.parse(column.sql_type, column.charset).neutral(column.collation)
+    if made is None:
+        made = ColumnType.of_arrow(column.arrow_type)
+    wanted = SqlType.parse(column.wanted).neutral()
+    if wanted is not None and {made.kind, wanted.kind} == {K.DATETIME, K.TIMESTAMP}:
+        return replace(made, kind=wanted.kind)
+    return made
+
+
+def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
+    """The type for a table that is made here: the mapping's own words (``convert: {type: …}``) where all values fit, else :func:`own_type`."""
+    made = type_of(column)
+    wanted = SqlType.parse(column.wanted).neutral()
+    if wanted is not None:
+        kind = own_type(wanted, wide_decimals)
+        if kind and takes(made, kind):
+            return kind
+    return own_type(made, wide_decimals)
+
+
+def takes(made: ColumnType, kind: str) -> bool:
+    """True if a column of the Delta type ``kind`` holds every value of ``made`` exactly, but for what :func:`lost` says."""
+    decimal = _DECIMAL.fullmatch(kind)
+    precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
+    if made.kind in WHOLE:
+        low, high = _range(made)
+        least, most = (
+            (-(10 ** (precision - scale)) + 1, 10 ** (precision - scale) - 1) if decimal else _RANGES.get(kind, (0, -1))
+        )
+        return least <= low and high <= most
+    match made.kind:
+        case K.DECIMAL:
+            return kind == "string" or (scale >= made.scale and precision - scale >= made.precision - made.scale)
+        case K.FLOAT:
+            return kind in {"float", "double"}
+        case K.DATETIME | K.TIMESTAMP:
+            return kind in {"timestamp", "timestamp_ntz"}
+    return kind == own_type(made)
+
+
+def lost(made: ColumnType, kind: str) -> str:
+    """What a column of type ``kind`` that takes ``made`` does not keep, or refuses; "" for nothing."""
+    if made.kind in {K.DATETIME, K.TIMESTAMP} and (made.kind is K.TIMESTAMP) != (kind == "timestamp"):
+        return "values are taken for UTC"
+    if made.kind is K.DECIMAL and kind == "string":
+        return "it is the text of the digits"
+    return LOSES.get(made.kind, "")

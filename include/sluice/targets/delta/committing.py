@@ -1,0 +1,63 @@
+"""A batch's commit to one table: read the table, look whether it holds the batch, ask the fence, write.
+
+If another commit was quicker, all of it begins again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sluice.errors import TargetUnavailable
+from sluice.model.tables import TableId
+from sluice.targets.base import Fence, WriteResult
+from sluice.targets.delta.client import Raced
+from sluice.targets.delta.site import Site
+
+_ATTEMPTS = 12
+_LONGEST_S = 3.0
+
+
+def committed(
+    site: Site,
+    fence: Fence,
+    table: TableId,
+    scope: str,
+    replay: str,
+    write: Callable[[Any, Any], WriteResult],
+) -> WriteResult:
+    """``write`` (DeltaTable, CommitProperties) is called until its commit is taken; not at all if the table holds the batch.
+
+    The table is read before the fence is asked. So an old process has either read the table before a newer one wrote to it, and then its commit is
+    refused; or it asks the fence after the newer one took over, and is told.
+
+    Raises:
+        Fenced, MappingError, LoadError, TargetUnavailable.
+    """
+    batches = site.application(scope)
+    replays = site.application(f"{scope}/replay/{replay}")
+    for attempt in range(_ATTEMPTS):
+        found = site.required(table)
+        held = site.checkpoints.guard(fence)
+        known = batches.held(found, held.delivery) or 0
+        if replay:
+            if replays.held(found, held.delivery):
+                return WriteResult()
+            noted = replays.noting(1, held.delivery, fence, {"sluice.replay": replay})
+            # of a replay and a batch at the same time one is refused, too
+            noted.app_transactions += batches.noting(known, held.delivery, fence).app_transactions
+        elif known >= fence.batch:
+            return WriteResult()
+        else:
+            noted = batches.noting(fence.batch, held.delivery, fence)
+        try:
+            return write(found, noted)
+        except Raced:
+            time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
+    raise TargetUnavailable(
+        f"writing batch {fence.batch} to {table}: other writers were quicker {_ATTEMPTS} times",
+        where=site.uri(table),
+        hint="does another job rewrite the table all the time (OPTIMIZE, MERGE)? Let it pause",
+    )

@@ -1,0 +1,289 @@
+"""Schema changes of the source at a Delta target: tables and columns that come, tables that are emptied.
+
+What needs the files rewritten is not followed.
+
+A change that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a table emptied, values for the rows
+that are there when a column comes) is noted in its own commit, see :mod:`sluice.targets.delta.notes`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from sluice.errors import LoadError, TargetUnavailable
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import Fence, SchemaChange
+from sluice.targets.delta.changelog import BEFORE, column_name, columns_of
+from sluice.targets.delta.client import Raced, errors
+from sluice.targets.delta.column_types import TOO_WIDE, own_type, takes
+from sluice.targets.delta.schema import wanting
+from sluice.targets.delta.site import Site
+from sluice.targets.delta.tables import DeltaColumn, TableInfo, info_of, odd_name, quoted
+
+K = ChangeKind
+_NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
+"""Rows went that no change names."""
+_REWRITES = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_COLUMN, K.RENAME_COLUMN, K.DROP_DATABASE})
+FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _REWRITES) | {K.TRUNCATE_TABLE}
+"""With merged rows. Keys, indexes, NULL, defaults, comments and options need nothing here."""
+FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
+"""With every change: old columns stay, as the changes that have them do."""
+
+_ATTEMPTS = 10
+_STATEMENTS = 1 << 20
+"""More than a batch has."""
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Follows one change."""
+
+    site: Site
+    fence: Fence
+    change: SchemaChange
+
+    def run(self) -> None:
+        """Raises LoadError, Fenced, TargetUnavailable."""
+        if self.change.statement.dialect not in {"mysql", "mariadb"}:
+            raise self._by_hand(f"statements of {self.change.statement.dialect} are not understood")
+        for one in self.change.tables:
+            kinds = set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if self.change.check_only:
+                        self._require(one)
+                    else:
+                        self._follow(one, kinds)
+                    break
+                except Raced:
+                    time.sleep(0.02 * 2**attempt)
+            else:
+                raise TargetUnavailable(
+                    f"following {self.change.statement.text[:200]}: other writers were quicker", where=self.change.where
+                )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _require(self, one: TableChange) -> None:
+        """The policy is to stop: the target has what the statement adds, or it is an error."""
+        table = self.site.open(self.change.target(one.renamed_to or one.table))
+        holds = not _NO_NAMES & set(one.kinds)
+        if K.DROP_TABLE in one.kinds:
+            holds = table is None
+        elif one.after is not None:
+            names = [
+                name for c in one.after.columns if c.generated is None and (name := self._name(one, c.name)) is not None
+            ]
+            info = info_of(table) if table is not None else TableInfo(())
+            holds = holds and all(info.find(name) is not None for name in names)
+            if {K.DROP_COLUMN, K.RENAME_COLUMN, K.CHANGE_COLUMN} & set(one.kinds) and not self.site.every:
+                wanted = {name.casefold() for name in names}
+                holds = (
+                    holds and K.CHANGE_COLUMN not in one.kinds and {c.name.casefold() for c in info.columns} <= wanted
+                )
+        if not holds:
+            raise LoadError(
+                f"the source changed a definition, and the policy of the target is to stop: {self.change.statement.text[:300]}",
+                where=self.change.where,
+                hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
+            )
+
+    def _follow(self, one: TableChange, kinds: set[ChangeKind]) -> None:
+        captured = one.table not in self.change.not_captured
+        target = self.change.target(one.table)
+        if K.TRUNCATE_TABLE in kinds and captured:
+            self._empty(one.table, target)
+        renamed = one.renamed_to if one.renamed_to is not None and K.RENAME_TABLE in kinds else None
+        if renamed is not None:
+            captured, target = renamed not in self.change.not_captured, self.change.target(renamed)
+        if one.after is None or not captured or K.DROP_TABLE in kinds:
+            return
+        table = self.site.open(target)
+        if table is None:
+            if renamed is not None or K.CREATE_TABLE in kinds:
+                self._create(one, one.after, target)
+            return
+        if kinds & {K.ADD_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN} or (
+            self.site.every and kinds & {K.RENAME_COLUMN, K.RENAME_TABLE}
+        ):
+            self._columns(one, one.after, target, table, kinds)
+
+    def _name(self, one: TableChange, column: str) -> str | None:
+        """Source column -> target column, None for one that does not go over."""
+        tables, lowered = set(one.tables), column.lower()
+        if any(t in tables and name.lower() == lowered for t, name in self.change.excluded):
+            return None
+        renamed = (new for t, old, new in self.change.columns if t in tables and old.lower() == lowered)
+        name = next(renamed, column)
+        return column_name(name) if self.site.every else name
+
+    def _type(self, column: ColumnDefinition) -> ColumnType:
+        made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+        if made is None:
+            raise self._by_hand(f"the type {column.type} of column {column.name} is not known")
+        return replace(made, labels=column.labels) if column.labels else made
+
+    def _wanted(
+        self, one: TableChange, columns: Sequence[ColumnDefinition]
+    ) -> list[tuple[ColumnDefinition, DeltaColumn]]:
+        found = []
+        for column in columns:
+            name = self._name(one, column.name)
+            if name is None or column.generated is not None:
+                continue
+            kind = own_type(self._type(column), self.site.options.wide_decimals)
+            if not kind:
+                raise self._by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
+            if odd_name(name):
+                raise self._by_hand(f"Delta takes no column of the name {name!r}")
+            found.append((column, DeltaColumn(name, kind)))
+        return found
+
+    def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
+        wanted = [made for _, made in self._wanted(one, after.columns)]
+        columns = columns_of(wanted) if self.site.every else tuple(wanted)
+        names = {column.name for column in columns}
+        by = [name for name in self.site.partitions(target) if name in names]
+        self._say(f"CREATE TABLE {target}")
+        self.site.create(self.site.uri(target), columns, by)
+
+    def _columns(
+        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
+    ) -> None:
+        info = info_of(table)
+        wanted = self._wanted(one, after.columns)
+        if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every:
+            self._require_types(one, info, wanted)
+        if K.ADD_COLUMN not in kinds and not self.site.every:
+            return
+        if self.site.every:
+            self._add(target, table, info, columns_of([made for _, made in wanted]))
+            return
+        if one.reuses_names:
+            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
+        old = {column.name.lower() for column in one.before.columns} if one.before is not None else set()
+        new = [(column, made) for column, made in wanted if column.name.lower() not in old]
+        scope = self.site.application(f"{one.table}/ddl")
+        number = self.fence.batch * _STATEMENTS + self.change.number + 1
+        held = self.site.checkpoints.guard(self.fence)
+        if (scope.held(table, held.delivery) or 0) >= number:
+            return
+        filled = table.file_uris() != []
+        values = {made.name: self._value(column, target) for column, made in new} if filled else {}
+        self._add(target, table, info, [made for _, made in new])
+        settings = {quoted(name): value for name, value in values.items() if value != "NULL"}
+        if settings:
+            path = self.site.path(target)
+            table = self.site.required(target)
+            with errors(self.site.place, f"following {self.change.where}", path):
+                table.update(updates=settings, commit_properties=scope.noting(number, held.delivery, self.fence))
+
+    def _add(self, target: TableId, table: Any, info: TableInfo, columns: Sequence[DeltaColumn]) -> None:
+        missing = wanting(columns, info)
+        if missing:
+            self._say(f"ALTER TABLE {target} ADD COLUMNS {', '.join(one.name for one in missing)}")
+            self.site.add(table, self.site.path(target), missing)
+
+    def _require_types(
+        self, one: TableChange, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, DeltaColumn]]
+    ) -> None:
+        inner = info.find(BEFORE) if self.site.every else None
+        parts = [info] + ([TableInfo(inner.kind)] if inner is not None and not isinstance(inner.kind, str) else [])
+        for column, made in wanted:
+            for there in filter(None, (part.find(made.name) for part in parts)):
+                if not isinstance(there.kind, str) or not takes(self._type(column), there.kind):
+                    raise self._by_hand(
+                        f"column {made.name} is {there.kind}, which cannot hold values of {column.type}"
+                    )
+
+    def _value(self, column: ColumnDefinition, target: TableId) -> str:
+        """SQL of the value that the rows which are there get in a new column, as at the source. Raises LoadError."""
+        found = fill_value(column, self._type(column))
+        if found is None or column.auto_increment:
+            raise LoadError(
+                f"the rows that {target} has would get other values in the new column {column.name} than at the source: its default "
+                f"{column.default or ''} is not translated: {self.change.statement.text[:300]}",
+                where=self.change.where,
+                hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then copy "
+                "the table anew (`sluice dump start`), which copies the source's values",
+            )
+        return found
+
+    def _empty(self, source: TableId, target: TableId) -> None:
+        table = self.site.open(target)
+        if table is None:
+            return
+        scope = self.site.application(f"{source}/ddl")
+        number = self.fence.batch * _STATEMENTS + self.change.number + 1
+        held = self.site.checkpoints.guard(self.fence)
+        if (scope.held(table, held.delivery) or 0) >= number or not table.file_uris():
+            return
+        self._say(f"TRUNCATE TABLE {target}")
+        with errors(self.site.place, f"following {self.change.where}", self.site.path(target)):
+            table.delete(commit_properties=scope.noting(number, held.delivery, self.fence))
+
+    def _say(self, done: str) -> None:
+        _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
+
+    def _by_hand(self, why: str) -> LoadError:
+        return LoadError(
+            f"the source's DDL cannot be followed at a Delta target: {why}: {self.change.statement.text[:500]}",
+            where=self.change.where,
+            hint="rewrite the table with Spark, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
+            "the batch is delivered",
+        )
+
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_BITS = re.compile(r"[bB]'([01]+)'")
+_TEXT = re.compile(r"'((?:[^'\\]|'')*)'", re.S)
+_NUMBERS = frozenset({
+    ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
+    ColumnKind.DOUBLE, ColumnKind.YEAR, ColumnKind.BIT,
+})  # fmt: skip
+_PLAIN = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
+
+
+def fill_value(column: ColumnDefinition, made: ColumnType) -> str | None:
+    """SQL of the value that rows have in a column that was added to them, None where it is not known."""
+    if column.default is None or column.default.upper() == "NULL":
+        return "NULL" if column.nullable else _implied(made)
+    text = column.default.strip()
+    bits, quoted_text = _BITS.fullmatch(text), _TEXT.fullmatch(text)
+    if bits is not None and made.kind in _NUMBERS:
+        return str(int(bits[1], 2))
+    if quoted_text is not None:
+        value = quoted_text[1].replace("''", "'")
+        if made.kind in _NUMBERS:
+            return value if _NUMBER.fullmatch(value) else None
+        if made.kind in _PLAIN and "\0" not in value:
+            return _literal(value)
+        if made.kind is ColumnKind.DATE and re.fullmatch(r"\d{4}-(?!00)\d\d-(?!00)\d\d", value) and value >= "0001":
+            return _literal(value)
+        return None
+    return text if _NUMBER.fullmatch(text) and made.kind in _NUMBERS else None
+
+
+def _implied(made: ColumnType) -> str | None:
+    """Of a column that is NOT NULL and has no default."""
+    if made.kind in _NUMBERS or made.kind is ColumnKind.TIME:
+        return "0"
+    if made.kind is ColumnKind.ENUM and made.labels:
+        return _literal(made.labels[0])
+    if made.kind in _PLAIN:
+        return "''"
+    return None
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,76 @@
+"""``options:`` of a target of type delta."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sluice.model.tables import TableId
+
+RESERVED = "_sluice"
+"""Folder of the checkpoints."""
+_LEGAL = re.compile(r"[^\w.\- ]")
+
+
+class DeltaOptions(BaseModel):
+    """``options:`` of a target of type delta."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    location: str = Field(
+        "",
+        description="Where the tables lie: an absolute folder or a URL (s3://bucket/lake). Default: location, or path, in the connection's extra.",
+    )
+    table: str = Field(
+        "{schema}/{table}",
+        min_length=1,
+        description="Path of a table in it. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
+    )
+    partition_by: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="schema.table of the target, and the columns by which a table that Sluice makes is partitioned.",
+    )
+    zero_dates: Literal["refuse", "null"] = Field(
+        "refuse",
+        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
+    )
+    wide_decimals: Literal["refuse", "string"] = Field(
+        "refuse",
+        description="DECIMAL of more than 38 digits, which Delta does not have: the table is refused, or the column is a string.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> DeltaOptions:
+        try:
+            parts = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(self.table)]
+        except ValueError as error:
+            raise ValueError(f"table: {error}") from None
+        fields = {name for name, _, _ in parts if name is not None}
+        if any(spec or how for _, spec, how in parts):
+            raise ValueError("table: write names in braces alone")
+        unknown = fields - {"schema", "table", "pipeline", "target"}
+        if unknown:
+            raise ValueError(
+                f"table: {{{min(unknown)}}} is not known; write {{schema}}, {{table}}, {{pipeline}}, {{target}}"
+            )
+        if "table" not in fields:
+            raise ValueError("table must have {table} in it: each table has a folder of its own")
+        if self.table.startswith("/") or ".." in self.table.split("/"):
+            raise ValueError("table is a path within location")
+        return self
+
+    def path_of(self, table: TableId, pipeline: str, target: str) -> str:
+        """Path of a table. Characters that are odd in a path are written as %XX, so that two tables never share one."""
+        schema, name = map(_legal, (table.schema, table.table))
+        return self.table.format(schema=schema, table=name, pipeline=_legal(pipeline), target=_legal(target)).strip("/")
+
+
+def _legal(name: str) -> str:
+    made = _LEGAL.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
+    return f"%{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made
+
+
+__all__ = ["RESERVED", "DeltaOptions"]

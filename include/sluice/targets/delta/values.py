@@ -1,0 +1,179 @@
+"""Rows as columns of a Delta table's own types, and which of them it cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
+from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
+from sluice.model.temporal import is_special, to_text
+from sluice.targets.delta.column_types import arrow_of, takes
+from sluice.targets.delta.tables import DeltaColumn, Shape, TableInfo
+
+K = ColumnKind
+_DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
+_GENERATED = b"sluice.generated"
+
+NO_DATE = "a date that no calendar has"
+
+
+@dataclass(frozen=True, slots=True)
+class SentColumn:
+    """A column on its way: its field in the rows, and its column at the target."""
+
+    field: pa.Field
+    column: DeltaColumn
+
+    @property
+    def type(self) -> ColumnType:
+        """What its values are."""
+        return values_of(self.field)
+
+
+def values_of(field: pa.Field) -> ColumnType:
+    """What the values of a field are."""
+    return neutral_type(field) or ColumnType.of_arrow(str(field.type))
+
+
+def user_fields(schema: pa.Schema) -> list[pa.Field]:
+    """The user's columns; generated ones are the source's own."""
+    return [field for field in schema if field.name not in META_COLUMNS and _GENERATED not in (field.metadata or {})]
+
+
+def sent_columns(fields: Sequence[pa.Field], info: TableInfo, table: TableId, names: Sequence[str]) -> list[SentColumn]:
+    """The columns of rows with theirs at the target, ``names``: what each is called there. Raises MappingError."""
+    found = []
+    for field, name in zip(fields, names, strict=True):
+        column = info.find(name)
+        if column is None:
+            raise MappingError(
+                f"table {table} at the target has no column {name!r}",
+                where=f"{table}.{name}",
+                hint="`sluice check --apply` adds it; or leave it out: mapping.columns.exclude",
+            )
+        made = values_of(field)
+        if not isinstance(column.kind, str) or not takes(made, column.kind):
+            said = declared_type(field) or str(field.type)
+            raise MappingError(
+                f"column {column.name!r} of {table} is {_said(column.kind)}, which cannot hold values of {said}",
+                where=f"{table}.{column.name}",
+                hint="make it anew with a wider type, or leave it out: mapping.columns.exclude; `sluice check` shows the plan",
+            )
+        found.append(SentColumn(field, column))
+    return found
+
+
+def _said(kind: Shape) -> str:
+    return kind if isinstance(kind, str) else "a struct"
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Rows that the table cannot hold: ``why`` is by number the first reason of each."""
+
+    why: dict[int, str]
+
+    def add(self, mask: np.ndarray, column: str, reason: str) -> None:
+        """``mask``: bool, one a row."""
+        for number in np.flatnonzero(mask):
+            self.why.setdefault(int(number), f"column {column}: {reason}")
+
+
+def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
+    """Values in a Delta type that takes them, and a mask of the dates that no calendar has, which are null; None: there are none."""
+    odd: np.ndarray | None = None
+    if made.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
+        odd = is_special(values)
+        if odd.any():
+            values = pc.if_else(pa.array(odd), pa.scalar(None, values.type), values)
+        else:
+            odd = None
+    wanted = arrow_of(kind)
+    if pa.types.is_duration(values.type):
+        return values.view(pa.int64()), odd
+    if made.kind is K.DECIMAL and kind == "string":
+        return pa.array([None if one is None else format(one, "f") for one in values.to_pylist()], pa.string()), odd
+    if made.kind is K.ENUM:
+        values = pc.if_else(pc.equal(values, ENUM_ERROR_VALUE), "", values)
+    return (values if values.type == wanted else pc.cast(values, wanted)), odd
+
+
+def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """As one array. Raises LoadError if it takes more than an array can."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        raise LoadError(
+            "texts of a batch take more than 2 GiB in one column of a table",
+            hint="make batches smaller: capture: {batch: {max_bytes: …}}",
+        )
+    return values
+
+
+def convert(
+    rows: pa.Table,
+    sent: Sequence[SentColumn],
+    *,
+    zero_dates: str,
+    key: frozenset[str] = frozenset(),
+    kept: np.ndarray | None = None,
+) -> tuple[dict[str, pa.Array], Refusals]:
+    """The sent columns by their names at the target, and what is refused.
+
+    ``key``: casefolded names of key columns, in which NULL is refused; ``kept``: rows whose other columns matter (of a deleted row the key alone).
+    """
+    found: dict[str, pa.Array] = {}
+    refused = Refusals({})
+    for one in sent:
+        column, in_key = one.column, one.column.name.casefold() in key
+        assert isinstance(column.kind, str)
+        try:
+            values, odd = converted(plain(rows[one.field.name]), one.type, column.kind)
+        except pa.ArrowInvalid as error:  # takes() says that this cannot be
+            raise LoadError(
+                f"values of column {column.name!r} do not fit {column.kind}: {error}", where=column.name
+            ) from error
+        looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
+        if odd is not None and (zero_dates == "refuse" or in_key):
+            refused.add(odd & looked, column.name, f"{NO_DATE}, which Delta cannot hold (options.zero_dates)")
+        if in_key or not column.nullable:
+            null = values.is_null().to_numpy(zero_copy_only=False)
+            refused.add(
+                null & looked, column.name, "NULL in a column of the key" if in_key else "NULL is refused by the table"
+            )
+        if column.length:
+            long = pc.fill_null(pc.greater(pc.utf8_length(values), column.length), False).to_numpy(zero_copy_only=False)
+            refused.add(long & looked, column.name, f"more than {column.length} characters")
+        found[column.name] = values
+    return found, refused
+
+
+def row_text(rows: pa.Table, number: int, names: Sequence[str]) -> str:
+    """The key of a row, for an error: ``(id) = (7)``; nothing of its values if a column is masked."""
+    if any(map(is_masked, rows.schema)):
+        return "a row with masked values"
+    fields = {true_name(field).casefold(): field for field in user_fields(rows.schema)}
+    wanted = [fields[name.casefold()] for name in names if name.casefold() in fields]
+    if not wanted:
+        return f"row {number}"
+    said = ", ".join(_text(plain(rows[field.name].slice(number, 1))) for field in wanted)
+    return f"the row with ({', '.join(map(true_name, wanted))}) = ({said})"
+
+
+def _text(value: pa.Array) -> str:
+    if pa.types.is_date32(value.type) or pa.types.is_timestamp(value.type) or pa.types.is_duration(value.type):
+        return str(to_text(value, fsp=0 if pa.types.is_date32(value.type) else 6)[0].as_py())
+    return str(value[0].as_py())[:100]
+
+
+def aligned(found: Mapping[str, pa.Array], schema: pa.Schema, count: int) -> pa.Table:
+    """The columns as the table has them; those that are not sent are NULL."""
+    arrays = [found[field.name] if field.name in found else pa.nulls(count, field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, names=schema.names)

@@ -1,0 +1,159 @@
+"""Rows a second into a Delta table: new ones and merged ones, beside delta-rs alone with the same rows, in a folder of this machine.
+
+Run by ``make bench-targets`` (``python tests/bench/bench_target_delta.py [rows]``). Prints a line a measurement, writes
+tests/bench/results/target_delta.json; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
+
+import deltalake  # noqa: E402
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+
+from sluice.config.connections import Endpoint  # noqa: E402
+from sluice.config.pipeline import TargetConfig  # noqa: E402
+from sluice.model.column_types import ColumnKind  # noqa: E402
+from sluice.model.positions import Position  # noqa: E402
+from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
+from sluice.targets.base import BatchInput, TableInput  # noqa: E402
+from sluice.targets.delta.target import DeltaTarget  # noqa: E402
+from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
+
+RESULTS = _ROOT / "tests/bench/results/target_delta.json"
+SMALL = 2_000
+K = ColumnKind
+SCHEMA = TableSchema(
+    TableId("shop", "orders"),
+    (
+        Column("id", K.BIGINT, "bigint", nullable=False), Column("customer", K.INT, "int"), Column("status", K.VARCHAR, "varchar(20)", length=20),
+        Column("amount", K.DECIMAL, "decimal(12,2)", precision=12, scale=2), Column("note", K.VARCHAR, "varchar(200)", length=200),
+        Column("at", K.DATETIME, "datetime(6)", fsp=6),
+    ),
+    ("id",),
+)  # fmt: skip
+NAMES = [column.name for column in SCHEMA.columns]
+
+
+def rows_of(ids: np.ndarray[Any, Any], ops: list[str], salt: int) -> pa.Table:
+    """Merged rows of these keys."""
+    count, choose = len(ids), np.random.default_rng(salt)
+    cents = pa.array(choose.integers(0, 10**9, count)).cast(pa.decimal128(19, 0))
+    words = np.char.add("a note of some length, as people write them: ", ids.astype(str))
+    columns = [
+        pa.array(ids),
+        pa.array(choose.integers(0, 50_000, count).astype("i4")),
+        pa.array(["new", "paid", "shipped"]).take(pa.array(choose.integers(0, 3, count))),
+        pa.Array.from_buffers(pa.decimal128(12, 2), count, cents.buffers()),
+        pa.array(words.tolist()),
+        pa.array((1_700_000_000_000_000 + ids * 1_000).astype("datetime64[us]")),
+    ]
+    fields = [SCHEMA.field(column) for column in SCHEMA.columns]
+    data = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    zero = pa.array(np.zeros(count, "i8")).cast(pa.timestamp("us", tz="UTC"))
+    before = pa.nulls(count, pa.struct(fields))
+    meta = {"_op": pa.array(ops), "_seq": pa.array(np.arange(count, dtype="u8")), "_commit_ts": zero, "_before": before}
+    for name, values in meta.items():
+        data = data.append_column(name, values)
+    return data
+
+
+def measured(rows: int, work: Callable[[], None]) -> dict[str, float]:
+    """Of this process: delta-rs works in it."""
+    used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    work()
+    seconds, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return {
+        "seconds": round(seconds, 2),
+        "rows_a_second": round(rows / seconds),
+        "cpu_s_a_million": round(cpu / rows * 1e6, 2),
+    }
+
+
+def loaded(target: DeltaTarget, number: int, data: pa.Table) -> None:
+    """One batch by the port."""
+    tables = (TableInput(planned_table(SCHEMA), (RowsInMemory(SCHEMA.table, data),)),)
+    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
+    target.checkpoints.take_over(1)
+    with target.open(1) as session:
+        writer = session.begin(batch)
+    writer.prepare()
+    writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
+
+
+def merged_alone(place: str, data: pa.Table) -> None:
+    """The same rows with the library alone."""
+    rows = data.select([*NAMES, "_op"])
+    (
+        deltalake
+        .DeltaTable(place)
+        .merge(rows, "t.id = s.id", source_alias="s", target_alias="t", streamed_exec=False)
+        .when_matched_delete("s._op = 'd'")
+        .when_matched_update({name: f"s.{name}" for name in NAMES if name != "id"}, "s._op <> 'd'")
+        .when_not_matched_insert({name: f"s.{name}" for name in NAMES}, "s._op <> 'd'")
+        .execute()
+    )
+
+
+def main(rows: int) -> None:
+    ids = np.arange(rows, dtype=np.int64) * 3
+    new = rows_of(ids, ["i"] * rows, 1)
+    choose = np.random.default_rng(5)
+    ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
+    mixed = rows_of(np.where(choose.random(rows) < 0.3, ids + 1, ids), ops.tolist(), 2)  # three of ten are new
+    few = rows_of(ids[-SMALL:], ["u"] * SMALL, 3)
+    result: dict[str, Any] = {
+        "rows": rows, "load_average": os.getloadavg()[0], "cores": os.cpu_count(), "deltalake": deltalake.__version__,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+
+        def target(name: str) -> DeltaTarget:
+            config = {
+                "name": name,
+                "type": "delta",
+                "connection": "lake",
+                "options": {"table": f"{name}/{{schema}}/{{table}}"},
+            }
+            made = DeltaTarget(
+                TargetConfig.model_validate(config), Endpoint("lake", "fs", "", extra={"path": folder}), "bench"
+            )
+            [finding] = made.schema().compare([planned_table(SCHEMA)])
+            made.schema().apply(finding.statement)
+            return made
+
+        loaded(target("warm"), 1, new.slice(0, SMALL))
+        alone, ours = f"{folder}/alone", target("ours")
+        steps: list[tuple[str, pa.Table, Callable[[], None], Callable[[], None]]] = [
+            (
+                "new_rows",
+                new,
+                lambda: deltalake.write_deltalake(alone, new.select(NAMES)),
+                lambda: loaded(ours, 1, new),
+            ),
+            ("merged_rows", mixed, lambda: merged_alone(alone, mixed), lambda: loaded(ours, 2, mixed)),
+            ("small_batch", few, lambda: merged_alone(alone, few), lambda: loaded(ours, 3, few)),
+        ]
+        for name, data, plain, own in steps:
+            found = {"delta_rs_alone": measured(data.num_rows, plain), "sluice": measured(data.num_rows, own)}
+            result[name] = found
+            print(name, json.dumps(found), flush=True)
+    result["load_average_after"] = os.getloadavg()[0]
+    if not os.environ.get("SLUICE_BENCH_DRY"):
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)

@@ -1,0 +1,182 @@
+"""The loading process killed at every call of its client and at any time, an old one that comes back: each row, and each change once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sluice.errors import Fenced
+from sluice.targets.contract import Pipe, changed, gone, new, people
+
+pytest.importorskip("deltalake")
+
+from tests.support import delta_child
+from tests.support.delta_bench import DeltaBench
+from tests.support.delta_child import At
+
+children = multiprocessing.get_context("forkserver")
+children.set_forkserver_preload(["tests.support.delta_child", "tests.support.delta_bench"])
+FIRST = [new(n, "a", 0) for n in range(4)]
+SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(3)] + [gone(3, "a", 0), new(4, "b", 1)]
+EXPECTED = Counter([*((n, "b", 1) for n in range(3)), (4, "b", 1)])
+
+
+def _twice_arrived(bench: DeltaBench) -> list[str]:
+    return [name for name, times in Counter(one.id for one in bench.received()).items() if times > 1]
+
+
+def _child(bench: DeltaBench, batches: list[Any], epoch: int, at: At | None) -> tuple[Any, Any]:
+    said = children.SimpleQueue()
+    child = children.Process(target=delta_child.load, args=(bench, batches, epoch, at, said))
+    child.start()
+    return child, said
+
+
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_killed_at_every_call(tmp_path: Path, changes: str) -> None:
+    """Of two tables: each opening of a table, each commit, before and after; take over and checkpoint alike."""
+    point, deaths = 0, 0
+    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
+    while True:
+        bench = DeltaBench(tmp_path / str(point), changes)
+        tables = [people("shop", name) for name in ("one", "two")]
+        for table in tables:
+            bench.create_table(table)
+        pipe = Pipe(bench)
+        pipe.deliver(*((table, FIRST) for table in tables))
+        batch = pipe.given([(table, SECOND) for table in tables])
+        child, said = _child(bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child.join(120)
+        if child.exitcode == 0:
+            calls, error = said.get()
+            assert not error
+            break
+        assert child.exitcode == -signal.SIGKILL
+        deaths += 1
+        whole = [pipe.state(table) == EXPECTED for table in tables]
+        assert pipe.held < batch.number or all(whole), "the checkpoint is ahead of the rows"
+        pipe.epoch = 3
+        if pipe.checkpoints.take_over(3).batch < batch.number:
+            pipe.write(batch)
+        assert [pipe.state(table) for table in tables] == [EXPECTED] * 2
+        assert pipe.held == batch.number
+        if bench.appends:
+            assert not _twice_arrived(bench)
+            assert len(bench.received()) == 2 * (len(FIRST) + len(SECOND))
+        point += step
+    assert deaths == -(-2 * len(calls) // step)
+    assert {"__init__", "set_table_properties", "execute" if changes == "latest" else "write_deltalake"} <= set(calls)
+
+
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
+    """Also between a data file and its commit, which no call of ours separates."""
+    bench = DeltaBench(tmp_path, changes)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    batches = [pipe.given([(table, [new(n, "a", 0) for n in range(40)])])]
+    for number in range(1, 25):
+        steps = [changed((n, "a", number - 1), (n, "a", number)) for n in range(40)]
+        batches.append(pipe.given([(table, steps)]))
+    chosen = random.Random(7)
+    deaths = 0
+    for epoch in range(1, 200):
+        child, _ = _child(bench, batches, epoch, None)
+        time.sleep(chosen.uniform(0.0, 0.25))
+        child.kill()
+        child.join(60)
+        deaths += child.exitcode == -signal.SIGKILL
+        if pipe.held == len(batches):
+            break
+    assert pipe.held == len(batches)
+    assert deaths >= 2
+    assert pipe.state(table) == Counter((n, "a", 24) for n in range(40))
+    if bench.appends:
+        assert not _twice_arrived(bench)
+        assert len(bench.received()) == 40 * 25
+
+
+@pytest.mark.parametrize(
+    ("changes", "call"), [("latest", "execute"), ("all", "write_deltalake"), ("latest", "__init__")]
+)
+def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) -> None:
+    """It stands still before it commits; a newer one delivers the batch and the next; then the old one goes on."""
+    bench = DeltaBench(tmp_path, changes)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, FIRST))
+    batch = pipe.given([(table, SECOND)])
+    child, said = _child(bench, [batch], 2, At(-1, False, 0))  # says which call is which
+    child.join(60)
+    calls, error = said.get()
+    assert not error, error
+    number = len(calls) - 1 - calls[::-1].index(call) if call != "__init__" else calls.index("execute") - 1
+    pipe.epoch = 3
+    pipe.take_over()
+    batch = pipe.given([(table, [changed((0, "b", 1), (0, "c", 2))])])
+    child, said = _child(bench, [batch], 4, At(number, False, signal.SIGSTOP))
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_STOPPED:
+        assert child.is_alive()
+        time.sleep(0.01)
+    pipe.epoch = 5
+    assert pipe.take_over() == 2
+    pipe.write(batch)
+    pipe.deliver((table, [changed((0, "c", 2), (0, "d", 3)), new(9, "z", 9)]))
+    os.kill(child.pid, signal.SIGCONT)
+    calls, error = said.get()
+    child.join(60)
+    assert error.startswith("Fenced"), (error, calls)
+    assert pipe.state(table) == EXPECTED - Counter([(0, "b", 1)]) + Counter([(0, "d", 3), (9, "z", 9)])
+    assert pipe.held == 4
+    if bench.appends:
+        assert not _twice_arrived(bench)
+
+
+def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Path) -> None:
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    batch = pipe.given([(table, FIRST)])
+    pipe.checkpoints.take_over(5)
+    with pytest.raises(Fenced):
+        bench.target().checkpoints.take_over(4)
+    with pytest.raises(Fenced):
+        Pipe(bench, epoch=4).writer(batch).plan(1)[0][0].write()
+    pipe.epoch = 5
+    writer = pipe.writer(batch)
+    writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
+    assert pipe.held == 1
+
+
+def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(tmp_path: Path) -> None:
+    """Also where the checkpoint was forgotten, or its folder deleted by hand."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    for number in range(3):
+        pipe.deliver((table, [new(number, "a", number)]))
+    for again in range(2):
+        if again:
+            for path in sorted((tmp_path / "_sluice").rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+        else:
+            pipe.checkpoints.forget()
+        assert pipe.checkpoints.read() is None
+        pipe.batch, pipe.epoch = 0, 1
+        assert pipe.checkpoints.take_over(1).batch == 0
+        pipe.deliver((table, [changed((0, "a", 0), (0, "b", 10 + again))]))
+        assert pipe.state(table) == Counter([(0, "b", 10 + again), (1, "a", 1), (2, "a", 2)])

@@ -1,0 +1,82 @@
+"""Delta tables in a folder for the contract suite. Needs the client, an extra."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")  # the client is an extra
+
+from deltalake import DeltaTable
+
+from sluice.config.connections import Endpoint
+from sluice.model.column_types import ColumnKind
+from sluice.model.tables import Column, TableId, TableSchema
+from sluice.targets.base import Input, Target
+from sluice.targets.contract import Bench, Received
+from sluice.targets.delta.changelog import columns_of
+from sluice.targets.delta.column_types import own_type
+from sluice.targets.delta.tables import DeltaColumn
+from sluice.targets.delta.target import DeltaTarget
+
+
+class DeltaBench(Bench):
+    """Tables in ``folder``; rows are read with the library alone."""
+
+    def __init__(self, folder: Path, changes: str = "latest", consistency: str = "row") -> None:
+        self.folder, self.changes, self.consistency = folder, Input(changes), consistency
+        self.appends = self.changes is Input.CHANGES
+        self.types: dict[str, TableSchema] = {}
+
+    def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
+        connection = Endpoint(
+            "target",
+            "fs",
+            "",
+            extra={"path": str(self.folder), "storage_options": {"aws_secret_access_key": self.secret}},
+        )
+        return DeltaTarget(self.config("delta", name=name, **config), connection, pipeline)
+
+    def create_table(self, table: TableSchema) -> None:
+        self.types[str(table.table)] = table
+        users = [
+            DeltaColumn(c.name, own_type(c.type), length=80 if c.name == "email" and not self.appends else 0)
+            for c in table.columns
+        ]
+        target: Any = self.target()
+        target.site.create(target.site.uri(table.table), columns_of(users) if self.appends else users, ())
+
+    def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
+        found = DeltaTable(self.uri(table.table)).to_pyarrow_table().to_pylist()
+        return [tuple(_value(c, row[c.name]) for c in table.columns) for row in found]
+
+    def columns(self, table: TableId) -> list[str] | None:
+        place = self.uri(table)
+        return [field.name for field in DeltaTable(place).schema().fields] if DeltaTable.is_deltatable(place) else None
+
+    def received(self) -> list[Received]:
+        found = []
+        for name, table in self.types.items():
+            rows = DeltaTable(self.uri(table.table)).to_pyarrow_table().to_pylist()
+            for row in sorted(rows, key=lambda row: (row["_batch"], row["_seq"], row["_row"], row["_part"])):
+                place = f"{name}/{row['_batch']}/{row['_seq']}/{row['_row']}/{row['_part']}"
+                image = {c.name: _value(c, row[c.name]) for c in table.columns}
+                old = row["_before"]
+                before = {c.name: _value(c, old[c.name]) for c in table.columns} if old is not None else None
+                found.append(Received(place, name, row["_op"], before, None if row["_op"] == "d" else image))
+        return found
+
+    def uri(self, table: TableId) -> str:
+        return str(self.folder / table.schema / table.table)
+
+    def stored(self, column: Column, value: Any) -> Any:
+        """An unsigned BIGINT is a decimal there."""
+        return Decimal(value) if value is not None and column.name == "u64" else value
+
+
+def _value(column: Column, value: Any) -> Any:
+    return dt.timedelta(microseconds=value) if value is not None and column.kind is ColumnKind.TIME else value
