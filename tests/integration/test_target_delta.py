@@ -57,7 +57,9 @@ class Lake:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             files = self.table(schema, table).file_uris()
-            return connection.execute("SELECT * FROM read_parquet(?, union_by_name = true)", [files]).to_arrow_table()
+            return connection.sql(
+                "SELECT * FROM read_parquet($1, union_by_name = true)", params=[files]
+            ).to_arrow_table()
 
 
 @contextmanager
@@ -153,7 +155,8 @@ def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, se
 def _values(column: Column, texts: Any) -> list[Any]:
     kind = column.type.arrow_type
     if column.kind in {K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL}:
-        found: list[Any] = pa.array(texts, pa.string()).cast(kind).to_pylist()
+        naive = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+        found: list[Any] = pa.array(texts, pa.string()).cast(naive).cast(kind).to_pylist()
         return found
     return list(pa.array(texts, kind).to_pylist())
 
@@ -164,7 +167,7 @@ def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
         Column("k`x", K.INT, "int", nullable=False),
         *(Column(name, K.VARCHAR, "varchar(9)", charset="utf8mb4") for name in names),
     ]
-    for place in ("a/b", "a b%2F", "..", "ü😀", "x" * 60, "_sluice"):
+    for number, place in enumerate(("a/b", "a b%2F", "..", "ü😀", "x" * 60, "_sluice", "~", "A", "a")):
         table = TableSchema(TableId("s p", place), tuple(columns), ("k`x",))
         bench = DeltaBench(tmp_path)
         target: Any = bench.target()
@@ -173,7 +176,7 @@ def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
         target.schema().apply(finding.statement)
         [finding] = target.schema().compare([planned_table(table)])
         assert finding.severity == "ok", finding
-        pipe = Pipe(bench, name=f"copy{len(place)}")
+        pipe = Pipe(bench, name=f"copy{number}")
         pipe.deliver((table, [new(1, *names), new(2, *names)]))
         pipe.deliver((table, [changed((1, *names), (1, *reversed(names))), gone(2, *names)]))
         [row] = deltalake.DeltaTable(target.site.uri(table.table)).to_pyarrow_table().to_pylist()
@@ -368,8 +371,9 @@ def test_a_table_of_changes_is_made_and_extended(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_options_that_cannot_be(extra: dict[str, Any], options: dict[str, Any], said: str) -> None:
     config = TargetConfig(name="lake", type="delta", connection="lake", options=options)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError) as raised:
         DeltaTarget(config, Endpoint("lake", "aws", "", password="s3cret", extra=extra), "p")
+    assert said in str(raised.value)
     assert "s3cret" not in str(raised.value)
 
 

@@ -25,21 +25,21 @@ from sluice.targets.delta.target import DeltaTarget
 
 
 class DeltaBench(Bench):
-    """Tables in ``folder``; rows are read with the library alone."""
+    """Tables in ``root``, a folder or a URL; rows are read with the library alone. ``connection``: to it, else one of type fs."""
 
-    def __init__(self, folder: Path, changes: str = "latest", consistency: str = "row") -> None:
-        self.folder, self.changes, self.consistency = folder, Input(changes), consistency
+    def __init__(
+        self, root: Path | str, changes: str = "latest", consistency: str = "row", connection: Endpoint | None = None
+    ) -> None:
+        self.root, self.changes, self.consistency = str(root), Input(changes), consistency
+        hidden = {"aws_secret_access_key": self.secret}
+        plain = Endpoint("target", "fs", "", extra={"path": self.root, "storage_options": hidden})
+        self.connection = connection or plain
         self.appends = self.changes is Input.CHANGES
         self.types: dict[str, TableSchema] = {}
 
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
-        connection = Endpoint(
-            "target",
-            "fs",
-            "",
-            extra={"path": str(self.folder), "storage_options": {"aws_secret_access_key": self.secret}},
-        )
-        return DeltaTarget(self.config("delta", name=name, **config), connection, pipeline)
+        options = {"location": self.root, **config.pop("options", {})}
+        return DeltaTarget(self.config("delta", name=name, options=options, **config), self.connection, pipeline)
 
     def create_table(self, table: TableSchema) -> None:
         self.types[str(table.table)] = table
@@ -51,17 +51,22 @@ class DeltaBench(Bench):
         target.site.create(target.site.uri(table.table), columns_of(users) if self.appends else users, ())
 
     def rows(self, table: TableSchema) -> list[tuple[Any, ...]]:
-        found = DeltaTable(self.uri(table.table)).to_pyarrow_table().to_pylist()
+        found = self.table(table.table).to_pyarrow_table().to_pylist()
         return [tuple(_value(c, row[c.name]) for c in table.columns) for row in found]
 
     def columns(self, table: TableId) -> list[str] | None:
-        place = self.uri(table)
-        return [field.name for field in DeltaTable(place).schema().fields] if DeltaTable.is_deltatable(place) else None
+        there = DeltaTable.is_deltatable(self.uri(table))
+        return [field.name for field in self.table(table).schema().fields] if there else None
+
+    def table(self, table: TableId) -> DeltaTable:
+        """The newest version."""
+        storage: Any = self.target()
+        return DeltaTable(self.uri(table), storage_options=dict(storage.site.place.storage))
 
     def received(self) -> list[Received]:
         found = []
         for name, table in self.types.items():
-            rows = DeltaTable(self.uri(table.table)).to_pyarrow_table().to_pylist()
+            rows = self.table(table.table).to_pyarrow_table().to_pylist()
             for row in sorted(rows, key=lambda row: (row["_batch"], row["_seq"], row["_row"], row["_part"])):
                 place = f"{name}/{row['_batch']}/{row['_seq']}/{row['_row']}/{row['_part']}"
                 image = {c.name: _value(c, row[c.name]) for c in table.columns}
@@ -71,7 +76,7 @@ class DeltaBench(Bench):
         return found
 
     def uri(self, table: TableId) -> str:
-        return str(self.folder / table.schema / table.table)
+        return f"{self.root}/{table.schema}/{table.table}"
 
     def stored(self, column: Column, value: Any) -> Any:
         """An unsigned BIGINT is a decimal there."""

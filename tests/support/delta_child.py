@@ -48,6 +48,8 @@ def load(bench: Any, batches: list[Any], epoch: int, at: At | None, said: Any) -
     try:
         target = bench.target()
         held = target.checkpoints.take_over(epoch).batch
+        if at is None:
+            said.put("begun")
         for batch in batches:
             if batch.number <= held:
                 continue

@@ -121,7 +121,8 @@ class DeltaCheckpoints:
             known = found.checkpoint
             return replace(found, checkpoint=replace(known, epoch=epoch, identity=identity or known.identity))
 
-        return self._moved("taking the target over", made, make=True).checkpoint
+        moved: Held = self._moved("taking the target over", made, make=True)
+        return moved.checkpoint
 
     def advance(self, to: Checkpoint) -> None:
         """Raises Fenced."""

@@ -21,6 +21,8 @@ from sluice.targets.delta.tables import TableInfo, info_of, quoted
 from sluice.targets.delta.values import aligned, convert, row_text, sent_columns, user_fields
 
 _GONE = "sluice_gone"
+_EXACT_DIGITS = 15
+"""That a floating-point number keeps."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,12 @@ def _merge(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: 
         del settings[quoted(name)]
     same = " AND ".join(f"t.{quoted(name)} = {values[quoted(name)]}" for name in key)
     merge = table.merge(
-        pa.table(source), same, source_alias="s", target_alias="t", streamed_exec=False, commit_properties=noted
+        pa.table(source),
+        same,
+        source_alias="s",
+        target_alias="t",
+        streamed_exec=not all(_bounded(info, name) for name in key),
+        commit_properties=noted,
     )
     if gone.any():
         merge = merge.when_matched_delete(f"s.{_GONE}")
@@ -143,6 +150,16 @@ def _merge(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: 
             merge = merge.when_matched_update(settings, live_only)
         merge = merge.when_not_matched_insert(values, live_only)
     merge.execute()
+
+
+def _bounded(info: TableInfo, name: str) -> bool:
+    """True if files without any of these keys can be told by their bounds in the log.
+
+    The library keeps bounds of decimals as floating-point numbers: of 2**63 and its neighbour they are the same, and a row would not be found.
+    """
+    column = info.find(name)
+    kind = arrow_of(column.kind) if column is not None and isinstance(column.kind, str) else pa.null()
+    return not pa.types.is_decimal(kind) or kind.precision <= _EXACT_DIGITS
 
 
 def _together(parts: Sequence[Part], info: TableInfo, name: str) -> pa.Array:

@@ -12,7 +12,7 @@ from sluice.model.tables import TableId
 
 RESERVED = "_sluice"
 """Folder of the checkpoints."""
-_LEGAL = re.compile(r"[^\w.\- ]")
+_ODD = re.compile(r"[^A-Za-z0-9_.\-]")
 
 
 class DeltaOptions(BaseModel):
@@ -63,14 +63,14 @@ class DeltaOptions(BaseModel):
         return self
 
     def path_of(self, table: TableId, pipeline: str, target: str) -> str:
-        """Path of a table. Characters that are odd in a path are written as %XX, so that two tables never share one."""
+        """Path of a table. Characters that are odd in a path are written as ~XX, so that two tables never share one."""
         schema, name = map(_legal, (table.schema, table.table))
         return self.table.format(schema=schema, table=name, pipeline=_legal(pipeline), target=_legal(target)).strip("/")
 
 
 def _legal(name: str) -> str:
-    made = _LEGAL.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
-    return f"%{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made
+    made = _ODD.sub(lambda m: "".join(f"~{byte:02X}" for byte in m[0].encode()), name)
+    return f"~{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made
 
 
 __all__ = ["RESERVED", "DeltaOptions"]

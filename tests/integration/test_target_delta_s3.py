@@ -1,0 +1,91 @@
+"""Delta tables on a real S3 server: conditional puts decide races there."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint
+from sluice.errors import Fenced, SluiceError
+from sluice.targets.contract import Pipe, changed, gone, new, people
+from tests.support.s3.server import S3Server, moto_server
+
+pytest.importorskip("deltalake")
+
+
+@pytest.fixture(scope="module")
+def s3(server_folder: Path) -> Iterator[S3Server]:
+    try:
+        moto_server()
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the S3 server cannot be installed here: {error}")
+    with pytest.MonkeyPatch.context() as patch, S3Server(server_folder / "s3-delta") as server:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        server.bucket("lake")
+        for name in server.environment:
+            patch.delenv(name)  # the connection alone has the keys
+        yield server
+
+
+def _bench(s3: S3Server, folder: str, changes: str = "latest") -> Any:
+    from tests.support.delta_bench import DeltaBench
+
+    keys = s3.environment
+    connection = Endpoint(
+        "lake", "aws", "", user=keys["AWS_ACCESS_KEY_ID"], password=keys["AWS_SECRET_ACCESS_KEY"],
+        extra={"region_name": "us-east-1", "endpoint_url": f"http://{s3.host}:{s3.port}"},
+    )  # fmt: skip
+    return DeltaBench(f"s3://lake/{folder}", changes, connection=connection)
+
+
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_batches_arrive_once(s3: S3Server, changes: str) -> None:
+    bench = _bench(s3, f"once-{changes}", changes)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    assert pipe.checkpoints.read() is None
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    batch = pipe.given([(table, [changed((1, "a", 1), (1, "c", 3)), gone(2, "b", 2)])])
+    pipe.take_over()
+    writers = [pipe.writer(batch) for _ in range(3)]
+    failed: list[SluiceError] = []
+
+    def write(writer: Any) -> None:
+        try:
+            writer.prepare()
+            writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
+        except SluiceError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(isinstance(error, Fenced) for error in failed), failed
+    assert pipe.held == 2
+    assert pipe.state(table) == Counter([(1, "c", 3)])
+    if bench.appends:
+        assert len(bench.received()) == 4
+    pipe.checkpoints.take_over(7)
+    with pytest.raises(Fenced):
+        pipe.write(pipe.given([(table, [new(5, "e", 5)])]))
+    assert pipe.state(table) == Counter([(1, "c", 3)])
+
+
+def test_an_error_of_the_store_shows_no_secret(s3: S3Server) -> None:
+    bench = _bench(s3, "nowhere")
+    bench.root = bench.root.replace("s3://lake", "s3://no-such-bucket")
+    secret = s3.environment["AWS_SECRET_ACCESS_KEY"]
+    with pytest.raises(SluiceError) as raised:
+        bench.create_table(people("shop"))
+    assert secret not in str(raised.value)
+    assert "no-such-bucket" in str(raised.value)
