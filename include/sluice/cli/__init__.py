@@ -21,6 +21,7 @@ from sluice.cli.stack import stack_app
 from sluice.cli.status import status
 from sluice.cli.stored import segments, tail
 from sluice.cli.targets import targets_app
+from sluice.cli.verify import verify_app
 from sluice.errors import SluiceError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
@@ -46,7 +47,7 @@ _HAS_STACK = importlib.util.find_spec("devstack") is not None
 
 for name, group in {
     **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
-    "targets": targets_app,
+    "targets": targets_app, "verify": verify_app,
 }.items():  # fmt: skip
     app.add_typer(group, name=name)
 

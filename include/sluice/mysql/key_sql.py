@@ -110,6 +110,19 @@ def typed_literal(column: Column, text: str) -> str:
     return f"_utf8mb4 x'{text.encode().hex()}'"
 
 
+_TEXT = re.compile(r"_utf8mb4 x'([0-9a-f]*)'")
+
+
+def shown_literal(literal: str) -> str:
+    """The value of a literal, for people."""
+    text = _TEXT.fullmatch(literal)
+    if text is not None:
+        return bytes.fromhex(text[1]).decode(errors="backslashreplace")
+    if literal.startswith("x'"):
+        return f"0x{literal[2:-1]}"
+    return literal.strip("'").removesuffix("e0") if literal else literal
+
+
 _DATE = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})")
 _CLOCK = re.compile(r"(\d{1,3}):(\d{2})(?::(\d{2})(?:\.\d{1,6})?)?")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from typing_extensions import TypeVar
 from sluice.config.pipeline import StartPosition
 from sluice.errors import PreflightError, TerminalError
 from sluice.model.definitions import Definitions, TableDefinition
+from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement
@@ -356,6 +357,9 @@ class KeyText(Protocol):
     def typed(self, column: Column, text: str) -> str:
         """The literal of a value that a person typed. Raises ConfigError."""
 
+    def shown(self, key: Key) -> list[str]:
+        """The values of a key for people."""
+
 
 class ChunkTable(Protocol):
     """A table as the source has it now, and what it says of a request for some of its rows. Raises ConfigError, DumpRefused."""
@@ -433,6 +437,17 @@ class ChunkReader(SourceLoad, Protocol):
 
         Raises DumpRefused: the source cannot read rows under the request's condition.
         """
+
+
+@runtime_checkable
+class DigestReader(Protocol):
+    """Optional, of a :class:`ChunkReader`: the server computes checksums of ranges itself, without sending their rows."""
+
+    def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """How the columns' values enter a checksum. Sides that say the same have the same checksum for the same rows. Empty: there is none."""
+
+    def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """Of the rows of a chunk, over these columns in this order."""
 
 
 class Source(Protocol):

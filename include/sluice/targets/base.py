@@ -32,6 +32,7 @@ from pydantic import BaseModel
 from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
+from sluice.model.digests import RangeDigest
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -591,6 +592,68 @@ class Reconciler(Protocol):
         """Other pipelines that are known to write to the same place, whose rows must stay."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """A row that the target has with other values.
+
+    Attributes:
+        row: its number among the rows compared. columns: names at the target.
+        values: (compared, at the target) as text for each of them, where they were asked for; a long value is cut.
+    """
+
+    row: int
+    columns: tuple[str, ...]
+    values: tuple[tuple[str | None, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDifferences:
+    """What a target holds otherwise than the rows it was compared with.
+
+    Attributes:
+        missing: numbers of rows that it does not have. different: rows that it has with other values.
+        extra: keys that only the target has in the range, as literals of the source's dialect.
+    """
+
+    missing: tuple[int, ...] = ()
+    different: tuple[RowDifference, ...] = ()
+    extra: tuple[tuple[str, ...], ...] = ()
+
+
+class Comparer(Protocol):
+    """Optional (``Target.comparer()``): the target can be read back and compared. It writes nothing that stays."""
+
+    def compare(
+        self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+    ) -> RangeDifferences:
+        """Compare CHANGESET_ROWS with what the target holds, as if they were loaded: by its own types, and exactly.
+
+        Args:
+            item: ``rows`` are all that the source has in this range; other rows of the target in it are ``extra``. None: these rows alone are
+                looked at. Its ``kept`` is not used.
+            values: tell values, too.
+
+        Raises:
+            MappingError, LoadError, TargetUnavailable.
+        """
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """As :meth:`sluice.sources.base.DigestReader.digest_words`, for the columns of ``plan``; empty: it cannot be computed.
+
+        "" for a column that the target makes itself, and that is never written.
+        """
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Of the target's rows in a range, over the columns of ``plan`` in their order."""
+
+
+def comparer_of(target: Target) -> Comparer | None:
+    """Who compares rows with what the target holds; None: this kind cannot be read back. Kinds need not know that there is such a thing."""
+    make = getattr(target, "comparer", None)
+    made: Comparer | None = make() if make is not None else None
+    return made
+
+
 @runtime_checkable
 class Target(Protocol):
     """One target of one pipeline. Made without I/O, as ``Kind(config, endpoint, pipeline)``; picklable.
@@ -633,6 +696,7 @@ __all__ = [
     "ChangePiece",
     "Checkpoint",
     "CheckpointStore",
+    "Comparer",
     "Consistency",
     "Execution",
     "Feature",
@@ -643,9 +707,11 @@ __all__ = [
     "KeyRange",
     "NoFacts",
     "Ordering",
+    "RangeDifferences",
     "Reconciler",
     "RejectedRows",
     "Rejection",
+    "RowDifference",
     "RowFile",
     "RowGroup",
     "RowReader",
@@ -660,4 +726,5 @@ __all__ = [
     "TargetSession",
     "WriteResult",
     "WriteUnit",
+    "comparer_of",
 ]

@@ -126,7 +126,7 @@ def plan_replaces(
             reasons[record.table_id] = plan, target.refuses(plan)
         plan, why = reasons[record.table_id]
         if record.optional and not why:
-            why = _kept_on_purpose(runtime, name, others)
+            why = kept_on_purpose(runtime, name, others)
         if why and record.optional:
             left_out[record.dump] = why
             continue
@@ -140,7 +140,7 @@ def plan_replaces(
     return found, left_out
 
 
-def _kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
+def kept_on_purpose(runtime: Runtime, name: str, others: Sequence[str]) -> str:
     """Why a target may hold rows that the source lacks and that are to stay, so that nothing is removed automatically."""
     if others:
         return f"target {name} is written by {', '.join(others[:3])}, too, whose rows they may be"

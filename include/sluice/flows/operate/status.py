@@ -23,6 +23,7 @@ from sluice.flows.dump.progress import recent as recent_dumps
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.runtime import Runtime
+from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
@@ -78,6 +79,7 @@ class Status:
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
+        verified: when it was verified last and what came of it, "" if it never was.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
@@ -101,6 +103,7 @@ class Status:
     rules_batch: int | None = None
     dead_letters: int = 0
     dumps: list[DumpView] = field(default_factory=list)
+    verified: str = ""
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -226,7 +229,20 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         rules_batch=rules_batch,
         dead_letters=dead_letters,
         dumps=dumps,
+        verified=_verified(runtime),
     )
+
+
+def _verified(runtime: Runtime) -> str:
+    """The last result in a line."""
+    try:
+        found = kept(runtime.store, 1)
+    except SluiceError as error:
+        return f"the last result cannot be read: {error.message}"
+    if not found:
+        return ""
+    began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(found[-1].began_ms / 1000))
+    return f"{began} UTC: {found[-1].in_a_line()}"
 
 
 def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:

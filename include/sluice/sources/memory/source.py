@@ -64,6 +64,9 @@ class MemoryKeyText:
         except ValueError:
             raise ConfigError(f"{text!r} is no value of {column.name}, which is {column.sql_type}") from None
 
+    def shown(self, key: tuple[str, ...]) -> list[str]:
+        return [str(json.loads(text)) for text in key]
+
 
 @dataclass(frozen=True)
 class MemorySource:

@@ -24,7 +24,7 @@ from sluice.mysql.ddl.ast import CreateTable
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
-from sluice.mysql.key_sql import key_literals, typed_literal
+from sluice.mysql.key_sql import key_literals, shown_literal, typed_literal
 from sluice.sources.base import (
     Blindness,
     ChangeSink,
@@ -76,6 +76,9 @@ class MySQLKeyText:
 
     def typed(self, column: Column, text: str) -> str:
         return typed_literal(column, text)
+
+    def shown(self, key: tuple[str, ...]) -> list[str]:
+        return list(map(shown_literal, key))
 
 
 @dataclass(frozen=True)

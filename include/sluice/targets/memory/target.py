@@ -33,6 +33,7 @@ from sluice.targets.base import (
     WriteResult,
 )
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.comparing import MemoryComparer
 from sluice.targets.memory.rows import MergedRow, merged_rows
 from sluice.targets.memory.schema import FOLLOWED, MemorySchema, follow, require
 from sluice.targets.memory.store import Key, MemoryStore, Message, Refused, Row, Table, memory_store
@@ -112,6 +113,10 @@ class MemoryTarget:
         """For whole tables and keys of integers."""
         offered = Feature.RECONCILE in self.options.features and not self.appends
         return MemoryReconciler(self) if offered else None
+
+    def comparer(self) -> MemoryComparer | None:
+        """Of its tables."""
+        return None if self.appends else MemoryComparer(self.store)
 
     def interrupt(self) -> None:
         """Nothing waits."""

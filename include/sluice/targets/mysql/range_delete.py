@@ -50,7 +50,7 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     kept = quoted_table(TableId(table.table.schema, KEPT))
     same = " AND ".join(f"k.{quoted(column)} = {name}.{quoted(column)}" for column in item.names)
     deleted = 0
-    for condition in _stretches(item):
+    for condition in stretches(item):
         missing = f"{condition} AND NOT EXISTS (SELECT 1 FROM {kept} k WHERE {same})"
         cursor.execute(f"SELECT COUNT(*) FROM {name} WHERE {missing}")
         if cursor.fetchone()[0]:
@@ -61,7 +61,8 @@ def clear(session: Session, table: TargetTable, item: KeyRange) -> WriteResult:
     return WriteResult(deleted=deleted, statements=sent)
 
 
-def _stretches(item: KeyRange) -> list[str]:
+def stretches(item: KeyRange) -> list[str]:
+    """Conditions that together are the range."""
     if item.listed is None:
         bounds = (
             after(item.names, item.lower, included=True), upto(item.names, item.upper), after(item.names, item.after),
@@ -76,7 +77,7 @@ def _keep(session: Session, table: TargetTable, item: KeyRange) -> int:
     """Send the kept keys."""
     there = TableId(table.table.schema, KEPT)
     columns = {c.name: c for c in read_tables(session.cursor, [table.table])[table.table].columns}
-    lines = [f"{quoted(name)} {_declared(columns[name])} NOT NULL" for name in item.names]
+    lines = [f"{quoted(name)} {declared(columns[name])} NOT NULL" for name in item.names]
     key = ", ".join(map(quoted, item.names))
     try:
         session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(there)}")
@@ -97,7 +98,8 @@ def _keep(session: Session, table: TargetTable, item: KeyRange) -> int:
     return session.run(statements.upserts(kept, item.kept, session.dialect))
 
 
-def _declared(column: ColumnInfo) -> str:
+def declared(column: ColumnInfo) -> str:
+    """The column's type with its charset and collation, as a definition has it."""
     words = column.sql_type
     if column.charset and column.collation:
         words += f" CHARACTER SET {column.charset} COLLATE {column.collation}"
@@ -145,4 +147,4 @@ def _sorts_otherwise(source: PlannedColumn, target: ColumnInfo, plan: PlannedTab
     return ""
 
 
-__all__ = ["clear", "replaceable"]
+__all__ = ["clear", "declared", "replaceable", "stretches"]

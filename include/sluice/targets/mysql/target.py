@@ -26,6 +26,7 @@ from sluice.targets.base import (
 from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import lockwait, range_delete
 from sluice.targets.mysql.ack_table import NO_COLUMN, NOT_THERE, AckTable
+from sluice.targets.mysql.comparing import MySQLComparer
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
@@ -100,6 +101,10 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         with self.session("reading the target's tables") as session:
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)
+
+    def comparer(self) -> MySQLComparer:
+        """See :class:`sluice.targets.base.Comparer`."""
+        return MySQLComparer(self)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, losses, triggers; with the DDL that puts them right."""

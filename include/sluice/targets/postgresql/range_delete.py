@@ -43,7 +43,7 @@ def clear(stage: Stage, item: KeyRange) -> WriteResult:
         cursor.execute(f"DELETE FROM {place}")
         return WriteResult(deleted=int(cursor.rowcount), statements=1)
     deleted = sent = 0
-    for condition in _stretches(table, item):
+    for condition in stretches(table, item):
         sql = f"DELETE FROM {place} AS t WHERE {condition}"
         sent += 1
         if item.kept is None or not item.kept.num_rows:
@@ -58,7 +58,8 @@ def clear(stage: Stage, item: KeyRange) -> WriteResult:
     return WriteResult(deleted=deleted, statements=sent)
 
 
-def _stretches(table: TargetTable, item: KeyRange) -> list[str]:
+def stretches(table: TargetTable, item: KeyRange) -> list[str]:
+    """Conditions on ``t`` that together are the range."""
     types = dict(zip(table.columns, table.types, strict=True))
 
     def key(values: Sequence[str]) -> str:

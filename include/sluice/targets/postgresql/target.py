@@ -27,6 +27,7 @@ from sluice.targets.base import (
 from sluice.targets.postgresql import range_delete, waiting
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
+from sluice.targets.postgresql.comparing import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
 from sluice.targets.postgresql.names import quoted_table
@@ -97,6 +98,10 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
         with self.session("reading the target's tables") as session:
             return range_delete.replaceable(plan, read_tables(session.cursor, [plan.target]).get(plan.target))
+
+    def comparer(self) -> PostgreSQLComparer:
+        """See :class:`sluice.targets.base.Comparer`."""
+        return PostgreSQLComparer(self, self.options.zero_dates)
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, losses, triggers; with the DDL that puts them right."""

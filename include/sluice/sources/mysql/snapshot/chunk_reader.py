@@ -11,9 +11,11 @@ import pymysql
 
 from sluice.config.connections import Endpoint
 from sluice.errors import DumpRefused
+from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, quoted
 from sluice.mysql.key_sql import after, among, key_literals, upto
+from sluice.mysql.range_digest import digest_sql, digest_word
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
@@ -92,9 +94,7 @@ class MySQLChunkReader(MySQLLoad):
     def rows(
         self, request: TableRequest, chunk: Chunk, keys: Iterable[Sequence[tuple[str, ...]]] = ()
     ) -> Iterator[pa.Table]:
-        live = self._live
-        if live is None or live.plan.schema.table != request.table:
-            live = self._definition(request.table)
+        live = self._definition_once(request.table)
         with self._asked(request, chunk):
             yield from self._rows(request, live, chunk, keys)
 
@@ -121,6 +121,23 @@ class MySQLChunkReader(MySQLLoad):
         conditions = (low, high, behind, end, nulls(key, False), where)
         yield from select(self._reader, selection_sql(request.table, columns, key, *conditions), columns, place)
 
+    def digest_words(self, table: TableId, columns: Sequence[str]) -> tuple[str, ...]:
+        """See :class:`sluice.sources.base.DigestReader`."""
+        known = {column.name: column for column in self._definition(table).plan.schema.columns}
+        words = [digest_word(known[name].sql_type, known[name].charset) for name in columns]
+        version = str(rows_of(self.connection, "SELECT VERSION()")[0][0]).lower()
+        return ("mariadb" if "mariadb" in version else "mysql", *words) if all(words) else ()
+
+    def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
+        """See :class:`sluice.sources.base.DigestReader`."""
+        live = self._definition_once(request.table)
+        key = key_of(live, request)
+        types = {column.name: column.sql_type for column in live.plan.schema.columns}
+        bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
+        sql = digest_sql(request.table, [(name, types[name]) for name in columns], key.index, *bounds)
+        rows, checksum = rows_of(self._reader, sql)[0]
+        return RangeDigest(int(rows), int(checksum))
+
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
         """A condition that the server took may still fail on some row. That does not pass by itself."""
@@ -135,6 +152,12 @@ class MySQLChunkReader(MySQLLoad):
                 where=f"dump {chunk.id.dump}",
                 hint=f"`sluice dump cancel {self._pipeline} {chunk.id.dump}`, then ask for it with a condition that holds for every row",
             ) from error
+
+    def _definition_once(self, table: TableId) -> LiveTable:
+        """As :meth:`schema` read it, if that was of this table."""
+        if self._live is not None and self._live.plan.schema.table == table:
+            return self._live
+        return self._definition(table)
 
     def _definition(self, table: TableId) -> LiveTable:
         return read_definition(self.connection, table, self._all_collations)

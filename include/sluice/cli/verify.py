@@ -1,0 +1,202 @@
+"""``sluice verify``: compare what the targets hold with the source, and repair what differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from sluice.cli.console import AsJson, Pipeline, err, open_pipeline, out, print_json
+from sluice.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sluice.flows.verify.result import TableResult, VerifyResult
+    from sluice.flows.verify.verify import Progress, Told
+
+DIFFERENT = 3
+"""Exit code: rows differ."""
+INCOMPLETE = 4
+"""Exit code: nothing differs, and not everything could be compared."""
+SHOWN_DIFFERENCES = 20
+"""Of a table, on a terminal."""
+
+_COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
+
+
+class _RunByDefault(TyperGroup):
+    """``sluice verify PIPELINE`` is ``sluice verify run PIPELINE``."""
+
+    def parse_args(self, ctx, args):  # type: ignore[no-untyped-def]
+        """The command ``run`` where no other one is named."""
+        if args and args[0] not in self.commands and args[0] not in {"--help", "-h"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+verify_app = typer.Typer(
+    cls=_RunByDefault,
+    no_args_is_help=True,
+    help="Compare targets with the source while the log flows; --repair copies what differs. `verify PIPELINE` is `verify run PIPELINE`.",
+)
+
+
+@verify_app.command()
+def run(
+    pipeline: Pipeline,
+    table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
+    target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
+    sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%.")] = "100%",
+    repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
+    most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
+    patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before this gives up.")] = 120,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Compare. Exit code 0: equal; 3: rows differ; 4: not everything could be compared."""
+    from sluice.flows.operate.control import who
+    from sluice.flows.verify.verify import VerifySpec, verify
+
+    runtime = open_pipeline(pipeline, mode="local")
+    asked = VerifySpec(table or (), target or (), _share(sample), repair, values, most, who(), patience)
+    with _progress(quiet=as_json or not err.is_terminal) as told:
+        result = verify(runtime, asked, told)
+    _print(result, as_json)
+    if result.outcome != "equal":
+        raise typer.Exit(DIFFERENT if result.outcome == "different" else INCOMPLETE)
+
+
+@verify_app.command()
+def show(
+    pipeline: Pipeline,
+    result: Annotated[str, typer.Argument(help="Id of a verification; none: the newest.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """What a verification found."""
+    from sluice.flows.verify.result import named
+
+    runtime = open_pipeline(pipeline)
+    _print(named(runtime.store, runtime.name, result), as_json)
+
+
+@verify_app.command(name="list")
+def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """The last verifications, newest last."""
+    from sluice.flows.verify.result import kept
+
+    found = kept(open_pipeline(pipeline).store)
+    if as_json:
+        print_json([result.to_json() for result in found])
+        return
+    if not found:
+        out.print("not verified yet")
+    for one in found:
+        out.print(f"{one.id}  {_when(one)}  {_line(one)}", highlight=False)
+
+
+def _share(text: str) -> float:
+    """``10%`` as 0.1. Raises ConfigError."""
+    try:
+        return float(text.removesuffix("%")) / 100
+    except ValueError:
+        raise ConfigError(f"{text!r} is no share of the ranges", hint="write 10%, or 100% for all") from None
+
+
+def _when(result: VerifyResult) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(result.began_ms / 1000))
+
+
+def _line(result: VerifyResult) -> str:
+    word, _, rest = result.in_a_line().partition(",")
+    return f"[{_COLOUR[result.outcome]}]{word}[/],{rest}"
+
+
+def _print(result: VerifyResult, as_json: bool) -> None:
+    if as_json:
+        print_json(result.to_json())
+    else:
+        out.print(_shown(result))
+
+
+def _shown(result: VerifyResult) -> RenderableType:
+    lines: list[RenderableType] = [
+        Text.from_markup(f"[bold]{escape(result.id)}[/]  {_when(result)}  by {escape(result.by)}: {_line(result)}")
+    ]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("table", overflow="fold")
+    table.add_column("target", overflow="fold")
+    table.add_column("by")
+    heads = ("rows", "equal", "different", "missing", "extra", "undecided", "repaired")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for one in result.tables:
+        if not one.skipped:
+            figures = [f"{getattr(one, head):,}" for head in heads]
+            table.add_row(escape(one.table), escape(one.target), one.way, *figures)
+    if table.row_count:
+        lines.append(table)
+    for one in result.tables:
+        lines += _said(one)
+    if result.repair:
+        lines.append(Text(f"repaired by dump {', '.join(result.repair)}"))
+    return Group(*lines)
+
+
+def _said(one: TableResult) -> Iterator[Text]:
+    place = f"{one.table} at {one.target}"
+    if one.skipped:
+        yield Text(f"{place} was not compared: {one.skipped}", style="yellow")
+    if one.note:
+        yield Text(f"{place}: {one.note}", style="dim")
+    for difference in one.differences[:SHOWN_DIFFERENCES]:
+        key = ", ".join(difference.key)
+        words = f"{place}: ({key}) "
+        if difference.kind == "missing":
+            words += "is missing at the target"
+        elif difference.kind == "extra":
+            words += "is only at the target"
+        elif difference.values:
+            pairs = zip(difference.columns, difference.values, strict=True)
+            words += "; ".join(
+                f"{name}: {_value(mine)}, at the target {_value(theirs)}" for name, (mine, theirs) in pairs
+            )
+        else:
+            words += f"differs in {', '.join(difference.columns)}"
+        yield Text(words)
+    more = len(one.differences) - SHOWN_DIFFERENCES
+    if more > 0:
+        yield Text(f"{place}: {more} more in `sluice verify show --json`", style="dim")
+
+
+def _value(text: str | None) -> str:
+    return "NULL" if text is None else repr(text)
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Told]:
+    """One line: which table, rows, rows/s, time left."""
+    if quiet:
+        yield lambda progress: None
+        return
+    from rich.live import Live
+
+    began: dict[tuple[str, str, str], float] = {}
+    with Live(console=err, auto_refresh=False, transient=True) as live:
+
+        def told(progress: Progress) -> None:
+            since = began.setdefault((progress.table, progress.target, progress.doing), time.monotonic())
+            spent = max(time.monotonic() - since, 0.001)
+            rate = progress.rows / spent
+            words = f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
+            if spent > 1 and rate:
+                words += f", {rate:,.0f} rows/s, {max(progress.of_about - progress.rows, 0) / rate:.0f} s left"
+            live.update(Text(words), refresh=True)
+
+        yield told

@@ -1,0 +1,105 @@
+"""Rows of the source as they would be loaded: through the pipeline's own rules and mapping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.errors import RuleError
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.stage_rules import StageRules
+from sluice.mapping import Mapping as Routes
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId, TableSchema
+from sluice.rules import RuleSet
+from sluice.segments.changeset import columns_of
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Rows (CHANGESET_ROWS) for one target table. ``origin``: of each row the number of the source row that it was made of."""
+
+    plan: PlannedTable
+    rows: pa.Table
+    origin: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass
+class AsLoaded:
+    """What the pipeline makes of rows of its source.
+
+    Attributes:
+        flavour: the source's dialect. ruling: the rules, as their files are now.
+    """
+
+    runtime: Runtime
+    flavour: str
+    routes: Routes = field(init=False)
+    ruling: StageRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        runtime = self.runtime
+        self.routes = Routes.compile(runtime.pipeline.mapping)
+        rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
+        rules.validate()
+        self.ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
+
+    def is_ruled(self, table: TableId) -> bool:
+        """True if a rule may apply to the table."""
+        return self.ruling.concerning(table)
+
+    def plan(self, schema: TableSchema) -> PlannedTable:
+        """Where a table without rules goes."""
+        return self._mapped(schema.table, schema.table, merged(schema, ())).plan
+
+    def __call__(self, schema: TableSchema, pieces: Sequence[pa.Table]) -> list[Loaded]:
+        """SELECTED_ROWS as what is loaded, by target table. Raises RuleError, MappingError."""
+        rows = merged(schema, pieces)
+        if not self.is_ruled(schema.table):
+            return [self._mapped(schema.table, schema.table, rows)]
+        made = self.ruling.apply(self.ruling.tagged(rows, schema.table), schema.table)
+        return [self._mapped(schema.table, place, out) for place, out in made.tables.items() if out.num_rows]
+
+    def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
+        """Apply the rules again. Raises RuleError if something else comes out: nothing can be compared then."""
+        again = self(schema, pieces)
+        if [one.plan.target for one in again] == [one.plan.target for one in first] and all(
+            one.rows.equals(other.rows) for one, other in zip(again, first, strict=True)
+        ):
+            return
+        raise RuleError(
+            f"the rules make other rows of {schema.table} each time: what is at the target cannot be compared with them",
+            where=str(self.runtime.rules_path),
+            hint="a rule whose result depends on the time or on chance cannot be verified; let it use the row's own values",
+        )
+
+    def _mapped(self, source: TableId, place: TableId, rows: pa.Table) -> Loaded:
+        route = replace(self.routes.route(place), changed_only=False)
+        mapped = route.apply(rows)
+        columns = tuple(column.planned for column in columns_of(mapped.schema))
+        plan = PlannedTable(route.target, source, columns, flavour=self.flavour)
+        return Loaded(plan, mapped, rows["_seq"].to_numpy().astype(np.int64))
+
+
+def merged(schema: TableSchema, pieces: Sequence[pa.Table]) -> pa.Table:
+    """SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``."""
+    fields = [schema.field(column) for column in schema.columns]
+    tables = [pa.Table.from_arrays(piece.columns, schema=pa.schema(fields)) for piece in pieces]
+    users = pa.concat_tables(tables) if tables else pa.schema(fields).empty_table()
+    count = users.num_rows
+    meta = {
+        "_op": pa.array(["i"] * count, pa.string()),
+        "_seq": pa.array(np.arange(count, dtype=np.uint64)),
+        "_commit_ts": pa.array(np.full(count, time.time_ns() // 1000, np.int64)).cast(pa.timestamp("us", tz="UTC")),
+        "_before": pa.nulls(count, pa.struct(fields)),
+    }
+    named = [pa.field(name, values.type) for name, values in meta.items()]
+    columns = [column.combine_chunks() for column in users.columns]
+    return pa.Table.from_arrays([*columns, *meta.values()], schema=pa.schema([*fields, *named]))
+
+
+__all__ = ["AsLoaded", "Loaded", "merged"]

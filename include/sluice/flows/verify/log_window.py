@@ -1,0 +1,154 @@
+"""What the log changed between a look at the source and the look at the target, and when the target has reached a place.
+
+Why a difference is one. ``newest`` is asked before the low watermark is written: all that stands in batches up to it was visible to the read at the
+source. What the target held when it was read came from batches up to the newest one after that. So a key that no batch in between contains was the
+same at the source all that while, and the target holds all of the log up to the read: what it has otherwise is not on its way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
+
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.state import PipelineState
+from sluice.errors import OutOfOrder, Paused, SegmentError
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Op
+from sluice.model.dumps import Marking
+from sluice.model.positions import order_of
+from sluice.model.tables import TableId, distinct, stored_name
+from sluice.segments.manifest import SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.sources.base import ChunkKey, Key
+
+LOOK_EVERY_S = 0.05
+REMEMBERED_BATCHES = 64
+
+
+@dataclass
+class LogWindow:
+    """The batches of one target. ``patience_s``: how long nothing may move before somebody is told."""
+
+    runtime: Runtime
+    state: PipelineState
+    target: str
+    marking: Marking
+    patience_s: float = 120.0
+    waits: Callable[[], None] = lambda: None
+    _held: tuple[tuple[int, int], int] = ((-1, -1), 0)
+    _keys: dict[tuple[int, TableId], frozenset[Key] | None] = field(default_factory=dict)
+
+    def newest(self) -> int:
+        """The last batch that was made."""
+        cursor = self.state.cursor()
+        return cursor.next_batch - 1 if cursor else 0
+
+    def visible(self, low: str, newest: int) -> int:
+        """The last batch of which everything was visible after the low watermark; ``newest`` was asked before it."""
+        if self.marking is Marking.TABLE:
+            return newest  # the mark was committed after everything that the log had before it
+        batch = newest
+        while batch > 0 and self._is_after(low, batch):
+            batch -= 1
+        return batch
+
+    def _is_after(self, low: str, batch: int) -> bool:
+        manifest = self._manifest(batch)
+        for file in manifest.files if manifest else ():
+            rows = read_file(self.runtime.store, file, columns=["_gtid", "_file", "_offset"], verify=False)
+            if rows.num_rows and self.runtime.source.after_low(self.marking, low, rows).any():
+                return True
+        return False
+
+    def wait_for(self, place: str) -> int:
+        """Until the target holds all of the log up to ``place``; the batch that it must hold for that. Raises Paused, OutOfOrder if nothing moves."""
+        order = order_of(place)
+        if order <= self._held[0]:
+            return self._held[1]
+        reached: Cursor | None = None
+        said, since = None, time.monotonic()
+        while True:
+            cursor, process = self.state.cursor(), self.state.process(self.target)
+            if reached is None and cursor is not None and cursor.position.order >= order:
+                reached = cursor
+            batch = process.batch if process else 0
+            if reached is not None and batch >= reached.next_batch - 1:
+                self._held = reached.position.order, reached.next_batch - 1
+                return self._held[1]
+            now = (cursor.position.order if cursor else None, batch)
+            if now != said:
+                said, since = now, time.monotonic()
+            self._require_movement(place, since)
+            self.waits()
+            time.sleep(LOOK_EVERY_S)
+
+    def _require_movement(self, place: str, since: float) -> None:
+        permit, name = self.state.permit(), self.runtime.name
+        if not permit.open:
+            raise Paused(
+                f"{name} is paused by {permit.by}: target {self.target} does not reach the rows that were read at the source",
+                where=f"target {self.target}",
+                hint=f"`sluice resume {name}`, then verify again",
+            )
+        if time.monotonic() - since > self.patience_s:
+            raise OutOfOrder(
+                f"target {self.target} did not reach {place} of the source's log: nothing moved for {self.patience_s:.0f} s",
+                where=f"target {self.target}",
+                hint=f"the sync DAG or `sluice run {name}` must be running; `sluice status {name}` says what it waits for",
+            )
+
+    def still_holds(self, batch: int) -> bool:
+        """False if the target was set back meanwhile, for a redelivery."""
+        process = self.state.process(self.target)
+        return process is not None and process.batch >= batch
+
+    def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> frozenset[Key] | None:
+        """Literals of the keys that batches ``after`` < n <= ``upto`` contain; None: that cannot be told, and it may be any."""
+        found: set[Key] = set()
+        for batch in range(after + 1, upto + 1):
+            keys = self._changed_in(batch, table, key)
+            if keys is None:
+                return None
+            found |= keys
+        return frozenset(found)
+
+    def _changed_in(self, batch: int, table: TableId, key: ChunkKey) -> frozenset[Key] | None:
+        known = (batch, table)
+        if known not in self._keys:
+            while len(self._keys) >= REMEMBERED_BATCHES:
+                del self._keys[next(iter(self._keys))]
+            self._keys[known] = self._read(batch, table, key)
+        return self._keys[known]
+
+    def _read(self, batch: int, table: TableId, key: ChunkKey) -> frozenset[Key] | None:
+        manifest = self._manifest(batch)
+        if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
+            return None
+        names = [stored_name(name) for name in key.names]
+        found: set[Key] = set()
+        for file in manifest.files:
+            if file.table_id != table or not file.inserts + file.updates + file.deletes:
+                continue
+            if tuple(file.primary_key) != key.names:
+                return None
+            rows = read_file(self.runtime.store, file, columns=[*names, "_op"], verify=False)
+            rows = distinct(rows.filter(pc.not_equal(rows["_op"], Op.READ.value)).select(names))
+            if any(column.null_count for column in rows.columns):
+                return None
+            found.update(self.runtime.source.keys.literals(key.columns, rows))
+        return frozenset(found)
+
+    def _manifest(self, batch: int) -> SegmentManifest | None:
+        """None if it is not stored any more."""
+        record = self.state.batch(batch)
+        try:
+            return self.runtime.store.read_manifest(record.manifest) if record is not None else None
+        except SegmentError:
+            return None
+
+
+__all__ = ["LogWindow"]

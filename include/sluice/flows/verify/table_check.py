@@ -1,0 +1,334 @@
+"""One table at one target, compared while the log flows.
+
+1. Ranges of the key. Where both servers compute the same checksums, ranges of equal checksums are done, and others are cut smaller until few rows are
+   left. A range is read at the source first, and at the target when that holds the log up to the read.
+2. The rows of what is left (or of every range) are read, made into what would be loaded, and compared at the target. What differs is a suspect only.
+3. Suspects are looked at by their keys, between a low watermark and the place that the target has reached. A key that the log changed in this window
+   says nothing and is looked at again. One that it did not change differs.
+
+So a row is reported after at least two looks, and in the last of them it cannot have been on its way.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import pyarrow as pa
+
+from sluice.flows.verify.as_loaded import AsLoaded, Loaded
+from sluice.flows.verify.log_window import LogWindow
+from sluice.model.digests import RangeDigest
+from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableSchema, stored_name
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
+from sluice.targets.base import Comparer, KeyRange, RangeDifferences
+
+FEW_ROWS = 1_000
+"""A range of no more rows is read, and not cut again."""
+CUTS = 16
+"""Parts of a range whose checksums differ."""
+AHEAD = 32
+"""Checksums that the source may be ahead of the target."""
+KEYS_A_LOOK = 10_000
+KEYS_A_SELECT = 2_000
+LOOKS = 12
+"""Looks at a key that changes each time."""
+
+Kind = Literal["missing", "different", "extra"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """``after < key <= upto``, literals; empty: open."""
+
+    after: Key = ()
+    upto: Key = ()
+
+
+_OPEN = Stretch()
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A row that differs."""
+
+    key: Key
+    kind: Kind
+    columns: tuple[str, ...] = ()
+    values: tuple[tuple[str | None, str | None], ...] = ()
+
+
+@dataclass
+class Found:
+    """What is known so far. ``odd``: by key."""
+
+    rows: int = 0
+    ranges: int = 0
+    compared: int = 0
+    undecided: int = 0
+    odd: dict[Key, Odd] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a table is compared.
+
+    Attributes:
+        request, schema, key: at the source. plan: at the target, of a table without rules.
+        ranged: the target's range is the source's: rows that only the target has are looked for.
+        digested: source columns of which both sides compute the same checksums; none: they do not.
+        digest_plan: the same columns at the target.
+        range_rows: of a range that is read; sample: share of the ranges.
+    """
+
+    request: TableRequest
+    schema: TableSchema
+    key: ChunkKey
+    plan: PlannedTable
+    ranged: bool
+    digested: tuple[str, ...] = ()
+    digest_plan: PlannedTable | None = None
+    range_rows: int = 10_000
+    digest_rows: int = 50_000
+    sample: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "checksums" if self.digested else "rows" if self.ranged else "rows of the source"
+
+    def stretch(self, stretch: Stretch) -> KeyRange:
+        """At the target."""
+        return KeyRange(self.plan.key, after=stretch.after, upto=stretch.upto)
+
+
+@dataclass
+class TableCheck:
+    """Compares one table. ``told``: called with the rows of the source compared since the last call."""
+
+    reader: ChunkReader
+    comparer: Comparer
+    log: LogWindow
+    made: AsLoaded
+    texts: KeyText
+    way: Way
+    values: bool = False
+    told: Callable[[int], None] = lambda rows: None
+    found: Found = field(default_factory=Found)
+    _numbers: int = 0
+
+    def run(self) -> Found:
+        """Everything."""
+        way = self.way
+        whole: Iterable[Stretch] = self._sampled(
+            self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows)
+        )
+        if way.digested:
+            whole = list(self._not_equal(whole))
+        suspects: dict[Key, Odd] = {}
+        for odd in self._read_ranges(whole):
+            suspects |= odd
+        self.look_again(list(suspects))
+        return self.found
+
+    # -- ranges --------------------------------------------------------------------------------------------------------
+    def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
+        """Ranges of about this many rows."""
+        request = replace(self.way.request, upper=stretch.upto)
+        planned = TablePlanned(stretch.after, 1 if stretch.after else 0)
+        while True:
+            border, last = self.reader.next_border(request, planned, rows)
+            yield Stretch(planned.upto, stretch.upto if last else border)
+            if last:
+                return
+            planned = TablePlanned(border, planned.chunks + 1)
+
+    def _sampled(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        dice = random.Random()  # noqa: S311 - which ranges are compared is no secret
+        for stretch in stretches:
+            self.found.ranges += 1
+            if self.way.sample >= 1 or dice.random() < self.way.sample:
+                self.found.compared += 1
+                yield stretch
+
+    def _chunk(self, stretch: Stretch = _OPEN) -> Chunk:
+        self._numbers += 1
+        return Chunk(ChunkId("verify", 0, self._numbers), after=stretch.after, upto=stretch.upto)
+
+    # -- checksums -----------------------------------------------------------------------------------------------------
+    def _not_equal(self, whole: Iterable[Stretch]) -> Iterator[Stretch]:
+        """Ranges of few rows whose checksums differ."""
+        todo: list[tuple[Stretch, int]] = []
+        for stretch, mine, equal in self._digests(whole):
+            if equal:
+                self._count(mine.rows)
+            else:
+                todo.append((stretch, mine.rows))
+        while todo:
+            few = [stretch for stretch, rows in todo if rows <= FEW_ROWS]
+            yield from few
+            many = [(stretch, rows) for stretch, rows in todo if rows > FEW_ROWS]
+            todo = []
+            parts = (
+                part for stretch, rows in many for part in self._cut(stretch, max(-(-rows // CUTS), FEW_ROWS // 2))
+            )
+            for stretch, mine, equal in self._digests(parts):
+                if equal:
+                    self._count(mine.rows)
+                else:
+                    todo.append((stretch, mine.rows))
+
+    def _digests(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
+        reader, plan = self.reader, self.way.digest_plan
+        assert isinstance(reader, DigestReader)
+        assert plan is not None
+        request, columns = self.way.request, self.way.digested
+
+        def at_source() -> Iterator[tuple[Stretch, RangeDigest, str]]:
+            for stretch in stretches:
+                yield stretch, reader.digest(request, self._chunk(stretch), columns), self.reader.end_of_log()
+
+        for stretch, mine, place in ahead(at_source(), AHEAD):
+            self.log.wait_for(place)
+            yield stretch, mine, self.comparer.digest(plan, self.way.stretch(stretch)) == mine
+
+    def _count(self, rows: int) -> None:
+        self.found.rows += rows
+        self.told(rows)
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+    def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[dict[Key, Odd]]:
+        """What differs at the first look, range by range."""
+
+        def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
+            for stretch in stretches:
+                pieces = list(self.reader.rows(self.way.request, self._chunk(stretch)))
+                yield stretch, pieces, self.reader.end_of_log()
+
+        for stretch, pieces, place in ahead(at_source(), 1):
+            self.log.wait_for(place)
+            item = self.way.stretch(stretch) if self.way.ranged else None
+            yield self._compared(pieces, self.made(self.way.schema, pieces), item, values=False)
+            self._count(sum(piece.num_rows for piece in pieces))
+
+    def _compared(
+        self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
+    ) -> dict[Key, Odd]:
+        """What differs now, by the key at the source."""
+        keys: list[Key] | None = None
+        found: dict[Key, Odd] = {}
+        for one in loaded:
+            differs = self.comparer.compare(one.plan, one.rows, item, values=values)
+            if (differs.missing or differs.different) and keys is None:
+                keys = self._keys(pieces)
+            found |= _by_key(differs, one, keys or [])
+        return found
+
+    def _keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
+        places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
+        keys: list[Key] = []
+        for piece in pieces:
+            table = pa.table([piece.column(i) for i in places], names=list(map(stored_name, self.way.key.names)))
+            keys += self.texts.literals(self.way.key.columns, table)
+        return keys
+
+    # -- suspects ------------------------------------------------------------------------------------------------------
+    def look_again(self, suspects: Sequence[Key]) -> None:
+        """Look at keys until each is equal, or differs and was not changed meanwhile. What differs is in :attr:`found`."""
+        for _ in range(LOOKS):
+            if not suspects:
+                return
+            left: list[Key] = []
+            for start in range(0, len(suspects), KEYS_A_LOOK):
+                left += self._look(suspects[start : start + KEYS_A_LOOK])
+            suspects = left
+        self.found.undecided += len(suspects)
+
+    def _look(self, suspects: Sequence[Key]) -> list[Key]:
+        """One look; the keys of which it cannot be told."""
+        way, marks = self.way, self.reader.watermarks
+        chunk = self._chunk()
+        request = replace(way.request, key_file="-")
+        some = [suspects[at : at + KEYS_A_SELECT] for at in range(0, len(suspects), KEYS_A_SELECT)]
+        newest = self.log.newest()
+        low = marks.low(chunk)
+        with marks.reading(chunk) as exact:
+            pieces = list(self.reader.rows(request, chunk, some))
+        seen = self.log.visible(exact if exact is not None else low, newest)
+        batch = self.log.wait_for(self.reader.end_of_log())
+        loaded = self.made(way.schema, pieces)
+        item = KeyRange(way.plan.key, listed=tuple(suspects)) if way.ranged else None
+        odd = self._compared(pieces, loaded, item, values=self.values)
+        if not odd:
+            return []
+        if self.made.is_ruled(way.schema.table):
+            self.made.require_same(way.schema, pieces, loaded)
+        changed = self.log.changed(way.request.table, way.key, seen, self.log.newest())
+        if changed is None or not self.log.still_holds(batch):
+            return list(odd)
+        self.found.odd |= {key: one for key, one in odd.items() if key not in changed}
+        return [key for key in odd if key in changed]
+
+
+def _by_key(differs: RangeDifferences, loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
+    found: dict[Key, Odd] = {}
+    for key in differs.extra:
+        found[key] = Odd(key, "extra")
+    for number in differs.missing:
+        key = keys[int(loaded.origin[number])]
+        found[key] = Odd(key, "missing")
+    for one in differs.different:
+        key = keys[int(loaded.origin[one.row])]
+        found[key] = Odd(key, "different", one.columns, one.values)
+    return found
+
+
+_END: Any = object()
+
+
+def ahead(items: Iterator[_T], most: int) -> Iterator[_T]:
+    """The same items, made by a thread that is at most this number of them ahead. What it raises is raised here."""
+    made: queue.Queue[Any] = queue.Queue(most)
+    stop = threading.Event()
+
+    def put(item: Any) -> bool:
+        while not stop.is_set():
+            try:
+                made.put(item, timeout=0.2)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def run() -> None:
+        try:
+            for item in items:
+                if not put((item, None)):
+                    return
+            put((_END, None))
+        except BaseException as error:
+            put((_END, error))
+
+    thread = threading.Thread(target=run, name="verify-source", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = made.get()
+            if error is not None:
+                raise error
+            if item is _END:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+__all__ = ["Found", "Odd", "Stretch", "TableCheck", "Way", "ahead"]

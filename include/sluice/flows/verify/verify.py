@@ -1,0 +1,383 @@
+"""verify: compare what the targets hold with the source while the log flows, and repair what differs through the pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from sluice.config.engine import RuleKind
+from sluice.config.masking import SHOWN, Masking
+from sluice.config.pipeline import Event, TargetConfig
+from sluice.coordination.leases import owner_label
+from sluice.coordination.state import PipelineState
+from sluice.errors import CheckpointError, ConfigError, TerminalError
+from sluice.flows.checkpoints import Sides
+from sluice.flows.dump.key_lists import write_keys
+from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
+from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
+from sluice.flows.dump.worker import work
+from sluice.flows.runtime import Runtime
+from sluice.flows.verify.as_loaded import AsLoaded
+from sluice.flows.verify.log_window import LogWindow
+from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
+from sluice.flows.verify.table_check import Found, Odd, TableCheck, Way
+from sluice.mapping import TableRoute
+from sluice.model.dumps import Marking, TableRequest
+from sluice.model.nearest import meant
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId, TableSchema
+from sluice.sources.base import ChunkReader, DigestReader, Key, SourceSession, SourceTable
+from sluice.targets import open_target
+from sluice.targets.base import Comparer, Target, comparer_of
+
+_log = structlog.get_logger()
+
+READ_BYTES = 32 * 2**20
+"""Of rows of the source that are in memory at a time, by the server's own estimate of their size."""
+MOST_RANGE_ROWS = 10_000
+REASON = "repair"
+"""Why there is a dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySpec:
+    """What somebody asks for.
+
+    Attributes:
+        tables: ``schema.table`` names; none: all captured. targets: names; none: all.
+        sample: share of the key ranges. repair: copy what differs. values: keep the values that differ, too.
+        most: differences of a table that are kept. patience_s: how long the pipeline may stand still.
+    """
+
+    tables: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    sample: float = 1.0
+    repair: bool = False
+    values: bool = False
+    most: int = 100
+    by: str = ""
+    patience_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a verification is: rows of the source compared, of about how many; ``doing``: verifying or repairing."""
+
+    table: str
+    target: str
+    rows: int
+    of_about: int
+    doing: str = "verifying"
+
+
+Told = Callable[[Progress], None]
+
+
+def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
+    """Compare, repair if that is asked for, and store the result.
+
+    Raises:
+        ConfigError: a table or target is not known, or no target can be read back. OutOfOrder, Paused: the pipeline does not go on.
+        CheckpointError: a target and ZooKeeper do not agree on what was delivered. RetryableError.
+    """
+    if not 0 < asked.sample <= 1:
+        raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
+    configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
+    began = int(time.time() * 1000)
+    with runtime.state() as state, runtime.source.open() as source:
+        if state.cursor() is None:
+            raise ConfigError(
+                f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
+            )
+        captured = captured_tables(runtime, source)
+        names = _named(captured, asked.tables)
+        opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in configs]
+        if all(_comparer(config, target) is None for config, target in opened):
+            raise ConfigError(
+                "; ".join(_unreadable(config) for config in configs),
+                hint="targets of type mysql and postgresql can be verified, where `changes` is latest",
+            )
+        tables = source.tables(lambda table: table in names)
+        one = _Verification(runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables)
+        results, repairs = [], []
+        for config, target in opened:
+            found, repair = one.target(config, target)
+            results += found
+            repairs += [repair] if repair else []
+        made = VerifyResult(
+            id=one.id,
+            pipeline=runtime.name,
+            by=asked.by or owner_label(),
+            began_ms=began,
+            ended_ms=int(time.time() * 1000),
+            sample=asked.sample,
+            repair=tuple(repairs),
+            tables=tuple(results),
+        )
+    keep(runtime.store, made)
+    _log.info(
+        "verified", pipeline=runtime.name, id=made.id, outcome=made.outcome, rows=made.rows, differ=made.differing
+    )
+    return made
+
+
+def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[TableId]:
+    known = {str(table): table for table in captured}
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"table {name!r} is not captured, or the source does not have it{meant(name, known)}",
+                hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
+            )
+    return frozenset(known[name] for name in names) or frozenset(captured)
+
+
+def _comparer(config: TargetConfig, target: Target) -> Comparer | None:
+    return None if config.changes == "all" else comparer_of(target)
+
+
+def _unreadable(config: TargetConfig) -> str:
+    why = (
+        "it gets every change, and not the newest row of each key"
+        if config.changes == "all"
+        else "nothing reads it back"
+    )
+    return f"target {config.name} (type {config.type}) cannot be verified: {why}"
+
+
+@dataclass(frozen=True)
+class _Verification:
+    """One verification. ``sizes``: the wanted tables."""
+
+    runtime: Runtime
+    state: PipelineState
+    source: SourceSession
+    asked: VerifySpec
+    told: Told
+    id: str
+    marking: Marking
+    captured: Mapping[TableId, int]
+    sizes: Sequence[SourceTable]
+
+    def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
+        """All tables at one target; and the dump that repaired them, "" for none."""
+        comparer = _comparer(config, target)
+        if comparer is None:
+            why, names = _unreadable(config), [str(table.id) for table in self.sizes]
+            return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
+        Sides(self.runtime, self.state, config.name, target).look()
+        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect))
+        checked = [sides.table(table) for table in self.sizes]
+        wanted = [one for one in checked if one.check is not None and one.check.found.odd]
+        repair = sides.repair(wanted) if self.asked.repair and wanted else ""
+        return [one.result for one in checked], repair
+
+
+@dataclass
+class _Checked:
+    """A table after its check; ``check`` None: it was not compared."""
+
+    result: TableResult
+    check: TableCheck | None = None
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One target of a verification."""
+
+    whole: _Verification
+    config: TargetConfig
+    target: Target
+    comparer: Comparer
+    made: AsLoaded
+
+    def table(self, size: SourceTable) -> _Checked:
+        """Compare one table. What makes it impossible is in the result."""
+        whole, table = self.whole, size.id
+        began = time.monotonic()
+        try:
+            refused = self._refused(table)
+            if refused:
+                return _Checked(TableResult(table=str(table), target=self.config.name, skipped=refused))
+            return self._checked(size, began)
+        except CheckpointError:
+            raise
+        except TerminalError as error:
+            _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
+            return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
+
+    def _refused(self, table: TableId) -> str:
+        """Why it cannot be told what the target should hold."""
+        lost = {Event.INSERT, Event.UPDATE} - set(self.whole.runtime.pipeline.capture.events)
+        if lost:
+            return f"the pipeline does not capture every {min(lost)}: the target holds other rows on purpose"
+        spark = [rule.name for rule in self.made.ruling.rules.matching(table) if rule.kind is RuleKind.SPARK]
+        if spark:
+            return f"rule {spark[0]} is of type spark, and its rows cannot be made here"
+        return ""
+
+    def _checked(self, size: SourceTable, began: float) -> _Checked:
+        whole, table = self.whole, size.id
+        with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
+            way, note, may_replace = self._way(reader, size)
+            check = self._check(reader, way, of_about=size.rows)
+            found = check.run()
+        result = TableResult(
+            table=str(table),
+            target=self.config.name,
+            way=way.name,
+            rows=found.rows,
+            ranges=found.ranges,
+            ranges_compared=found.compared,
+            differences=self._shown(way, list(found.odd.values())[: whole.asked.most]),
+            note=note,
+            seconds=round(time.monotonic() - began, 3),
+            **_counts(found, found.rows, found.undecided),
+        )
+        return _Checked(result, check, may_replace)
+
+    def _check(self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying") -> TableCheck:
+        whole = self.whole
+        log = LogWindow(whole.runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s)
+        texts = whole.runtime.source.keys
+        check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values)
+
+        def told(rows: int) -> None:
+            whole.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
+
+        check.told = told
+        return check
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+    def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
+        """How it is compared; a note; and True if a repair may remove rows. Raises TerminalError."""
+        whole, table = self.whole, size.id
+        request = TableRequest(table)
+        there = whole.source.chunk_table(table)
+        key = there.key(request)
+        if not key.columns or there.has_prefix_key(key):
+            raise ConfigError(
+                f"the key of {table} is a prefix of a column", hint="give it a primary key of whole columns"
+            )
+        schema = reader.schema(table)
+        route = self.made.routes.route(table)
+        plan = self.made.plan(schema)
+        why = self._no_range(schema, key.names, route)
+        digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
+        rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
+        way = Way(
+            request,
+            schema,
+            key,
+            plan,
+            ranged=not why,
+            digested=digested,
+            digest_plan=digest_plan,
+            range_rows=rows,
+            digest_rows=whole.runtime.pipeline.dump.chunk_rows,
+            sample=whole.asked.sample,
+        )
+        if why:
+            return way, f"rows that only the target has were not looked for: {why}", False
+        reconciler = self.target.reconciler()
+        stays = kept_on_purpose(whole.runtime, self.config.name, reconciler.others()) if reconciler else "it cannot"
+        return way, f"a repair removes no rows: {stays}" if stays else "", not stays
+
+    def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
+        """Why a range of the source's keys is no range at the target, "" if it is one."""
+        whole, table = self.whole, schema.table
+        why = why_not(whole.runtime, [table], whole.captured, ()).get(table, "")
+        if why:
+            return why
+        reconciler = self.target.reconciler()
+        if reconciler is None:
+            return f"a target of type {self.config.type} has no ranges"
+        return reconciler.refuses(key_plan(table, schema.arrow_schema, key, route, whole.source.identity.dialect))
+
+    def _digested(
+        self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable
+    ) -> tuple[tuple[str, ...], PlannedTable | None]:
+        """Source columns of which both sides compute the same checksums, and the same at the target; none: they do not."""
+        if not isinstance(reader, DigestReader) or route.convert:
+            return (), None
+        words = self.comparer.digest_words(plan)
+        sent = [c.name for c in schema.columns if route.target_name(c.name) is not None or c.name in schema.primary_key]
+        if not words or len(sent) != len(plan.columns):
+            return (), None
+        pairs = [(n, c) for n, c, word in zip(sent, plan.columns, words[1:], strict=True) if word]
+        names = tuple(name for name, _ in pairs)
+        if reader.digest_words(schema.table, names) != (words[0], *filter(None, words[1:])):
+            return (), None
+        return names, replace(plan, columns=tuple(column for _, column in pairs))
+
+    # -- repair --------------------------------------------------------------------------------------------------------
+    def repair(self, wanted: Sequence[_Checked]) -> str:
+        """Copy exactly the keys that differ, as a dump; look at them again. Returns the dump's id."""
+        whole, runtime = self.whole, self.whole.runtime
+        dump, by = new_id(), whole.asked.by or owner_label()
+        requests, counts = [], {}
+        for ordinal, one in enumerate(wanted):
+            assert one.check is not None
+            way, keys = one.check.way, list(one.check.found.odd)
+            path = f"dumps/{dump}/keys-{ordinal:04d}.parquet"
+            write_keys(runtime.store, path, keys)
+            requests.append(replace(way.request, key_file=path, estimate=len(keys), replace=one.replace))
+            counts[str(way.request.table)] = len(keys)
+            whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
+        targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()
+        order = DumpOrder(REASON, dump, targets, by=by)
+        recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
+        details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
+        whole.state.audit(by=by, what="repair", details=details)
+        work(replace(runtime, _state=None), recorded.id)
+        for one in wanted:
+            self._looked_again(one)
+        return recorded.id
+
+    def _looked_again(self, one: _Checked) -> None:
+        """The same keys after the repair."""
+        assert one.check is not None
+        whole, before = self.whole, one.check
+        keys: list[Key] = list(before.found.odd)
+        with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
+            reader.schema(before.way.request.table)
+            check = self._check(reader, before.way, len(keys), "repairing")
+            check.look_again(keys)
+        left = check.found
+        undecided = one.result.undecided + left.undecided
+        repaired = len(keys) - len(left.odd) - left.undecided
+        one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+    def _shown(self, way: Way, odd: Sequence[Odd]) -> tuple[Difference, ...]:
+        """With masked values left out."""
+        runtime, table = self.whole.runtime, way.request.table
+        names = [column.name for column in way.schema.columns]
+        hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
+        route = self.made.routes.route(table)
+        secret = {route.target_name(name) or name for name in hidden}
+        every = bool(hidden) and self.made.is_ruled(table)  # a rule may have put them into any column
+
+        def key(one: Odd) -> tuple[str, ...]:
+            texts = runtime.source.keys.shown(one.key)
+            return tuple(SHOWN if n in hidden else text for n, text in zip(way.key.names, texts, strict=True))
+
+        def values(one: Odd) -> tuple[tuple[str | None, str | None], ...]:
+            pairs = zip(one.columns, one.values, strict=True) if one.values else ()
+            return tuple((SHOWN, SHOWN) if every or name in secret else pair for name, pair in pairs)
+
+        return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
+
+
+def _counts(found: Found, rows: int, undecided: int) -> dict[str, int]:
+    kinds = [one.kind for one in found.odd.values()]
+    counts = {kind: kinds.count(kind) for kind in ("different", "missing", "extra")}
+    equal = max(rows - counts["different"] - counts["missing"] - undecided, 0)
+    return {**counts, "equal": equal, "undecided": undecided}
+
+
+__all__ = ["Progress", "VerifySpec", "verify"]

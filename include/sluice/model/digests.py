@@ -1,0 +1,13 @@
+"""What a server says of the rows of a key range without sending them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDigest:
+    """Rows of a range, and a checksum of their values that does not depend on their order."""
+
+    rows: int
+    checksum: int

@@ -1,0 +1,167 @@
+"""Rows compared where they are: what would be loaded is sent as it is for a load, cast to the column's own type, and the server compares.
+
+Two values are equal if their text is. With ``extra_float_digits = 1`` that is exact for every type, tells 0 from -0, and numbers of another scale
+apart; text is compared byte by byte.
+"""
+
+# ruff: noqa: S608 - identifiers are quoted, values are parameters or literals made by range_delete
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.model.digests import RangeDigest
+from sluice.model.fields import made_field
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.postgresql.column_types import pg_type
+from sluice.targets.postgresql.names import quoted, quoted_table
+from sluice.targets.postgresql.range_delete import stretches
+from sluice.targets.postgresql.session import Session
+from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
+from sluice.targets.sql.rows import at_target, sent_fields
+from sluice.targets.sql.tables import TargetTable
+
+NUMBER = "_sluice_row"
+SHOWN_CHARACTERS = 200
+
+
+class Server(Protocol):
+    """What this needs of a target."""
+
+    def session(self, doing: str) -> AbstractContextManager[Session]: ...
+
+    def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]: ...
+
+    def transaction(
+        self, session: Session, work: Callable[[], RangeDifferences], doing: str
+    ) -> tuple[RangeDifferences, int]: ...
+
+
+@dataclass(frozen=True)
+class PostgreSQLComparer:
+    """See :class:`sluice.targets.base.Comparer`. It computes no checksums: the source's server writes values in another way."""
+
+    target: Server
+    zero_dates: str
+
+    def compare(
+        self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+    ) -> RangeDifferences:
+        """See :meth:`sluice.targets.base.Comparer.compare`."""
+        table = self.target.check([plan])[plan.target]
+        doing = f"comparing {plan.target}"
+        with self.target.session(doing) as session:
+
+            def work() -> RangeDifferences:
+                stage = Stage(session.cursor, table, self.zero_dates)
+                with stage.unordered():
+                    return _Comparison(stage, table, rows).run(item, values)
+
+            return self.target.transaction(session, work, doing)[0]
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Never asked, as there are no words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    stage: Stage
+    table: TargetTable
+    rows: pa.Table
+
+    def run(self, item: KeyRange | None, values: bool) -> RangeDifferences:
+        fields = sent_fields(self.rows.schema, self.table)
+        columns = [StagedColumn.of(n, field) for n, (field, _) in enumerate(fields)]
+        names = [name for _, name in fields]
+        number = StagedColumn.of(len(columns), at_target(made_field(NUMBER, pa.int32()), "integer"))
+        numbers = pa.array(np.arange(self.rows.num_rows, dtype=np.int32))
+        numbered = self.rows.append_column(number.field, numbers)
+        if not self.rows.num_rows:
+            return RangeDifferences(extra=self._beyond(None, {}, item) if item is not None else ())
+        own = dict(zip(names, columns, strict=True))
+        with self.stage.rows(numbered, [*columns, number]) as staged:
+            missing, different = self._looked_up(staged, names, own, number, values)
+            return RangeDifferences(missing, different, self._beyond(staged, own, item) if item is not None else ())
+
+    def _same_key(self, own: dict[str, StagedColumn], names: Sequence[str]) -> str:
+        by_name = {name.casefold(): column for name, column in own.items()}
+        return " AND ".join(f"t.{quoted(name)} = {by_name[name.casefold()].compared}" for name in names)
+
+    def _looked_up(
+        self, staged: Staged, names: Sequence[str], own: dict[str, StagedColumn], number: StagedColumn, values: bool
+    ) -> tuple[tuple[int, ...], tuple[RowDifference, ...]]:
+        """The rows sent that the target lacks, or has otherwise."""
+        mine = [_text(f"CAST(s.{own[name].name} AS {own[name].target.declared})") for name in names]
+        theirs = [_text(f"t.{quoted(name)}") for name in names]
+        same = [f"({a} IS NOT DISTINCT FROM {b})" for a, b in zip(mine, theirs, strict=True)]
+        shown = [f"left({text}, {SHOWN_CHARACTERS})" for pair in zip(mine, theirs, strict=True) for text in pair]
+        first = f"t.{quoted(self.table.key[0])}"
+        found = self._ask(
+            staged,
+            f"SELECT s.{number.name}, {first} IS NULL, {', '.join([*same, *(shown if values else ())])} FROM {ROWS} "
+            f"LEFT JOIN {quoted_table(self.table.table)} AS t ON {self._same_key(own, self.table.key)} "
+            f"WHERE {first} IS NULL OR NOT ({' AND '.join(same)})",
+        )
+        missing, different = [], []
+        for row, absent, *rest in found:
+            if absent:
+                missing.append(int(row))
+                continue
+            odd = [i for i, equal in enumerate(rest[: len(names)]) if not equal]
+            texts = rest[len(names) :]
+            pairs = tuple((texts[2 * i], texts[2 * i + 1]) for i in odd) if values else ()
+            different.append(RowDifference(int(row), tuple(names[i] for i in odd), pairs))
+        return tuple(missing), tuple(different)
+
+    def _beyond(
+        self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange
+    ) -> tuple[tuple[str, ...], ...]:
+        """Keys that only the target has in the range."""
+        types = {name.casefold(): declared for name, declared in zip(self.table.columns, self.table.types, strict=True)}
+        key = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
+        found: list[tuple[str, ...]] = []
+        for condition in stretches(self.table, item):
+            sql = f"SELECT {key} FROM {quoted_table(self.table.table)} AS t WHERE {condition}"
+            if staged is not None:
+                sql += f" AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {self._same_key(own, item.names)})"
+            found += [tuple(map(str, row)) for row in self._ask(staged, sql)]
+        return tuple(found)
+
+    def _ask(self, staged: Staged | None, sql: str) -> list[tuple[Any, ...]]:
+        if staged is not None:
+            staged.run(sql)
+        else:
+            self.stage.cursor.execute(sql)
+        return list(self.stage.cursor.fetchall())
+
+
+def _text(value: str) -> str:
+    return f'({value})::text COLLATE "C"'
+
+
+def _literal(column: str, declared: str) -> str:
+    """A key column's value as the source's dialect writes it."""
+    word = pg_type(declared).word
+    if word == "date":
+        return f"'''' || to_char({column}, 'YYYY-MM-DD') || ''''"
+    if word.startswith("timestamp"):
+        return f"'''' || to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US') || ''''"
+    if word == "bytea":
+        return f"'x''' || encode({column}, 'hex') || ''''"
+    return f"{column}::text"
+
+
+__all__ = ["PostgreSQLComparer"]

@@ -1,0 +1,390 @@
+"""``sluice verify`` on real servers: planted differences of every kind are found while writers work, and repaired; nothing else is reported."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sluice.errors import ConfigError, Paused
+from sluice.flows.operate.control import pause
+from sluice.flows.verify.result import TableResult, VerifyResult
+from sluice.flows.verify.verify import VerifySpec, verify
+from tests.support.dumping import Writers, begin, both, delivering, fill
+from tests.support.pipelines import Case, case
+from tests.support.waiting import ended
+
+LIVE = "CREATE TABLE live (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
+VALUES = """CREATE TABLE vals (id INT PRIMARY KEY, txt VARCHAR(20), pad VARCHAR(20), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4),
+  word VARCHAR(20) CHARACTER SET latin1, doc JSON, at_ TIMESTAMP(6) NULL, raw VARBINARY(10), kind ENUM('a','b','c'),
+  tags SET('x','y','z'), bits BIT(12), long_ LONGTEXT) DEFAULT CHARSET utf8mb4"""
+ROW = (
+    "({i}, 'text {i}', 'padded', {i} / 7, {i} / 3, {i} / 9, 'caf\u00e9', '{{\"a\": {i}, \"b\": [1, 2.50]}}', "
+    "'2024-03-01 10:00:00.123456' + INTERVAL {i} SECOND, "
+    "x'00ff{h}', 1 + {i} % 3, {i} % 8, {i} * 3, REPEAT('long {i} ', 50))"
+)
+CHANGED = {
+    1: ("txt = 'changed'", "txt"),
+    2: ("txt = NULL", "txt"),
+    3: ("pad = 'padded '", "pad"),
+    4: ("dbl = -0.0e0", "dbl"),
+    5: ("flt = -0.0e0", "flt"),
+    6: ("dec_ = dec_ + 0.0001", "dec_"),
+    7: ("word = 'cafe'", "word"),
+    8: ("doc = JSON_SET(doc, '$.b[1]', 2.5001)", "doc"),
+    9: ("at_ = at_ + INTERVAL 1 HOUR", "at_"),
+    10: ("raw = x'00ff'", "raw"),
+    11: ("kind = 'a'", "kind"),
+    12: ("tags = 'x,z'", "tags"),
+    13: ("bits = 4095", "bits"),
+    14: ("long_ = CONCAT(long_, '!')", "long_"),
+    16: ("flt = flt + 0.000001", "flt"),
+    17: ("dbl = dbl + 1e-15", "dbl"),
+    18: ("txt = 'TEXT 18'", "txt"),
+    19: ("doc = NULL, raw = ''", "doc,raw"),
+}
+"""By id: what is changed at the target, and the columns that differ then."""
+
+
+@pytest.fixture
+def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        yield made
+
+
+def settings(made: Case, text: str) -> None:
+    made.yaml += f"\n{text}\n"
+    made.path.write_text(made.yaml, encoding="utf-8")
+
+
+def at(server: Any, made: Case, *statements: str) -> Any:
+    return server.execute(f"USE `{made.schema}`", *statements)
+
+
+def found(result: VerifyResult | TableResult) -> set[tuple[str, tuple[str, ...], str, tuple[str, ...]]]:
+    """(table, key, kind, columns) of every difference."""
+    tables = result.tables if isinstance(result, VerifyResult) else (result,)
+    return {(t.table.split(".")[1], d.key, d.kind, d.columns) for t in tables for d in t.differences}
+
+
+def of(result: VerifyResult, table: str) -> TableResult:
+    [one] = [one for one in result.tables if one.table.endswith(f".{table}")]
+    return one
+
+
+def verified(made: Case, **asked: Any) -> VerifyResult:
+    return verify(made.runtime(), VerifySpec(most=1000, **asked))
+
+
+@contextmanager
+def rewriting(made: Case, table: str, key: int) -> Iterator[None]:
+    """One row is written again and again."""
+    stop = threading.Event()
+
+    def run() -> None:
+        with made.source.connect(made.schema) as connection, connection.cursor() as cursor:
+            number = 0
+            while not stop.wait(0.01):
+                number += 1
+                cursor.execute(f"UPDATE `{table}` SET txt = %s WHERE id = %s", (f"now {number}", key))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        ended(thread)
+
+
+@pytest.mark.parametrize("way", ["checksums", "rows"])
+def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop: Case, way: str) -> None:
+    settings(shop, "dump: {chunk_rows: 900, parallelism: 2}")
+    both(shop, LIVE)
+    both(shop, VALUES)
+    both(shop, "CREATE TABLE words (w VARCHAR(20) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY, v INT)")
+    both(shop, "CREATE TABLE shapes (id INT PRIMARY KEY, s GEOMETRY)")
+    if way == "rows":  # another type at the target, in which no value is lost
+        at(
+            shop.target,
+            shop,
+            "ALTER TABLE vals MODIFY txt VARCHAR(30) CHARACTER SET utf8mb3, MODIFY dec_ DECIMAL(14,6)",
+        )
+        at(shop.target, shop, "ALTER TABLE live MODIFY note TEXT", "ALTER TABLE words MODIFY v BIGINT")
+    begin(shop)
+    fill(shop, "live", 2000)
+    rows = ", ".join(ROW.format(i=i, h=f"{i % 256:02x}") for i in range(1, 1200))
+    at(
+        shop.source,
+        shop,
+        f"INSERT INTO vals VALUES {rows}, (5000, NULL, '', 0, 0, 0, '', NULL, NULL, '', NULL, '', 0, '')",
+        "UPDATE vals SET dbl = 0, txt = '' WHERE id IN (2, 4)",
+        "UPDATE vals SET flt = 0 WHERE id = 5",
+        "INSERT INTO shapes VALUES (1, ST_GeomFromText('POINT(1 1)')), (2, NULL)",
+        "INSERT INTO words VALUES ('abc', 1), ('\u00e9t\u00e9', 2), ('plain', 3)",
+    )
+    shop.run_until_head()
+    planted = {("vals", (str(i),), "different", tuple(columns.split(","))) for i, (_, columns) in CHANGED.items()}
+    at(shop.target, shop, *(f"UPDATE vals SET {change} WHERE id = {i}" for i, (change, _) in CHANGED.items()))
+    at(
+        shop.target,
+        shop,
+        "UPDATE vals SET doc = JSON_OBJECT('b', JSON_ARRAY(1, 2.50), 'a', id) WHERE id = 20",  # the same
+        "UPDATE vals SET txt = NULL WHERE id = 5000",  # the same
+        "DELETE FROM vals WHERE id IN (30, 31)",
+        "INSERT INTO vals (id, txt) VALUES (-7, 'extra'), (700000, 'extra')",
+        "UPDATE words SET w = 'ABC' WHERE w = 'abc'",
+        "UPDATE words SET w = 'ete' WHERE w = '\u00e9t\u00e9'",
+        "UPDATE shapes SET s = ST_GeomFromText('POINT(1 2)') WHERE id = 1",
+        "DELETE FROM live WHERE id = 1900",
+        "UPDATE live SET version = 77 WHERE id = 1500",
+        "INSERT INTO live VALUES (1000000, 1, 'extra')",
+    )
+    planted |= {("vals", (str(i),), "missing", ()) for i in (30, 31)}
+    planted |= {("vals", (str(i),), "extra", ()) for i in (-7, 700000)}
+    planted |= {("words", (w,), "different", ("w",)) for w in ("abc", "\u00e9t\u00e9")}
+    planted |= {("shapes", ("1",), "different", ("s",))}
+    planted |= {
+        ("live", ("1900",), "missing", ()),
+        ("live", ("1500",), "different", ("version",)),
+        ("live", ("1000000",), "extra", ()),
+    }
+    with Writers(shop, "live", 600, seed=3), rewriting(shop, "vals", 600), delivering(shop):
+        first = verified(shop)
+        assert found(first) == planted
+        assert first.outcome == "different"
+        assert {t.way for t in first.tables if not t.table.endswith(".shapes")} == {way}
+        assert of(first, "vals").rows == 1200
+        repaired = verified(shop, repair=True, by="anna@here")
+        assert found(repaired) == planted
+        assert (repaired.outcome, repaired.differing) == ("equal", 0)
+        assert sum(t.repaired for t in repaired.tables) == len(planted)
+        again = verified(shop)
+        assert (found(again), again.outcome) == (set(), "equal")
+    shop.run_until_head()
+    if way == "checksums":
+        shop.assert_equal("vals", "words", "live", "shapes")
+    with shop.runtime().state() as state:
+        [entry] = [entry for entry in state.audit_log() if entry["what"] == "repair"]
+    assert (entry["by"], entry["details"]["dump"]) == ("anna@here", repaired.repair[0])
+
+
+@pytest.mark.parametrize("marks", ["auto", "none"])
+def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
+    """Few rows, written without a pause, in pieces of which each differs at nearly every look."""
+    settings(shop, f"dump: {{chunk_rows: 50, marks: {marks}}}")
+    both(shop, LIVE)
+    begin(shop)
+    fill(shop, "live", 400)
+    shop.run_until_head()
+    with Writers(shop, "live", 150, seed=11, count=3) as writers, delivering(shop):
+        for _ in range(4):
+            result = verified(shop)
+            assert found(result) == set()
+            assert result.differing == 0
+        assert writers.changes
+
+
+def test_what_is_compared_is_what_would_be_loaded(shop: Case) -> None:
+    """Another name, excluded and renamed columns, a generated column, and one that only the target has."""
+    at(
+        shop.source,
+        shop,
+        "CREATE TABLE t (a INT, b INT, c VARCHAR(20), d VARCHAR(20), s INT AS (a + b) STORED, PRIMARY KEY (b, a))",
+    )
+    at(
+        shop.target,
+        shop,
+        "CREATE TABLE u (a2 INT, b INT, C VARCHAR(20), s INT AS (a2 + b) STORED, own VARCHAR(9) DEFAULT 'mine', PRIMARY KEY (b, a2))",
+    )
+    settings(
+        shop,
+        f"mapping: [{{from: {shop.schema}.t, to: {shop.schema}.u, columns: {{exclude: [d], rename: {{a: a2}}}}}}]\n"
+        f"masked: ['{shop.schema}\\.t\\.c']",
+    )
+    begin(shop)
+    at(
+        shop.source,
+        shop,
+        f"INSERT INTO t (a, b, c, d) VALUES {','.join(f'({i}, {i % 5}, {i}, {i})' for i in range(300))}",
+    )
+    shop.run_until_head()
+    with delivering(shop):
+        assert verified(shop).outcome == "equal"
+        at(shop.target, shop, "UPDATE u SET own = 'other'")
+        assert verified(shop).outcome == "equal"
+        at(
+            shop.target,
+            shop,
+            "UPDATE u SET c = 'x' WHERE a2 = 7",
+            "INSERT INTO u (a2, b) VALUES (999, 2)",
+            "DELETE FROM u WHERE a2 = 12",
+        )
+        result = verified(shop, values=True)
+        assert of(result, "t").way == "checksums"
+        assert found(result) == {
+            ("t", ("2", "7"), "different", ("C",)), ("t", ("2", "999"), "extra", ()), ("t", ("2", "12"), "missing", ()),
+        }  # fmt: skip
+        [shown] = [d.values for d in of(result, "t").differences if d.values]
+        assert shown == (("***", "***"),)
+        assert verified(shop, repair=True).outcome == "equal"
+    assert at(shop.target, shop, "SELECT COUNT(*), SUM(own = 'other') FROM u") == [(300, 299)]
+
+
+def test_rows_go_through_the_rules(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
+    rules = shop.folder / "rules"
+    (rules / "up.py").write_text(
+        "def transform(row, context):\n    return {**row, 'v': row['v'].upper()} if row['id'] % 10 else None\n",
+        encoding="utf-8",
+    )
+    (rules / "engine.yaml").write_text("rules: [{name: up, path: up.py, type: row}]\n", encoding="utf-8")
+    settings(shop, "rules: engine.yaml")
+    begin(shop)
+    at(shop.source, shop, f"INSERT INTO t VALUES {','.join(f'({i}, {chr(39)}v{i}{chr(39)})' for i in range(200))}")
+    shop.run_until_head()
+    with delivering(shop):
+        equal = of(verified(shop), "t")
+        assert (equal.way, equal.rows, equal.differing) == ("rows of the source", 200, 0)
+        assert "rules apply" in equal.note
+        at(shop.target, shop, "UPDATE t SET v = 'v3' WHERE id = 3", "DELETE FROM t WHERE id = 4")
+        result = verified(shop, repair=True)
+        assert found(result) == {("t", ("3",), "different", ("v",)), ("t", ("4",), "missing", ())}
+        assert result.outcome == "equal"
+        (rules / "up.py").write_text(
+            "import time\n\ndef transform(row, context):\n    return {**row, 'v': str(time.time_ns())}\n",
+            encoding="utf-8",
+        )
+        assert "other rows of" in of(verified(shop), "t").skipped
+    assert at(shop.target, shop, "SELECT COUNT(*), MIN(BINARY v LIKE 'V%') FROM t") == [(180, 1)]
+
+
+def test_the_command(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
+    both(shop, "CREATE TABLE keyless (a INT)")
+    begin(shop)
+    at(shop.source, shop, "INSERT INTO t VALUES (1, 'a'), (2, NULL)", "INSERT INTO keyless VALUES (1)")
+    shop.run_until_head()
+    with delivering(shop):
+        name, table = str(shop.path), f"{shop.schema}.t"
+        assert "not verified yet" in shop.cli("verify", "show", name).stderr
+        all_ = shop.cli("verify", name)
+        assert (all_.returncode, "no primary key" in all_.stdout) == (4, True)
+        assert shop.cli("verify", name, "--table", table).returncode == 0
+        at(shop.target, shop, "UPDATE t SET v = '' WHERE id = 2")
+        differs = shop.cli("verify", name, "--table", table, "--values")
+        assert differs.returncode == 3
+        assert "(2) v: NULL, at the target ''" in differs.stdout
+        shown = json.loads(shop.cli("verify", "show", name, "--json").stdout)
+        assert (shown["outcome"], shown["tables"][0]["different"], shown["format_version"]) == ("different", 1, 1)
+        assert shop.cli("verify", "--table", table, "--repair", name).returncode == 0
+        assert len(json.loads(shop.cli("verify", "list", name, "--json").stdout)) == 4
+        assert "verified" in shop.cli("status", name).stdout
+        assert shop.cli("verify", name, "--table", f"{shop.schema}.nix").returncode == 1
+        assert shop.cli("verify", name, "--sample", "0%").returncode == 1
+    at(shop.source, shop, "UPDATE t SET v = 'later' WHERE id = 1")
+    at(shop.target, shop, "DELETE FROM t WHERE id = 1")
+    pause(shop.runtime(), by="anna", reason="a test")
+    with pytest.raises(Paused, match="paused by anna"):
+        verified(shop, tables=[table])
+
+
+def test_a_sample(shop: Case) -> None:
+    settings(shop, "dump: {chunk_rows: 10}")
+    both(shop, LIVE)
+    begin(shop)
+    fill(shop, "live", 1000)
+    shop.run_until_head()
+    with delivering(shop):
+        one = of(verified(shop, sample=0.3), "live")
+    assert one.ranges == 101
+    assert 0 < one.ranges_compared < 101
+    assert one.rows <= one.ranges_compared * 10
+    assert one.differing == 0
+
+
+def test_a_target_of_the_other_dialect(tmp_path, mysql_source, mariadb, zookeeper, fresh_schema) -> None:
+    schema = fresh_schema(mysql_source, mariadb)
+    with case(tmp_path, mysql_source, mariadb, zookeeper, schema) as made:
+        both(made, "CREATE TABLE t (id INT PRIMARY KEY, doc JSON, f FLOAT, b BLOB, at_ DATETIME(3))")
+        begin(made)
+        rows = [
+            f"({i}, '{{\"z\": {i}, \"a\": 1}}', {i} / 3, x'{i:04x}', '2024-01-01' + INTERVAL {i} SECOND)"
+            for i in range(500)
+        ]
+        at(made.source, made, f"INSERT INTO t VALUES {','.join(rows)}")
+        made.run_until_head()
+        with delivering(made):
+            assert of(verified(made), "t").equal == 500
+            at(
+                made.target,
+                made,
+                "UPDATE t SET f = f + 1 WHERE id = 9",
+                "INSERT INTO t (id) VALUES (-1)",
+                "DELETE FROM t WHERE id = 499",
+            )
+            result = verified(made, repair=True)
+            assert found(result) == {
+                ("t", ("9",), "different", ("f",)),
+                ("t", ("-1",), "extra", ()),
+                ("t", ("499",), "missing", ()),
+            }
+            assert of(result, "t").way == "rows"
+            assert result.outcome == "equal"
+
+
+def test_postgresql(tmp_path, mysql_source, postgresql, zookeeper, fresh_schema, fresh_pg_schema) -> None:
+    schema = fresh_pg_schema(fresh_schema(mysql_source, options="CHARACTER SET utf8mb4"))
+    extra = f"    options: {{ack_schema: {schema}}}"
+    with case(
+        tmp_path, mysql_source, postgresql, zookeeper, schema, kind="postgresql", target_extra=extra, start="dump"
+    ) as made:
+        rows = [
+            f"({i}, 'text {i}', {i} / 7, {i} / 3, '{{\"z\": {i}, \"a\": 1}}', x'{i:04x}', '2024-01-01' + INTERVAL {i} SECOND, {i} / 8)"
+            for i in range(1500)
+        ]
+        mysql_source.execute(
+            f"USE `{schema}`",
+            "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(30), d DOUBLE, f FLOAT, doc JSON, b BLOB, at_ DATETIME(3), n DECIMAL(20,6))",
+            f"INSERT INTO t VALUES {','.join(rows)}, (5000, NULL, 0, NULL, NULL, NULL, NULL, NULL)",
+        )
+        assert made.cli("check", "case", "--apply", "--yes").returncode == 0
+        made.run_until_head()
+        with delivering(made):
+            assert of(verified(made), "t").equal == 1501
+            postgresql.execute(
+                f'SET search_path = "{schema}"',
+                "UPDATE t SET txt = txt || ' ' WHERE id = 1",
+                "UPDATE t SET txt = '' WHERE id = 5000",
+                "UPDATE t SET d = '-0', f = f + 0.000001 WHERE id = 0",
+                'UPDATE t SET doc = \'{"a": 1, "z": 3}\' WHERE id = 3',  # the same
+                'UPDATE t SET doc = \'{"a": 1.0, "z": 4}\', n = n + 0.000001 WHERE id = 4',
+                "DELETE FROM t WHERE id = 1499",
+                "INSERT INTO t (id) VALUES (-5)",
+            )
+            result = verified(made, repair=True, values=True)
+            assert found(result) == {
+                ("t", ("1",), "different", ("txt",)), ("t", ("5000",), "different", ("txt",)), ("t", ("0",), "different", ("d", "f")),
+                ("t", ("4",), "different", ("doc", "n")), ("t", ("1499",), "missing", ()), ("t", ("-5",), "extra", ()),
+            }  # fmt: skip
+            assert (of(result, "t").way, result.outcome) == ("rows", "equal")
+            assert verified(made).outcome == "equal"
+
+
+def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY)")
+    begin(shop)
+    at(shop.target, shop, "DROP TABLE t")
+    with delivering(shop):
+        result = verified(shop)
+        assert "no table" in result.tables[0].skipped
+        made = shop.runtime()
+        every = tuple(target.model_copy(update={"changes": "all"}) for target in made.pipeline.targets)
+        made.pipeline = made.pipeline.model_copy(update={"targets": every})
+        with pytest.raises(ConfigError, match="cannot be verified"):
+            verify(made, VerifySpec())

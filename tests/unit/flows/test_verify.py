@@ -1,0 +1,132 @@
+"""Verification without a server: source and target in memory, rows compared by the target, a repair through a dump."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.errors import ConfigError, OutOfOrder
+from sluice.flows.operate.status import status
+from sluice.flows.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
+from sluice.flows.verify.table_check import ahead
+from sluice.flows.verify.verify import VerifySpec, verify
+from tests.support.pipes import Pipe, pipe
+from tests.support.waiting import ended
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Pipe]:
+    yield from pipe(tmp_path, "copy")
+
+
+@contextmanager
+def delivering(made: Pipe) -> Iterator[None]:
+    stop, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not stop.wait(0.02):
+                made.deliver()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        ended(thread)
+    assert errors == []
+
+
+def verified(made: Pipe, **asked: Any) -> VerifyResult:
+    return verify(made.made.runtime(), VerifySpec(by="anna", **asked))
+
+
+def test_equal_sides(one: Pipe) -> None:
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
+    one.deliver()
+    result = verified(one)
+    [table] = result.tables
+    assert (result.outcome, table.rows, table.equal, table.way) == ("equal", 50, 50, "rows")
+    assert "equal, 50 rows" in status(one.made.runtime()).verified
+
+
+def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
+    one.deliver()
+    rows = one.stores["copy"].tables[one.made.table].rows
+    del rows[7,]
+    rows[8,] = {"id": 8, "v": None}
+    rows[900,] = {"id": 900, "v": "extra"}
+    with delivering(one):
+        result = verified(one, values=True)
+        assert {(d.key, d.kind, d.columns, d.values) for d in result.tables[0].differences} == {
+            (("7",), "missing", (), ()),
+            (("8",), "different", ("v",), (("v8", None),)),
+            (("900",), "extra", (), ()),
+        }
+        assert (result.outcome, result.tables[0].equal) == ("different", 48)
+        assert named(one.made.runtime().store, "p", result.id) == result
+        fixed = verified(one, repair=True)
+        assert (fixed.outcome, fixed.tables[0].repaired, fixed.tables[0].equal) == ("equal", 3, 50)
+    assert one.rows() == one.made.rows()
+    with one.made.runtime().state() as state:
+        assert [entry["details"]["rows"] for entry in state.audit_log() if entry["what"] == "repair"] == [
+            {str(one.made.table): 3}
+        ]
+
+
+def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -> None:
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
+    one.deliver()
+    one.stores["copy"].tables[one.made.table].rows.clear()
+    with delivering(one):
+        result = verified(one, most=5, repair=True)
+    assert (len(result.tables[0].differences), result.tables[0].repaired, result.outcome) == (5, 50, "equal")
+
+
+def test_a_pipeline_that_stands_still_is_said(one: Pipe) -> None:
+    one.commit(("insert", "a", (1, "x")))
+    with pytest.raises(OutOfOrder, match="nothing moved for 0 s"):
+        verified(one, patience_s=0.2)
+
+
+def test_what_cannot_be_asked_for(one: Pipe) -> None:
+    with pytest.raises(ConfigError, match="is not captured"):
+        verified(one, tables=["x.y"])
+    with pytest.raises(ConfigError, match="a sample of"):
+        verified(one, sample=1.5)
+    with pytest.raises(ConfigError, match="nix"):
+        verified(one, targets=["nix"])
+
+
+def test_old_results_go_and_odd_ones_are_left_out(one: Pipe) -> None:
+    store = one.made.runtime().store
+    for number in range(KEPT_RESULTS + 3):
+        keep(store, VerifyResult(id=f"2026-{number:04d}", pipeline="p"))
+    store.write_bytes("verify/2027.json", b'{"format_version": 2}')
+    found = kept(store)
+    assert (len(found), found[-1].id) == (KEPT_RESULTS - 1, f"2026-{KEPT_RESULTS + 2:04d}")
+    with pytest.raises(ConfigError, match="no result 'x'"):
+        named(store, "p", "x")
+
+
+def test_what_a_thread_ahead_raises_is_raised_and_an_early_end_stops_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        list(ahead(items(), 2))
+    endless = iter(range(10**9))
+    for number in ahead(endless, 2):
+        if number == 5:
+            break
+    assert next(endless) < 100
