@@ -2,7 +2,7 @@
 
 The text that is hashed tells all values of a type apart: NULL from the empty string, 0 from -0, a space at the end from none. Every value is either
 without a comma, or has its length before it, or is a hash itself, so that two rows of other values never have the same text. Long values are hashed
-by themselves: CONCAT gives NULL beyond ``max_allowed_packet``.
+by themselves: CONCAT gives NULL beyond ``max_allowed_packet``. The hash is SHA2, as MySQL 9.6 no longer has MD5.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _known(charset: str | None) -> str:
 def digest_sql(table: TableId, columns: Sequence[tuple[str, str]], index: str, *conditions: str) -> str:
     """The select of (rows, checksum). ``columns``: (name, declared type), of which each has a :func:`digest_word`; ``index``: "" for any."""
     texts = ", ".join(_text(quoted(name), word_of(declared)) for name, declared in columns)
-    row = f"CAST(CONV(LEFT(MD5(CONCAT_WS(',', {texts})), 16), 16, 10) AS UNSIGNED)"
+    row = f"CAST(CONV(LEFT(SHA2(CONCAT_WS(',', {texts}), 256), 16), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
     return f"SELECT COUNT(*), BIT_XOR({row}) FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
@@ -74,9 +74,9 @@ def _text(column: str, word: str) -> str:
     if word in _SHORT:
         return f"IFNULL(CONCAT(LENGTH({column}), ':', CAST({column} AS BINARY)), 'N')"
     if word in _LONG:
-        return f"IFNULL(MD5({column}), 'N')"
+        return f"IFNULL(SHA2({column}, 256), 'N')"
     if word == "json":
-        return f"IFNULL(MD5(CAST({column} AS CHAR)), 'N')"
+        return f"IFNULL(SHA2(CAST({column} AS CHAR), 256), 'N')"
     if word in {"float", "double"}:  # text of a FLOAT has six digits
         return f"IFNULL(CAST({column} AS DOUBLE), 'N')"
     return f"IFNULL({column}, 'N')"

@@ -52,7 +52,8 @@ def verified(made: Pipe, **asked: Any) -> VerifyResult:
 def test_equal_sides(one: Pipe) -> None:
     one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
     one.deliver()
-    result = verified(one)
+    with delivering(one):
+        result = verified(one)
     [table] = result.tables
     assert (result.outcome, table.rows, table.equal, table.way) == ("equal", 50, 50, "rows")
     assert "equal, 50 rows" in status(one.made.runtime()).verified
@@ -78,9 +79,7 @@ def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
         assert (fixed.outcome, fixed.tables[0].repaired, fixed.tables[0].equal) == ("equal", 3, 50)
     assert one.rows() == one.made.rows()
     with one.made.runtime().state() as state:
-        assert [entry["details"]["rows"] for entry in state.audit_log() if entry["what"] == "repair"] == [
-            {str(one.made.table): 3}
-        ]
+        assert [entry["rows"] for entry in state.audit_log() if entry["what"] == "repair"] == [{str(one.made.table): 3}]
 
 
 def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -> None:
@@ -105,6 +104,14 @@ def test_what_cannot_be_asked_for(one: Pipe) -> None:
         verified(one, sample=1.5)
     with pytest.raises(ConfigError, match="nix"):
         verified(one, targets=["nix"])
+
+
+def test_a_target_that_gets_every_change_is_refused(one: Pipe) -> None:
+    config = one.made.case.config
+    every = tuple(target.model_copy(update={"changes": "all"}) for target in config.targets)
+    one.made.case.config = config.model_copy(update={"targets": every})
+    with pytest.raises(ConfigError, match="cannot be verified: it gets every change"):
+        verified(one)
 
 
 def test_old_results_go_and_odd_ones_are_left_out(one: Pipe) -> None:

@@ -359,7 +359,7 @@ class _Side:
         names = [column.name for column in way.schema.columns]
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
         route = self.made.routes.route(table)
-        secret = {route.target_name(name) or name for name in hidden}
+        secret = {(route.target_name(name) or name).casefold() for name in hidden}
         every = bool(hidden) and self.made.is_ruled(table)  # a rule may have put them into any column
 
         def key(one: Odd) -> tuple[str, ...]:
@@ -368,7 +368,7 @@ class _Side:
 
         def values(one: Odd) -> tuple[tuple[str | None, str | None], ...]:
             pairs = zip(one.columns, one.values, strict=True) if one.values else ()
-            return tuple((SHOWN, SHOWN) if every or name in secret else pair for name, pair in pairs)
+            return tuple((SHOWN, SHOWN) if every or name.casefold() in secret else pair for name, pair in pairs)
 
         return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
 
