@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import ConfigError, Paused
+from sluice.errors import Paused
 from sluice.flows.operate.control import pause
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
