@@ -10,50 +10,35 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sluice.model.column_types import ColumnKind
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.column_types import word_of
+from sluice.mysql.column_types import Literal, MysqlType, find_type, type_named
 from sluice.mysql.key_sql import both
 
-_PLAIN = {
-    "tinyint",
-    "smallint",
-    "mediumint",
-    "int",
-    "bigint",
-    "decimal",
-    "date",
-    "datetime",
-    "timestamp",
-    "time",
-    "year",
-    "uuid",
-    "inet6",
-    "inet4",
-}
-_NUMBERED = {"bit", "enum", "set"}
-_SHORT = {"char", "varchar", "binary", "varbinary"}
-_LONG = {"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}
 _WIDTH = re.compile(r"\(\d+\)")
 
 
 def digest_word(declared: str, charset: str | None) -> str:
     """How a column's values enter the text; equal at both sides: equal values have equal text. "": there is no such text for the type."""
-    word, folded = word_of(declared), declared.strip().lower()
-    if "zerofill" in folded:
+    row, folded = find_type(declared), declared.strip().lower()
+    if row is None or "zerofill" in folded or row.shape is not None or not row.equals:
         return ""
-    if word in {"tinyint", "smallint", "mediumint", "int", "bigint", "year"}:
+    if row.bits or row.kind is ColumnKind.YEAR:
         return _WIDTH.sub("", folded)
-    if word in {"float", "double"}:
-        return word if "(" not in folded else ""
-    if word in _NUMBERED:
+    if row.literal is Literal.FLOAT:
+        return row.word if "(" not in folded else ""
+    if _is_numbered(row):
         return declared.strip()
-    if word in {"char", "varchar"}:
+    if row.most_bytes:
+        return f"long {_known(charset)}" if row.charset else "long"
+    if row.literal is Literal.TEXT and row.charset:
         return f"characters {_known(charset)}"
-    if word == "binary":
-        return folded
-    if word in _LONG or word == "varbinary":
-        return f"{'bytes' if word == 'varbinary' else 'long'} {_known(charset) if 'text' in word else ''}".strip()
-    return folded if word in _PLAIN or word == "json" else ""
+    return "bytes" if row.kind is ColumnKind.VARBINARY else folded
+
+
+def _is_numbered(row: MysqlType) -> bool:
+    """True if the value is taken as a number."""
+    return row.literal in {Literal.LABEL, Literal.LABELS} or row.kind is ColumnKind.BIT
 
 
 def _known(charset: str | None) -> str:
@@ -62,21 +47,21 @@ def _known(charset: str | None) -> str:
 
 def digest_sql(table: TableId, columns: Sequence[tuple[str, str]], index: str, *conditions: str) -> str:
     """The select of (rows, checksum). ``columns``: (name, declared type), of which each has a :func:`digest_word`; ``index``: "" for any."""
-    texts = ", ".join(_text(quoted(name), word_of(declared)) for name, declared in columns)
+    texts = ", ".join(_text(quoted(name), type_named(declared, name)) for name, declared in columns)
     row = f"CAST(CONV(LEFT(SHA2(CONCAT_WS(',', {texts}), 256), 16), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
     return f"SELECT COUNT(*), BIT_XOR({row}) FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
-def _text(column: str, word: str) -> str:
-    if word in _NUMBERED:
+def _text(column: str, row: MysqlType) -> str:
+    if _is_numbered(row):
         return f"IFNULL(CAST({column} AS UNSIGNED), 'N')"
-    if word in _SHORT:
-        return f"IFNULL(CONCAT(LENGTH({column}), ':', CAST({column} AS BINARY)), 'N')"
-    if word in _LONG:
+    if row.most_bytes:
         return f"IFNULL(SHA2({column}, 256), 'N')"
-    if word == "json":
+    if row.kind is ColumnKind.JSON:
         return f"IFNULL(SHA2(CAST({column} AS CHAR), 256), 'N')"
-    if word in {"float", "double"}:  # text of a FLOAT has six digits
+    if row.literal is Literal.BYTES or (row.literal is Literal.TEXT and row.charset):
+        return f"IFNULL(CONCAT(LENGTH({column}), ':', CAST({column} AS BINARY)), 'N')"
+    if row.literal is Literal.FLOAT:  # text of a FLOAT has six digits
         return f"IFNULL(CAST({column} AS DOUBLE), 'N')"
     return f"IFNULL({column}, 'N')"

@@ -18,11 +18,12 @@ import pyarrow as pa
 import pymysql
 
 from sluice.errors import LoadError
+from sluice.model.column_types import ColumnKind
 from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
-from sluice.mysql.column_types import find_type, word_of
+from sluice.mysql.column_types import Literal, MysqlType, type_named
 from sluice.mysql.range_digest import digest_sql, digest_word
 from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
 from sluice.targets.mysql import statements
@@ -37,9 +38,7 @@ COMPARED = "_sluice_compared"
 NUMBER = "_sluice_row"
 SHOWN_CHARACTERS = 200
 _MAY_NOT = {1044, 1142, 1227}
-_BYTES = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
-_TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext"}
-_PREFIXED = {"tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob"}
+_LABELLED = {Literal.LABEL, Literal.LABELS}
 
 
 class Server(Protocol):
@@ -119,7 +118,7 @@ class _Comparison:
 
     def _send(self, temporary: TableId, rows: pa.Table, names: list[str]) -> None:
         lines = [f"{quoted(NUMBER)} INT NOT NULL", *(f"{quoted(n)} {declared(self._column(n))} NULL" for n in names)]
-        key = ", ".join(f"{quoted(n)}(191)" if self._word(n) in _PREFIXED else quoted(n) for n in self.table.key)
+        key = ", ".join(f"{quoted(n)}(191)" if self._type(n).most_bytes else quoted(n) for n in self.table.key)
         cursor = self.session.cursor
         try:
             cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
@@ -183,52 +182,47 @@ class _Comparison:
     def _column(self, name: str) -> ColumnInfo:
         return self.columns[name.casefold()]
 
-    def _word(self, name: str) -> str:
-        return word_of(self._column(name).sql_type)
+    def _type(self, name: str) -> MysqlType:
+        return type_named(self._column(name).sql_type, f"{self.table.table}.{name}")
 
     def _same(self, name: str) -> str:
         """1 if the row sent has the same value, NULL included, else 0; never NULL."""
-        word, (k, t) = self._word(name), (f"{side}.{quoted(name)}" for side in "kt")
-        row = find_type(self._column(name).sql_type)
-        if word == "json":
+        row, (k, t) = self._type(name), (f"{side}.{quoted(name)}" for side in "kt")
+        if row.kind is ColumnKind.JSON:
             return f"(CAST(CAST({k} AS CHAR) AS BINARY) <=> CAST(CAST({t} AS CHAR) AS BINARY))"
-        if word in {"enum", "set"}:
+        if row.literal in _LABELLED:
             return f"(CAST({k} AS UNSIGNED) <=> CAST({t} AS UNSIGNED))"
-        if word in _TEXTS | _BYTES:
-            return f"(CAST({k} AS BINARY) <=> CAST({t} AS BINARY))"
-        if word in {"float", "double"}:  # 0 and -0 are equal
-            return f"({k} <=> {t} AND (CAST({k} AS CHAR) LIKE '-%') <=> (CAST({t} AS CHAR) LIKE '-%'))"
-        if row is None or row.shape is not None or not row.equals:
+        if row.shape is not None or not row.equals:
             return f"(HEX({k}) <=> HEX({t}))"
+        if row.literal is Literal.BYTES or (row.literal is Literal.TEXT and row.charset):
+            return f"(CAST({k} AS BINARY) <=> CAST({t} AS BINARY))"
+        if row.literal is Literal.FLOAT:  # 0 and -0 are equal
+            return f"({k} <=> {t} AND (CAST({k} AS CHAR) LIKE '-%') <=> (CAST({t} AS CHAR) LIKE '-%'))"
         return f"({k} <=> {t})"
 
     def _text(self, side: str, name: str) -> str:
         """The value for people."""
-        word, column = self._word(name), f"{side}.{quoted(name)}"
-        row = find_type(self._column(name).sql_type)
-        if word in _BYTES or word == "bit" or row is None or row.shape is not None or not row.equals:
+        row, column = self._type(name), f"{side}.{quoted(name)}"
+        if row.literal is Literal.BYTES or row.kind is ColumnKind.BIT:
             return f"LEFT(CONCAT('0x', HEX({column})), {SHOWN_CHARACTERS})"
-        if word == "float":
+        if row.kind is ColumnKind.FLOAT:
             column = f"CAST({column} AS DOUBLE)"
         return f"LEFT(CONVERT(CAST({column} AS CHAR) USING utf8mb4), {SHOWN_CHARACTERS})"
 
     def _literal(self, name: str) -> str:
         """A key column's value as :mod:`sluice.mysql.key_sql` writes it."""
-        word, column = self._word(name), f"t.{quoted(name)}"
-        if word in {"datetime", "timestamp"}:
-            return f"CONCAT('''', CAST({column} AS DATETIME(6)), '''')"
-        if word == "time":
-            return f"CONCAT('''', CAST({column} AS TIME(6)), '''')"
-        if word == "date":
-            return f"CONCAT('''', {column}, '''')"
-        if word in {"bit", "enum", "set"}:
+        row, column = self._type(name), f"t.{quoted(name)}"
+        if row.literal is Literal.TEMPORAL:
+            whole = {ColumnKind.DATE: "DATE", ColumnKind.TIME: "TIME(6)"}.get(row.kind, "DATETIME(6)")
+            return f"CONCAT('''', CAST({column} AS {whole}), '''')"
+        if row.literal in _LABELLED or row.kind is ColumnKind.BIT:
             return f"CAST({column} AS UNSIGNED)"
-        if word in {"float", "double"}:
+        if row.literal is Literal.FLOAT:
             text = f"CAST(CAST({column} AS DOUBLE) AS CHAR)"
             return f"IF(LOCATE('e', {text}), {text}, CONCAT({text}, 'e0'))"
-        if word in _BYTES:
+        if row.literal is Literal.BYTES:
             return f"CONCAT('x''', LOWER(HEX({column})), '''')"
-        if word in _TEXTS | {"uuid", "inet4", "inet6"}:
+        if row.literal is Literal.TEXT:
             return f"CONCAT('_utf8mb4 x''', LOWER(HEX(CONVERT(CAST({column} AS CHAR) USING utf8mb4))), '''')"
         return column
 
