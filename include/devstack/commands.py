@@ -195,8 +195,8 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="start")
     try:
         databases = [pool.submit(_started, stack, name, progress) for name in (SOURCE, TARGET)]
-        if stack.kind:
-            databases.append(pool.submit(_started, stack, stack.kind.name, progress))
+        if stack.settings.kind in stack.servers:
+            databases.append(pool.submit(_started, stack, stack.settings.kind, progress))
         coordination = pool.submit(_started, stack, ZOOKEEPER, progress)
         home = pool.submit(airflow.prepare_home, stack.airflow_home, stack.settings.keys, stack.airflow_environment())
         _result(home)

@@ -97,7 +97,8 @@ class Stack:
         self.settings = settings
         self.folder = Path(settings.folder)
         self.supervisor: Handle | None = (handles or {}).get("supervisor")
-        self.servers: dict[str, Server] = self._servers()
+        self.servers: dict[str, Server] = {}
+        self.servers = self._servers()
         for name, handle in (handles or {}).items():
             if name in self.servers:
                 self.servers[name].handle = handle
@@ -110,11 +111,12 @@ class Stack:
             root = s.passwords["root"]
             return database(folder / name, name=name, port=s.ports[name], server_id=server_id, root_password=root)
 
-        other = {self.kind.name: self._other()} if self.kind else {}
+        other = self.other
+        others = {self.settings.kind: other} if isinstance(other, Server) else {}
         servers: dict[str, Server] = {
             SOURCE: mysql(SOURCE, 1),
             TARGET: mysql(TARGET, 2),
-            **other,
+            **others,
             ZOOKEEPER: ZooKeeperServer(folder / ZOOKEEPER, ZOOKEEPER, port=s.ports[ZOOKEEPER]),
             SPARK: SparkConnectServer(folder / SPARK, SPARK, port=s.ports[SPARK], env=self.environment()),
         }
@@ -123,11 +125,6 @@ class Stack:
             name = f"airflow-{kind}"
             servers[name] = AirflowComponent(self.airflow_home, name, kind=kind, port=s.ports["airflow"], env=env)
         return servers
-
-    def _other(self) -> Server:
-        """The server of the other kind of target, as the settings say."""
-        assert self.kind is not None
-        return self.kind.server(self.folder, self.settings.ports, self.settings.passwords["root"])
 
     # -- parts -----------------------------------------------------------------------------------------------------
     @property
@@ -146,6 +143,16 @@ class Stack:
     def kind(self) -> Kind | None:
         """Of the second target, if there is one."""
         return KINDS.get(self.settings.kind)
+
+    @property
+    def other(self) -> Server | Path | None:
+        """The second target: its server, or the folder of a kind that keeps files."""
+        if self.kind is None:
+            return None
+        made = self.servers.get(self.kind.name) or self.kind.server(
+            self.folder, self.settings.ports, self.settings.passwords["root"]
+        )
+        return made or self.folder / self.kind.name
 
     @property
     def airflow_home(self) -> Path:
@@ -172,7 +179,7 @@ class Stack:
         return {
             "shop_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
             "reporting_mysql": mysql(TARGET, "sluice_load", TARGET_SCHEMA),
-            **({self.kind.connection_id: self.kind.connection(self._other())} if self.kind else {}),
+            **({self.kind.connection_id: self.kind.connection(self.other)} if self.kind else {}),
             "zookeeper_default": _json("zookeeper", s.ports[ZOOKEEPER]),
             "spark_connect_default": _json("spark_connect", s.ports[SPARK]),
             "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),

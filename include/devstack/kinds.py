@@ -39,24 +39,23 @@ class Kind(ABC):
     def connection_id(self) -> str:
         return f"reporting_{self.name}"
 
-    @abstractmethod
-    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
-        """The server, not started. The same arguments give the same one."""
+    def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server | None:
+        """The server, not started; None for a kind that keeps files. The same arguments give the same one."""
+        return None
 
     @abstractmethod
-    def connection(self, server: Any) -> str:
-        """The connection of Airflow, as JSON."""
+    def connection(self, at: Any) -> str:
+        """The connection of Airflow, as JSON. ``at``, here and below: the server, or the folder of a kind that keeps files."""
 
-    @abstractmethod
-    def fetch(self) -> None:
+    def fetch(self) -> None:  # noqa: B027 - a kind without a server needs none
         """Get the server's program, if it is not here. Raises FetchFailed, ConfigError."""
 
     @abstractmethod
-    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
         """Rows of each table, as a reader of the store counts them; 0 where the table is not there."""
 
     @abstractmethod
-    def sample(self, server: Any, schema: str) -> Iterator[str]:
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
         """Lines that show what arrived."""
 
 
@@ -74,27 +73,25 @@ class PostgreSQL(Kind):
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:
         return PostgreSQLServer(folder / self.name, self.name, port=ports["postgresql"], password=password)
 
-    def connection(self, server: Any) -> str:
-        assert isinstance(server, PostgreSQLServer)
-        return server.connection_json()
+    def connection(self, at: Any) -> str:
+        assert isinstance(at, PostgreSQLServer)
+        return at.connection_json()
 
-    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
-        assert isinstance(server, PostgreSQLServer)
-        there = {
-            str(name) for (name,) in server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")
-        }
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        assert isinstance(at, PostgreSQLServer)
+        there = {str(name) for (name,) in at.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")}
         return {
-            table: int(server.execute(f'SELECT COUNT(*) FROM "{schema}"."{table}"')[0][0]) if table in there else 0
+            table: int(at.execute(f'SELECT COUNT(*) FROM "{schema}"."{table}"')[0][0]) if table in there else 0
             for table in tables
         }
 
-    def sample(self, server: Any, schema: str) -> Iterator[str]:
-        assert isinstance(server, PostgreSQLServer)
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        assert isinstance(at, PostgreSQLServer)
         query = (
             f'SELECT id, state, placed_at, total, address FROM "{schema}".orders ORDER BY id DESC LIMIT {_SAMPLE_ROWS}'
         )
         yield query
-        for row in server.execute(query):
+        for row in at.execute(query):
             yield "  " + " | ".join(str(value) for value in row)
 
 
@@ -118,28 +115,28 @@ class Kafka(Kind):
         port, controller = (ports[name] for name in self.ports)
         return KafkaServer(folder / self.name, self.name, port=port, controller_port=controller)
 
-    def connection(self, server: Any) -> str:
-        assert isinstance(server, KafkaServer)
-        return server.connection_json()
+    def connection(self, at: Any) -> str:
+        assert isinstance(at, KafkaServer)
+        return at.connection_json()
 
-    def rows(self, server: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
-        return {table: len(self._newest(server, f"{schema}.{table}")) for table in tables}
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        return {table: len(self._newest(at, f"{schema}.{table}")) for table in tables}
 
-    def sample(self, server: Any, schema: str) -> Iterator[str]:
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
         topic = f"{schema}.orders"
         yield f"topic {topic}, read_committed, the newest of some keys:"
-        for key, value in list(self._newest(server, topic).items())[-_SAMPLE_ROWS:]:
+        for key, value in list(self._newest(at, topic).items())[-_SAMPLE_ROWS:]:
             text = value.decode()
             yield f"  {key.decode()}  {text[:_SAMPLE_CHARACTERS]}{'…' if len(text) > _SAMPLE_CHARACTERS else ''}"
 
-    def _newest(self, server: Any, topic: str) -> dict[bytes, bytes]:
+    def _newest(self, at: Any, topic: str) -> dict[bytes, bytes]:
         """Key -> value of the newest message; not of keys whose newest one is a tombstone."""
         from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-        assert isinstance(server, KafkaServer)
+        assert isinstance(at, KafkaServer)
         found: dict[bytes, bytes | None] = {}
         consumer = Consumer({
-            "bootstrap.servers": server.bootstrap, "group.id": "demo", "enable.auto.commit": False, "isolation.level": "read_committed",
+            "bootstrap.servers": at.bootstrap, "group.id": "demo", "enable.auto.commit": False, "isolation.level": "read_committed",
             "enable.partition.eof": True, "auto.offset.reset": "earliest", "log_level": 4,
         })  # fmt: skip
         try:
@@ -161,7 +158,38 @@ class Kafka(Kind):
         return {key: value for key, value in found.items() if value is not None}
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL())}
+class Delta(Kind):
+    """Delta tables in a folder; their kind needs no server."""
+
+    name = "delta"
+    client = "deltalake"
+    ports = ()
+    settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "consistency": "table"}
+
+    def connection(self, at: Any) -> str:
+        assert isinstance(at, Path)
+        at.mkdir(parents=True, exist_ok=True)
+        return json.dumps({"conn_type": "fs", "extra": {"path": str(at)}})
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        from deltalake import DeltaTable
+
+        folders = {table: at / schema / table for table in tables}
+        return {
+            table: DeltaTable(folder).count() if DeltaTable.is_deltatable(str(folder)) else 0
+            for table, folder in folders.items()
+        }
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(at / schema / "orders")
+        yield f"{at / schema / 'orders'}, version {table.version()}, its newest commits:"
+        for commit in table.history(_SAMPLE_ROWS):
+            yield f"  version {commit.get('version')}  {commit.get('operation')}  batch {commit.get('sluice.batch', '')}"
+
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Delta())}
 
 
 def kind_of(name: str) -> Kind:

@@ -211,7 +211,7 @@ def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
     """Until the other target has as many rows of each table as the MySQL one."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end:
-        if kind.rows(stack.servers[kind.name], TARGET_SCHEMA, TABLES) == _counts(stack):
+        if kind.rows(stack.other, TARGET_SCHEMA, TABLES) == _counts(stack):
             return True
         time.sleep(0.5)
     return False
@@ -268,10 +268,10 @@ def _report(
 
 def _show_other(stack: Stack, kind: Kind, rows: dict[str, int], write: Any) -> None:
     """Rows at the other target, and a few of them."""
-    server = stack.servers[kind.name]
+    other = stack.other
     write()
-    write(f"{'table':<14}{'rows':>8}  at {kind.name}, port {getattr(server, 'port', '')}")
-    for table, count in kind.rows(server, TARGET_SCHEMA, TABLES).items():
+    write(f"{'table':<14}{'rows':>8}  at {kind.name}, {getattr(other, 'port', other)}")
+    for table, count in kind.rows(other, TARGET_SCHEMA, TABLES).items():
         write(f"{table:<14}{count:>8}  {'equal' if count == rows[table] else 'DIFFERENT'}")
-    for line in kind.sample(server, TARGET_SCHEMA):
+    for line in kind.sample(other, TARGET_SCHEMA):
         write(line)

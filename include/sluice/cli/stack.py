@@ -17,7 +17,7 @@ stack_app = typer.Typer(
 def demo(
     seconds: Annotated[int, typer.Option(help="Length of the live workload.")] = 30,
     target: Annotated[
-        str, typer.Option(help="Kind of a second target, in addition to the MySQL one: kafka or postgresql.")
+        str, typer.Option(help="Kind of a second target, in addition to the MySQL one: kafka, postgresql or delta.")
     ] = "",
 ) -> None:
     """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
