@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.check import check
 from sluice.model.column_types import ColumnKind
+from sluice.model.definitions import ColumnDefinition
+from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.target import DeltaTarget
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support import delta_values, pg_values
@@ -117,6 +120,8 @@ KEYS: tuple[tuple[Column, tuple[Any, ...]], ...] = (
     (Column("k", K.BIGINT, "bigint"), (-(2**63), -1, 0, 2**63 - 1)),
     (Column("k", K.DECIMAL, "decimal(38,10)", precision=38, scale=10), ("-9999999999999999999999999999.9999999999", "0.0000000001", "1", "2")),
     (Column("k", K.VARCHAR, "varchar(200)", charset="utf8mb4"), ("", "x" * 40 + "1", "x" * 40 + "2", "ü😀'\"`\\", "a", "A", "a ")),
+    (Column("k", K.VARCHAR, "varchar(200) long", charset="utf8mb4"), (
+        "ü" * 40 + "1", "ü" * 40 + "2", "😀" * 40 + "1", "\U0010ffff" * 40, "\U0010ffff" * 40 + "1")),
     (Column("k", K.VARBINARY, "varbinary(90)"), (b"", b"\xff" * 40 + b"1", b"\xff" * 40 + b"2", b"\x00", b"'")),
     (Column("k", K.DATE, "date"), ("0001-01-01", "1582-10-10", "1969-12-31", "9999-12-31")),
     (Column("k", K.DATETIME, "datetime(6)", fsp=6), ("0001-01-01T00:00:00.000001", "1969-12-31T23:59:59.999999", "9999-12-31T23:59:59.999999")),
@@ -246,6 +251,7 @@ def test_a_random_history_ends_as_the_source(
             there: dict[Any, Any] = {}
             names = [row[0] for row in mysql_source.execute(f"SHOW COLUMNS FROM {schema}.{table}")]
             for row in rows:
+                assert (row["_before"] is None) == (row["_op"] == "i"), row
                 if row["_before"] is not None:
                     was = there.pop(tuple(row["_before"][name] for name in key))
                     assert was["v"] == row["_before"]["v"], "each change goes on from the one before it"
@@ -444,3 +450,166 @@ def test_rows_of_one_batch_with_different_columns(tmp_path: Path) -> None:
     files = tuple(RowsInMemory(table.table, rows) for rows in (some, data.take([1, 3])))
     pipe.write(replace(batch, tables=(replace(one, files=files),)))
     assert pipe.state(table) == Counter([(1, "x", 1), (2, "y", 5), (3, "z", None), (4, "z", 4)])
+
+
+PARTITIONS: tuple[tuple[Column, tuple[Any, ...]], ...] = (
+    *(
+        (column, values)
+        for column, values in KEYS
+        if column.kind in {K.BIGINT, K.DATE, K.DATETIME, K.TIMESTAMP, K.TIME}
+    ),
+    (Column("k", K.VARCHAR, "varchar(20)", charset="utf8mb4"), ("a/b", "ü%=x", " x ", "a", "A", "null", "%2F", "..")),
+)
+
+
+@pytest.mark.parametrize("key", PARTITIONS, ids=lambda key: str(key[0].sql_type))
+def test_partitions_keep_their_values(tmp_path: Path, key: Any) -> None:
+    column, texts = key
+    values = [*_values(column, texts), None]
+    columns = (Column("id", K.INT, "int", nullable=False), column, Column("v", K.INT, "int"))
+    table = TableSchema(TableId("shop", "t"), columns, ("id",))
+    bench = DeltaBench(tmp_path)
+    target: Any = bench.target(options={"partition_by": {"shop.t": ["k"]}})
+    [finding] = target.schema().compare([planned_table(table)])
+    target.schema().apply(finding.statement)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(n, value, 0) for n, value in enumerate(values)]))
+    stored = [bench.stored(replace(column, name="u64"), value) if column.unsigned else value for value in values]
+    assert pipe.state(table) == Counter((n, value, 0) for n, value in enumerate(stored))
+    last = len(values) - 1
+    pipe.deliver((table, [changed((n, value, 0), (n, values[last - n], 1)) for n, value in enumerate(values)]))
+    assert pipe.state(table) == Counter((n, stored[last - n], 1) for n in range(len(values)))
+
+
+def test_partitions_that_would_change_values_are_refused(tmp_path: Path) -> None:
+    columns = [Column("id", K.INT, "int", nullable=False)]
+    columns += [
+        Column("t", K.VARCHAR, "varchar(9)", charset="utf8mb4"),
+        Column("b", K.VARBINARY, "varbinary(9)"),
+        Column("f", K.DOUBLE, "double"),
+    ]
+    columns += [Column("d", K.DECIMAL, "decimal(9,2)", precision=9, scale=2)]
+    table = TableSchema(TableId("shop", "t"), tuple(columns), ("id",))
+    bench = DeltaBench(tmp_path)
+    for name in "bfd":
+        target: Any = bench.target(options={"partition_by": {"shop.t": [name]}})
+        [finding] = target.schema().compare([planned_table(table)])
+        assert "cannot be partitioned by" in finding.why
+        assert not finding.statement
+    target = bench.target(options={"partition_by": {"shop.t": ["t"]}})
+    [finding] = target.schema().compare([planned_table(table)])
+    target.schema().apply(finding.statement)
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(LoadError, match=r"column t: an empty text is NULL in a column.*\(id\) = \(1\)"):
+            Pipe(bench, name=f"copy{len(text)}").deliver((table, [new(1, text, None, None, None)]))
+    assert not bench.rows(table)
+
+
+def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any) -> None:
+    """What needs no rewriting is followed; the rest stops the load and says so, until a person decides."""
+    schema = fresh_schema(mysql_source)
+    create = f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT, s VARCHAR(9), e ENUM('a'))"
+    mysql_source.execute(create)
+    with pipeline(tmp_path, mysql_source, zookeeper, schema) as made:
+        made.make_missing()
+        made.run_until_head()
+
+        def policy(ddl: str) -> None:
+            connection = "    connection: case_target\n"
+            made.path.write_text(made.yaml.replace(connection, f"{connection}    ddl: {ddl}\n"))
+
+        def arrived(*names: str) -> None:
+            made.run_until_head()
+            rows = made.target.rows(schema, "t").to_pylist()
+            source = mysql_source.execute(f"SELECT {', '.join(names)} FROM {schema}.t")
+            assert Counter(tuple(row[name] for name in names) for row in rows) == Counter(source)
+
+        def alter(change: str, *more: str) -> None:
+            mysql_source.execute(f"USE {schema}", f"ALTER TABLE t {change}", *more)
+
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (2, 2, 'y', 'a')")
+        arrived("id", "v", "s", "e")
+        alter(
+            "MODIFY s VARCHAR(500), MODIFY e ENUM('a','b') NOT NULL, ADD INDEX (v), COMMENT 'x', ALTER v SET DEFAULT 7",
+            "INSERT INTO t VALUES (3, 3, REPEAT('z', 400), 'b')",
+        )
+        arrived("id", "v", "s", "e")
+        alter(
+            "ADD n DECIMAL(9,2) NOT NULL DEFAULT 1.50, ADD d DATE DEFAULT '2024-02-29', ADD b BIT(4) DEFAULT b'101', ADD f DOUBLE NOT NULL FIRST"
+        )
+        arrived("id", "v", "s", "e", "n", "d", "f")
+        assert set(made.target.rows(schema, "t")["b"].to_pylist()) == {5}
+        for change, said, ignored in (
+            ("ADD at DATETIME DEFAULT CURRENT_TIMESTAMP", "would get other values in the new column at than at the source", "add_column"),
+            ("DROP COLUMN d", "cannot follow drop column", "drop_column"),
+            ("RENAME COLUMN s TO s2", "cannot follow rename column", "rename_column"),
+            ("MODIFY v BIGINT", "column v is integer, which cannot hold values of bigint", "change_column"),
+        ):  # fmt: skip
+            alter(change)
+            with pytest.raises(LoadError, match=said):
+                made.run_until_head()
+            policy(f"{{{ignored}: ignore}}")
+            made.run_until_head()
+            policy("apply")
+        mysql_source.execute(f"UPDATE {schema}.t SET v = 9 WHERE id = 3")
+        with pytest.raises(MappingError, match=r"has no column '(at|s2)'|which cannot hold values of bigint"):
+            made.run_until_head()
+        fields = made.target.table(schema, "t").schema().fields
+        assert {"id", "v", "s", "e", "n", "d", "b", "f"} == {field.name for field in fields}
+
+
+def test_the_sources_ddl_in_a_table_of_changes(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any
+) -> None:
+    """Old columns stay for the changes that have them, new ones are made."""
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, v INT)")
+    with pipeline(tmp_path, mysql_source, zookeeper, schema, "changes: all") as made:
+        made.make_missing()
+        made.run_until_head()
+        mysql_source.execute(
+            f"USE {schema}", "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t RENAME COLUMN v TO w", "UPDATE t SET w = 2",
+            "ALTER TABLE t DROP COLUMN w, ADD x VARCHAR(9) DEFAULT 'd'", "UPDATE t SET x = 'e'", "RENAME TABLE t TO u", "DELETE FROM u",
+        )  # fmt: skip
+        made.run_until_head()
+        rows = made.target.rows(schema, "t").sort_by([("_batch", "ascending"), ("_seq", "ascending")]).to_pylist()
+        found = [(row["_op"], row["v"], row["w"], row["x"]) for row in rows]
+        assert found == [("i", 1, None, None), ("u", None, 2, None), ("u", None, None, "e")]
+        [row] = made.target.rows(schema, "u").to_pylist()
+        assert (row["_op"], row["x"], row["_before"]["x"]) == ("d", "e", "e")
+        mysql_source.execute(f"TRUNCATE TABLE {schema}.u")
+        with pytest.raises(LoadError, match="cannot follow truncate table"):
+            made.run_until_head()
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.TRUNCATE_TABLE, ChangeKind.ADD_COLUMN])
+def test_a_change_before_the_rows_is_followed_once(tmp_path: Path, kind: ChangeKind) -> None:
+    """A repeat after the rows were written must not empty the table again, nor set the default in rows that have a value by now."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    before = _definition("shop", "people")
+    after = before
+    if kind is ChangeKind.ADD_COLUMN:
+        column = ColumnDefinition("extra", "int", nullable=False, default="5")
+        after = replace(before, columns=(*before.columns, column))
+    change = replace(_schema_change(pipe, 0, "the statement", (kind,), before, after), before_rows=True)
+    wide = TableSchema(table.table, (*table.columns, Column("extra", K.INT, "int", nullable=False)), ("id",))
+    if kind is ChangeKind.ADD_COLUMN:
+        rows = [changed((1, "a", 1, 5), (1, "a", 1, 6)), new(3, "c", 3, 7)]
+        batch = pipe.given([(wide, rows)], schema_changes=(change,))
+        expected = Counter([(1, "a", 1, 6), (2, "b", 2, 5), (3, "c", 3, 7)])
+    else:
+        wide = table
+        batch = pipe.given([(table, [new(3, "c", 3)])], schema_changes=(change,))
+        expected = Counter([(3, "c", 3)])
+    for number in range(3):
+        pipe.epoch += 1
+        with contextlib.suppress(_Crash):
+            pipe.write(batch, after=_crash_at("write" if number else "prepare"))
+    pipe.epoch += 1
+    pipe.write(batch)
+    assert pipe.state(wide) == expected
+    assert pipe.held == 2

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import LoadError, MappingError
+from sluice.model.batches import Op
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import member
@@ -60,14 +61,16 @@ def rows_of(piece: ChangePiece, info: TableInfo, schema: pa.Schema, batch: int, 
     before, inner = plain(rows[BEFORE]), info.find(BEFORE)
     assert inner is not None
     parts = TableInfo(() if isinstance(inner.kind, str) else inner.kind)
-    then = pa.table([member(before, field.name) for field in fields], schema=pa.schema(fields))
+    gone = pc.equal(plain(rows["_op"]), Op.DELETE.value)  # a deleted row's columns are what it was
+    olds = [pc.if_else(gone, plain(rows[field.name]), member(before, field.name)) for field in fields]
+    then = pa.table(olds, schema=pa.schema(fields))
     old, refused = convert(then, sent_columns(fields, parts, piece.table, names), zero_dates=zero_dates)
     _refuse(piece, refused)
     children = list(schema.field(BEFORE).type)
     found[BEFORE] = pa.StructArray.from_arrays(
         [old.get(child.name, pa.nulls(count, child.type)) for child in children],
         names=[child.name for child in children],
-        mask=pc.is_null(before),
+        mask=pc.and_not(pc.is_null(before), gone),
     )
     return aligned(found, schema, count)
 

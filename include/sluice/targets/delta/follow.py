@@ -28,7 +28,7 @@ from sluice.targets.delta.client import Raced, errors
 from sluice.targets.delta.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.delta.schema import wanting
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import DeltaColumn, TableInfo, info_of, odd_name, quoted
+from sluice.targets.delta.tables import DeltaColumn, TableInfo, info_of, odd_name, partitionable, quoted
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -154,6 +154,9 @@ class Follower:
         columns = columns_of(wanted) if self.site.every else tuple(wanted)
         names = {column.name for column in columns}
         by = [name for name in self.site.partitions(target) if name in names]
+        unfit = [column.name for column in columns if column.name in by and not partitionable(column.kind)]
+        if unfit:
+            raise self._by_hand(f"a table cannot be partitioned by {unfit[0]}, see `sluice check`")
         self._say(f"CREATE TABLE {target}")
         self.site.create(self.site.uri(target), columns, by)
 

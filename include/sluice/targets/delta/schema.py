@@ -20,6 +20,7 @@ from sluice.targets.delta.tables import (
     create_text,
     info_of,
     odd_name,
+    partitionable,
     read_statement,
     type_text,
 )
@@ -80,6 +81,9 @@ class DeltaSchema:
         table = site.open(plan.target)
         if table is None:
             partitions = site.partitions(plan.target)
+            unfit = _unfit_partitions(plan, partitions, columns)
+            if unfit:
+                return unfit
             unknown = [name for name in partitions if name not in {one.name for one in columns}]
             if unknown:
                 return [
@@ -104,7 +108,8 @@ class DeltaSchema:
                     hint="switch it off and rewrite the table with Spark, or make it anew",
                 )
             ]
-        return self._columns(plan, info) or [self._well(plan, info)]
+        unfit = _unfit_partitions(plan, info.partitions, info.columns)
+        return unfit or self._columns(plan, info) or [self._well(plan, info)]
 
     def _unfit(self, plan: PlannedTable) -> list[Finding]:
         """What no table could take."""
@@ -199,6 +204,16 @@ class DeltaSchema:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
         what = "every change is appended to" if self.site.every else "rows are merged into"
         return Finding("ok", plan.target, "", f"{what} the Delta table {self.site.uri(plan.target)}{by}")
+
+
+def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[DeltaColumn]) -> list[Finding]:
+    found = []
+    for one in columns:
+        if one.name in names and not partitionable(one.kind):
+            why = f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read back as they were"
+            hint = "partition by whole numbers, texts or dates"
+            found.append(Finding("error", plan.target, one.name, why, hint=hint))
+    return found
 
 
 def _merged(plan: PlannedTable, wide: str) -> tuple[DeltaColumn, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sluice.errors import LoadError
@@ -20,21 +20,25 @@ Shape = str | tuple["DeltaColumn", ...]
 
 @dataclass(frozen=True, slots=True)
 class DeltaColumn:
-    """A column. ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0: any."""
+    """A column.
+
+    ``kind``: Delta's name of its type, or its parts if it is a struct; ``length``: characters of CHAR and VARCHAR, 0: any; ``partition``: the table
+    is partitioned by it.
+    """
 
     name: str
     kind: Shape
     nullable: bool = True
     length: int = 0
+    partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table as it is. ``mapped``: its columns have other names in the files, so that they can be dropped, renamed, and called anything."""
+    """A table as it is."""
 
     columns: tuple[DeltaColumn, ...]
     partitions: tuple[str, ...] = ()
-    mapped: bool = False
 
     def find(self, name: str) -> DeltaColumn | None:
         """By its name, whose case does not matter in Delta."""
@@ -44,8 +48,9 @@ class TableInfo:
 def info_of(table: Any) -> TableInfo:
     """Of a ``DeltaTable``."""
     meta = table.metadata()
-    mapped = meta.configuration.get("delta.columnMapping.mode", "none") != "none"
-    return TableInfo(tuple(map(_column, table.schema().fields)), tuple(meta.partition_columns), mapped)
+    partitions = tuple(meta.partition_columns)
+    columns = map(_column, table.schema().fields)
+    return TableInfo(tuple(replace(one, partition=one.name in partitions) for one in columns), partitions)
 
 
 def _column(field: Any) -> DeltaColumn:
@@ -57,6 +62,18 @@ def _shape(kind: Any) -> Shape:
     if type(kind).__name__ == "StructType":
         return tuple(map(_column, kind.fields))
     return str(kind.type) if type(kind).__name__ == "PrimitiveType" else type(kind).__name__
+
+
+_PARTITIONS = re.compile(r"byte|short|integer|long|string|date|timestamp(_ntz)?|decimal\(\d+, ?0\)")
+
+
+def partitionable(kind: Shape) -> bool:
+    """True for types of which the library writes every value of a partition so that it reads the same. Tried with the values at their edges."""
+    return isinstance(kind, str) and _PARTITIONS.fullmatch(kind) is not None
+
+
+NO_PARTITIONS = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts that are NULL in a column of the partition, by the rules of Delta and Hive."""
 
 
 def odd_name(name: str) -> bool:

@@ -15,7 +15,7 @@ from sluice.model.fields import declared_type, is_masked, neutral_type, true_nam
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
 from sluice.targets.delta.column_types import arrow_of, takes
-from sluice.targets.delta.tables import DeltaColumn, Shape, TableInfo
+from sluice.targets.delta.tables import NO_PARTITIONS, DeltaColumn, Shape, TableInfo
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
@@ -147,6 +147,11 @@ def convert(
             null = values.is_null().to_numpy(zero_copy_only=False)
             refused.add(
                 null & looked, column.name, "NULL in a column of the key" if in_key else "NULL is refused by the table"
+            )
+        if column.partition and column.kind == "string":
+            lost = pc.fill_null(pc.is_in(values, pa.array(NO_PARTITIONS)), False).to_numpy(zero_copy_only=False)
+            refused.add(
+                lost & looked, column.name, "an empty text is NULL in a column by which the table is partitioned"
             )
         if column.length:
             long = pc.fill_null(pc.greater(pc.utf8_length(values), column.length), False).to_numpy(zero_copy_only=False)
