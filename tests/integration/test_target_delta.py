@@ -18,6 +18,7 @@ import pytest
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
+from sluice.flows.deadletters.replay import replay
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.check import check
 from sluice.model.column_types import ColumnKind
@@ -289,6 +290,21 @@ def test_what_it_cannot_hold_is_refused_with_its_key(
         made.run_until_head()
         assert sorted(made.target.rows(schema, "odd")["id"].to_pylist()) == [1, 9]
         assert len(letters(made.runtime())) == 2
+        version = made.target.table(schema, "odd").version()
+        assert {one.outcome for one in replay(made.runtime(), [], by="test")} == {"failed"}
+        assert made.target.table(schema, "odd").version() == version
+        connection = "    connection: case_target\n"
+        made.path.write_text(made.yaml.replace(connection, f"{connection}    options: {{zero_dates: 'null'}}\n"))
+        assert {one.outcome for one in replay(made.runtime(), [], by="test")} == {"replayed"}
+        rows = made.target.rows(schema, "odd").sort_by("id").to_pylist()
+        assert [(row["id"], row["d"] is None, row["at"]) for row in rows] == [
+            (1, False, None),
+            *((n, True, None) for n in (7, 8, 9)),
+        ]
+        made.run_until_head()
+        mysql_source.execute(f"UPDATE {schema}.odd SET d = '2000-01-01' WHERE id = 9")
+        made.run_until_head()
+        assert made.target.rows(schema, "odd").sort_by("id")["d"].to_pylist()[-1].year == 2000
 
 
 def test_check_proposes_and_says_what_does_not_fit(tmp_path: Path) -> None:
@@ -613,3 +629,28 @@ def test_a_change_before_the_rows_is_followed_once(tmp_path: Path, kind: ChangeK
     pipe.write(batch)
     assert pipe.state(wide) == expected
     assert pipe.held == 2
+
+
+def test_a_dead_letter_in_several_pieces(tmp_path: Path) -> None:
+    """Each piece is written, also when the letter is replayed once more; the batches that are noted stay so."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    for number in (2, 3, 2):
+        piece = replace(
+            pipe.given([(table, [new(number, "r", 0)])]), number=1, held=1, replay="dead letter x shop.people"
+        )
+        writer = pipe.writer(piece)
+        writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
+        pipe.batch = 1
+    assert pipe.state(table) == Counter([(1, "a", 1), (2, "r", 0), (3, "r", 0)])
+    assert pipe.held == 1
+    pipe.deliver((table, [gone(2, "r", 0)]))
+    assert pipe.state(table) == Counter([(1, "a", 1), (3, "r", 0)])
+    every = Pipe(DeltaBench(tmp_path / "all", "all"))
+    every.bench.create_table(table)
+    every.deliver((table, [new(1, "a", 1)]))
+    with pytest.raises(LoadError, match="a table of changes takes nothing else"):
+        every.writer(replace(piece, held=1)).plan(1)

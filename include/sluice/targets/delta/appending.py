@@ -21,7 +21,7 @@ from sluice.targets.delta.tables import info_of
 _SCOPE = "changes"
 
 
-def append(site: Site, fence: Fence, reader: RowReader, replay: str = "") -> WriteResult:
+def append(site: Site, fence: Fence, reader: RowReader) -> WriteResult:
     """All changes of a batch. Every table is looked for before the first one is written. Raises what the port says."""
     tables: dict[TableId, list[ChangePiece]] = {}
     for piece in reader.change_pieces():
@@ -42,7 +42,7 @@ def append(site: Site, fence: Fence, reader: RowReader, replay: str = "") -> Wri
                 library().write_deltalake(found, rows, mode="append", commit_properties=noted)
             return WriteResult(appended=rows.num_rows, statements=1)
 
-        total += committed(site, fence, table, _SCOPE, replay, write)
+        total += committed(site, fence, table, _SCOPE, "", write)
     return total
 
 

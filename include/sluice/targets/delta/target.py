@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
+from sluice.errors import LoadError
 from sluice.model.tables import TableId
 from sluice.targets.base import (
     BatchInput,
@@ -143,6 +144,12 @@ class DeltaWriter:
             return [[replace(unit, changes=batch.changes)]]
         schema = DeltaSchema(self.site)
         for table in batch.tables:
+            if self.site.every:
+                raise LoadError(
+                    f"rows of {table.plan.source} are not changes, and a table of changes takes nothing else",
+                    where=str(table.target),
+                    hint=f"`sluice dump start {self.site.pipeline} --table {table.plan.source}` reads them anew from the source",
+                )
             schema.require(table.plan)
         units: dict[TableId, DeltaUnit] = {}
         weights: dict[TableId, int] = {}
@@ -191,7 +198,7 @@ class DeltaUnit:
         """One commit for each source table that goes to this table. Raises what the port says."""
         started, total = time.monotonic(), WriteResult()
         if self.changes:
-            total = append(self.site, self.fence, self.reader, self.replay)
+            total = append(self.site, self.fence, self.reader)
         scopes: dict[str, int] = {}
         for table in self.tables:
             source = str(table.plan.source)
