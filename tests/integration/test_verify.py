@@ -154,7 +154,7 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
         ("live", ("1500",), "different", ("version",)),
         ("live", ("1000000",), "extra", ()),
     }
-    with Writers(shop, "live", 600, seed=3), delivering(shop):
+    with Writers(shop, "live", 600, seed=3), rewriting(shop, "vals", 600), delivering(shop):
         first = verified(shop)
         assert found(first) == planted
         assert first.outcome == "different"
@@ -174,7 +174,7 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
     assert (entry["by"], entry["dump"]) == ("anna@here", repaired.repair[0])
 
 
-def test_a_row_that_changes_all_the_time_is_undecided(shop: Case) -> None:
+def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) -> None:
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(40))")
     begin(shop)
     at(shop.source, shop, "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
@@ -183,7 +183,7 @@ def test_a_row_that_changes_all_the_time_is_undecided(shop: Case) -> None:
     with rewriting(shop, "t", 1), delivering(shop):
         one = of(verified(shop), "t")
     assert found(one) == {("t", ("2",), "different", ("txt",))}
-    assert (one.rows, one.different, one.equal + one.undecided) == (2, 1, 1)
+    assert (one.rows, one.different, one.equal, one.undecided) == (2, 1, 1, 0)
 
 
 @pytest.mark.parametrize("marks", ["auto", "none"])
@@ -195,7 +195,7 @@ def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
     fill(shop, "live", 400)
     shop.run_until_head()
     with Writers(shop, "live", 150, seed=11, count=3) as writers, delivering(shop):
-        for _ in range(4):
+        for _ in range(2):
             result = verified(shop)
             assert found(result) == set()
             assert result.differing == 0

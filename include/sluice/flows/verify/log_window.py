@@ -3,24 +3,32 @@
 Why a difference is one. ``newest`` is asked before the low watermark is written: all that stands in batches up to it was visible to the read at the
 source. What the target held when it was read came from batches up to the newest one after that. So a key that no batch in between contains was the
 same at the source all that while, and the target holds all of the log up to the read: what it has otherwise is not on its way.
+
+A key that is changed all the time is in every window. What it has to be at the target is what the log left in the newest batch that the target holds,
+as long as no later batch contains it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder, Paused, SegmentError
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.segment_rows import MergePart, cut, read_changes
+from sluice.merge.compact import compact
 from sluice.model.batches import Op
 from sluice.model.dumps import Marking
+from sluice.model.packing import MAX_UNIT_ROWS
 from sluice.model.positions import order_of
-from sluice.model.tables import TableId, distinct, stored_name
+from sluice.model.tables import KEY_BUCKETS, TableId, TableSchema, distinct, stored_name
+from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkKey, Key
@@ -105,6 +113,53 @@ class LogWindow:
         """False if the target was set back meanwhile, for a redelivery."""
         process = self.state.process(self.target)
         return process is not None and process.batch >= batch
+
+    def settled(self, within_s: float = 2.0) -> int:
+        """The batch that the target holds; if it can be had within this time, while no later one has been made."""
+        until = time.monotonic() + within_s
+        while True:
+            newest, process = self.newest(), self.state.process(self.target)
+            held = process.batch if process else 0
+            if held >= newest or time.monotonic() > until:
+                return held
+            time.sleep(LOOK_EVERY_S / 5)
+
+    def as_logged(
+        self, schema: TableSchema, key: ChunkKey, wanted: frozenset[Key], after: int, upto: int
+    ) -> tuple[list[pa.Table], frozenset[Key]]:
+        """Rows (SELECTED_ROWS) of keys as the newest of the batches ``after`` < n <= ``upto`` left them, and the keys of which that is known.
+
+        One without a row was deleted. Not known are keys that no batch contains, or of which the log has only some columns.
+        """
+        names = [stored_name(column.name) for column in schema.columns]
+        keys = [stored_name(name) for name in key.names]
+        left, known, rows = set(wanted), set[Key](), []
+        for batch in range(upto, after, -1):
+            for piece in self._merged(batch, schema.table) if left else ():
+                if any(
+                    n not in piece.schema.names or piece.schema.field(n).type != schema.arrow_schema.field(n).type
+                    for n in names
+                ):
+                    return rows, frozenset(known)  # the table was another one
+                literals = self.runtime.source.keys.literals(key.columns, piece.select(keys))
+                places = [place for place, literal in enumerate(literals) if literal in left]
+                some = piece.take(pa.array(places, pa.int64()))
+                whole = (
+                    pc.is_null(some["_present"]) if "_present" in some.schema.names else pa.array([True] * len(places))
+                )
+                found = [literals[place] for place in places]
+                known.update(literal for literal, is_whole in zip(found, whole.to_pylist(), strict=True) if is_whole)
+                left.difference_update(found)
+                rows.append(some.filter(pc.and_(whole, pc.not_equal(some["_op"], "d"))).select(names))
+        return rows, frozenset(known)
+
+    def _merged(self, batch: int, table: TableId) -> Iterator[pa.Table]:
+        """MERGED_ROWS of one table of a batch."""
+        manifest, store = self._manifest(batch), self.runtime.store
+        files = [file for file in manifest.files if file.table_id == table] if manifest else []
+        for part in cut(MergePart(table, measured(store, files), (0, KEY_BUCKETS)), MAX_UNIT_ROWS) if files else ():
+            read = read_changes(store, part)
+            yield compact(read.changes, read.key)
 
     def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> frozenset[Key] | None:
         """Literals of the keys that batches ``after`` < n <= ``upto`` contain; None: that cannot be told, and it may be any."""

@@ -4,7 +4,7 @@
    left. A range is read at the source first, and at the target when that holds the log up to the read.
 2. The rows of what is left (or of every range) are read, made into what would be loaded, and compared at the target. What differs is a suspect only.
 3. Suspects are looked at by their keys, between a low watermark and the place that the target has reached. A key that the log changed in this window
-   says nothing and is looked at again. One that it did not change differs.
+   is compared with what the log left of it. One that it did not change differs.
 
 So a row is reported after at least two looks, and in the last of them it cannot have been on its way.
 """
@@ -38,7 +38,7 @@ AHEAD = 32
 KEYS_A_LOOK = 10_000
 KEYS_A_SELECT = 2_000
 LOOKS = 12
-"""Looks at a key that changes each time."""
+"""Looks at a key of which it cannot be told what it has to be, as it changes all the time."""
 
 Kind = Literal["missing", "different", "extra"]
 _T = TypeVar("_T")
@@ -274,7 +274,24 @@ class TableCheck:
         if changed is None or not self.log.still_holds(batch):
             return list(odd)
         self.found.odd |= {key: one for key, one in odd.items() if key not in changed}
-        return [key for key in odd if key in changed]
+        return self._by_the_log([key for key in odd if key in changed], seen)
+
+    def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
+        """Compare keys that the log changed after batch ``seen`` with what it left of them; those of which it still cannot be told."""
+        way, table = self.way, self.way.request.table
+        if not keys:
+            return []
+        held = self.log.settled()
+        pieces, known = self.log.as_logged(way.schema, way.key, frozenset(keys), seen, held)
+        if not known:
+            return list(keys)
+        item = KeyRange(way.plan.key, listed=tuple(known)) if way.ranged else None
+        odd = self._compared(pieces, self.made(way.schema, pieces), item, values=self.values)
+        later = self.log.changed(table, way.key, held, self.log.newest())
+        if later is None or not self.log.still_holds(held):
+            return list(keys)
+        self.found.odd |= {key: one for key, one in odd.items() if key in known and key not in later}
+        return [key for key in keys if key not in known or key in later]
 
 
 def _by_key(differs: RangeDifferences, loaded: Loaded, keys: Sequence[Key]) -> dict[Key, Odd]:
