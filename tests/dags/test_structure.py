@@ -269,7 +269,7 @@ BAD = {
 
 def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: WritePipeline) -> None:
     from sluice.orchestration import web
-    from sluice.orchestration.dags import backfill, control, retention, sync
+    from sluice.orchestration.dags import backfill, control, retention, sync, verify
 
     write_pipeline("shop")
     for name, content in BAD.items():
@@ -285,6 +285,7 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
         assert len(dag.dag_id) <= 200
         dag.doc_md.encode()
     assert set(backfill.build_all(pipelines)) == {"backfill__shop"}
+    assert set(verify.build_all(pipelines)) == {"verify__shop"}
     assert control.build_control_dag(pipelines).params.get_param("pipeline").schema["enum"] == ["shop"]
     assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 6
     said = [web.ask_status(str(path)) for path in sync.pipeline_files(pipelines)]
@@ -295,12 +296,17 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
 def test_a_file_that_no_check_foresaw_hides_nothing(
     pipelines: Path, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.orchestration.dags import backfill, sync
+    from sluice.orchestration.dags import backfill, sync, verify
 
     write_pipeline("shop")
     write_pipeline("other")
-    for module, name in ((sync, "build_sync_dag"), (backfill, "build_backfill_dag")):
+    for module, name in (
+        (sync, "build_sync_dag"),
+        (backfill, "build_backfill_dag"),
+        (verify, "build_verify_dag"),
+    ):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda p, path, real=real: {"shop": real}[p.pipeline](p, path))
     assert set(sync.build_all(pipelines)) == {"sync__shop", "catchup__shop", "sync__other.invalid"}
     assert set(backfill.build_all(pipelines)) == {"backfill__shop"}
+    assert set(verify.build_all(pipelines)) == {"verify__shop"}

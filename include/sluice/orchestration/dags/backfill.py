@@ -83,7 +83,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         max_active_runs=4,
         doc_md=_DOC.format(source=pipeline.source.connection, pipeline=pipeline.pipeline),
         tags={"sluice", "backfill"},
-        params=form(pipeline, _captured(file)),
+        params=form(pipeline, captured(file)),
         render_template_as_native_obj=True,
         default_args={
             "owner": OWNER,
@@ -100,7 +100,7 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     return dag
 
 
-def _captured(file: str) -> list[str]:
+def captured(file: str) -> list[str]:
     """What the last drain saw; a file next to the segments, never the source."""
     from sluice.config.connections import from_environment
     from sluice.flows.dump.table_list import known_captured

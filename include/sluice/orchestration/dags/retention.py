@@ -203,7 +203,7 @@ def build_retention_dag(folder: Path) -> DAG:
     return dag
 
 
-DAG_FILES = ("sync.py", "backfill.py", "control.py", "retention.py")
+DAG_FILES = ("sync.py", "backfill.py", "verify.py", "control.py", "retention.py")
 """In the folder ``dags``."""
 
 
@@ -213,5 +213,5 @@ def own_dags(folder: Path) -> list[str]:
     for path in pipeline_files(folder):
         with suppress(SluiceError):
             names.add(load_pipeline(path).pipeline)
-    families = [f"{family}__{name}" for name in sorted(names) for family in ("sync", "catchup", "backfill")]
+    families = [f"{family}__{name}" for name in sorted(names) for family in ("sync", "catchup", "backfill", "verify")]
     return [*families, *map(invalid_dag_id, pipeline_files(folder)), *OWN_DAGS]

@@ -1,0 +1,185 @@
+"""The ``verify__{pipeline}`` DAG: a form for comparing the targets with the source, and for repairing what differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowFailException
+
+from sluice.config.loading import load_pipeline
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError, SluiceError
+from sluice.orchestration.dags.backfill import NOTE_EVERY_S, RunNote, captured, require_known
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.operators import SluiceOperator
+from sluice.orchestration.retry import SluiceRetryPolicy
+from sluice.orchestration.runtime import open_runtime
+
+_log = structlog.get_logger()
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from sluice.flows.verify.result import TableResult, VerifyResult
+    from sluice.flows.verify.verify import Progress
+
+NOTED_DIFFERENCES = 10
+"""Of a table, in the note of a run."""
+
+_DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock. A row that is merely on its way is not reported.
+
+- **Trigger** opens a form: which tables and targets, a sample of the key ranges, and *repair*: rows that differ are copied again, and rows that only
+  a target has are removed.
+- The result is in the note of the run, in `sluice verify show {pipeline}`, and in one line in `sluice status`. If rows differ afterwards, the run
+  fails.
+
+The sync DAG has to be running: a comparison waits until the target holds the log up to the rows that were read."""
+
+
+def verify_id_of(pipeline: str) -> str:
+    """``verify__{pipeline}``."""
+    return f"verify__{pipeline}"
+
+
+def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
+    """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
+    dags: dict[str, DAG] = {}
+    for path in pipeline_files(folder):
+        if only is not None and verify_id_of(path.stem) != only:
+            continue
+        try:
+            pipeline = load_pipeline(path)
+            dags.setdefault(verify_id_of(pipeline.pipeline), build_verify_dag(pipeline, path))
+        except SluiceError:
+            continue
+        except Exception:  # whatever one file leads to, the others' DAGs are made; its sync DAG says what is wrong
+            _log.warning("verify_dag_not_made", file=str(path), exc_info=True)
+    return dags if dags or only is None else build_all(folder)
+
+
+def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
+    """One task."""
+    file = str(path.resolve())
+    with DAG(
+        dag_id=verify_id_of(pipeline.pipeline),
+        description=f"Compare the targets with {pipeline.source.connection}",
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=_DOC.format(source=pipeline.source.connection, pipeline=pipeline.pipeline),
+        tags={"sluice", "verify"},
+        params=form(pipeline, captured(file)),
+        render_template_as_native_obj=True,
+        default_args={
+            "owner": OWNER,
+            "retries": 3,
+            "retry_delay": timedelta(seconds=30),
+            "retry_policy": SluiceRetryPolicy(timedelta(seconds=30), timedelta(minutes=5)),
+        },
+    ) as dag:
+        VerifyOperator(task_id="verify", pipeline=file)
+    return dag
+
+
+def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
+    """The fields of the trigger form."""
+    listed = {"examples": list(known)} if known else {}
+    return {
+        "tables": Param([], type=["null", "array"], title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
+        "targets": Param(
+            [], type=["null", "array"], title="Targets", description="Which are compared; none: all of them.",
+            examples=[t.name for t in pipeline.targets],
+        ),
+        "sample": Param(100, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges."),
+        "repair": Param(
+            False, type=["null", "boolean"], title="Repair",
+            description="Copy the rows that differ, and remove those that only the target has; then look at them again.",
+        ),
+        "values": Param(
+            False, type=["null", "boolean"], title="Values", description="Keep and show the values that differ; masked columns stay masked.",
+        ),
+    }  # fmt: skip
+
+
+class VerifyOperator(SluiceOperator):
+    """Compares, repairs if the form says so, and fails if rows differ afterwards. A repeat begins anew."""
+
+    ui_color = "#d5f5e3"
+
+    def work(self, context: Context, **_: Any) -> dict[str, Any]:
+        from sluice.flows.verify.verify import VerifySpec, verify
+
+        run: Any = context["dag_run"]
+        runtime = open_runtime(self.pipeline)
+        asked, note = dict(context["params"]), RunNote(context)
+        try:
+            require_known(run, form(runtime.pipeline, ()))
+            spec = VerifySpec(
+                tables=_list(asked.get("tables")),
+                targets=_list(asked.get("targets")),
+                sample=float(asked.get("sample") or 100) / 100,
+                repair=bool(asked.get("repair")),
+                values=bool(asked.get("values")),
+                by=f"airflow:{run.run_id}",
+            )
+            result = verify(runtime, spec, _Told(note))
+        except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
+            raise AirflowFailException(str(error)) from None
+        note.write(result_note(result))
+        self.log.info("verified %s", result.in_a_line())
+        if result.differing:
+            raise AirflowFailException(
+                f"{result.in_a_line()}; `sluice verify show {runtime.name} {result.id}` lists them"
+            )
+        return {"id": result.id, "outcome": result.outcome, "rows": result.rows}
+
+
+class _Told:
+    """Writes the note of the run now and then."""
+
+    def __init__(self, note: RunNote) -> None:
+        self._note, self._said = note, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self._said < NOTE_EVERY_S:
+            return
+        self._said = time.monotonic()
+        self._note.write(
+            f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
+        )
+
+
+def result_note(result: VerifyResult) -> str:
+    """The result in Markdown."""
+    lines = [
+        f"**{result.in_a_line()}**",
+        "",
+        "| table | target | rows | equal | different | missing | extra | undecided | repaired |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *(_row(table) for table in result.tables if not table.skipped),
+        "",
+    ]
+    for table in result.tables:
+        place = f"{table.table} at {table.target}"
+        lines += [f"- {place} was not compared: {table.skipped}"] if table.skipped else []
+        lines += [f"- {place}: {table.note}"] if table.note else []
+        for one in table.differences[:NOTED_DIFFERENCES]:
+            columns = f" in {', '.join(one.columns)}" if one.columns else ""
+            lines.append(f"- {place}: `({', '.join(one.key)})` {one.kind}{columns}")
+    return "\n".join(lines)
+
+
+def _row(table: TableResult) -> str:
+    figures = (table.rows, table.equal, table.different, table.missing, table.extra, table.undecided, table.repaired)
+    return f"| {table.table} | {table.target} | {' | '.join(f'{figure:,}' for figure in figures)} |"
+
+
+def _list(value: Any) -> list[str]:
+    return [str(one) for one in (value or [])]
