@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 NOTED_DIFFERENCES = 10
 """Of a table, in the note of a run."""
 
-_DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock. A row that is merely on its way is not reported.
+_DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock.
+A row that is merely on its way is not reported.
 
 - **Trigger** opens a form: which tables and targets, a sample of the key ranges, and *repair*: rows that differ are copied again, and rows that only
   a target has are removed.
