@@ -133,7 +133,8 @@ class LogWindow:
         """
         names = [stored_name(column.name) for column in schema.columns]
         keys = [stored_name(name) for name in key.names]
-        left, known, rows = set(wanted), set[Key](), []
+        left, known = set(wanted), set[Key]()
+        rows: list[pa.Table] = []
         for batch in range(upto, after, -1):
             for piece in self._merged(batch, schema.table) if left else ():
                 if any(
