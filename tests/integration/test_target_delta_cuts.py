@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import time
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from sluice.errors import Fenced
-from sluice.targets.contract import Pipe, changed, gone, new, people
+from sluice.targets.contract import Pipe, _Crash, _crash_at, changed, gone, new, people
 
 pytest.importorskip("deltalake")
 
@@ -162,7 +164,8 @@ def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Pa
         Pipe(bench, epoch=4).writer(batch).plan(1)[0][0].write()
     pipe.epoch = 5
     writer = pipe.writer(batch)
-    writer.commit([unit.write() for phase in writer.plan(1) for unit in phase])
+    units = pickle.loads(pickle.dumps(writer.plan(1)))  # as they travel to workers
+    writer.commit([unit.write() for phase in units for unit in phase])
     assert pipe.held == 1
 
 
@@ -185,3 +188,32 @@ def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(tmp_
         assert pipe.checkpoints.take_over(1).batch == 0
         pipe.deliver((table, [changed((0, "a", 0), (0, "b", 10 + again))]))
         assert pipe.state(table) == Counter([(0, "b", 10 + again), (1, "a", 1), (2, "a", 2)])
+
+
+@pytest.mark.parametrize("changes", ["latest", "all"])
+def test_what_is_noted_outlives_the_logs_files(tmp_path: Path, changes: str) -> None:
+    """Old commits of a log are removed once a checkpoint of the log has them: also those of the target's own table."""
+    bench = DeltaBench(tmp_path, changes)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    for number in range(30):  # more than the checkpoint's table keeps as single commits
+        pipe.epoch += 1
+        pipe.deliver((table, [new(number, "a", 0)]))
+    batch = pipe.given([(table, [new(100, "b", 1), gone(0, "a", 0)])])
+    with contextlib.suppress(_Crash):
+        pipe.write(batch, after=_crash_at("write"))
+    bench.table(table.table).create_checkpoint()
+    for folder in (tmp_path / "shop/people", tmp_path / "_sluice/p/copy"):
+        log = folder / "_delta_log"
+        last = max(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
+        for path in log.glob("*.json"):
+            if int(path.stem) < last:
+                path.unlink()
+    assert pipe.held == 30
+    pipe.epoch += 1
+    pipe.write(batch)
+    assert pipe.state(table) == Counter([*((n, "a", 0) for n in range(1, 30)), (100, "b", 1)])
+    assert pipe.held == 31
+    if bench.appends:
+        assert not _twice_arrived(bench)
