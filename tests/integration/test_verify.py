@@ -14,7 +14,7 @@ from sluice.errors import Paused
 from sluice.flows.operate.control import pause
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
-from tests.support.dumping import Writers, begin, both, delivering, fill
+from tests.support.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
 from tests.support.waiting import ended
 
@@ -202,6 +202,42 @@ def test_nothing_is_reported_that_is_on_its_way(shop: Case, marks: str) -> None:
         assert writers.changes
 
 
+def test_keys_of_every_type(shop: Case) -> None:
+    """Missing rows and rows that only the target has, by keys of every type."""
+    rows = 60
+    for name, (columns, values) in KEYS.items():
+        both(shop, f"CREATE TABLE `k {name}` ({columns}, v INT) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_bin")
+        lines = [values.replace("{i}", str(i)) for i in range(rows)]
+        at(
+            shop.source,
+            shop,
+            f"INSERT INTO `k {name}` VALUES {','.join(line for i, line in enumerate(lines) if i % 5)}",
+        )
+        at(
+            shop.target,
+            shop,
+            f"INSERT INTO `k {name}` VALUES {','.join(line for i, line in enumerate(lines) if i % 3)}",
+        )
+    begin(shop)
+    missing = sum(1 for i in range(rows) if i % 5 and not i % 3)
+    extra = sum(1 for i in range(rows) if i % 3 and not i % 5)
+    with delivering(shop):
+        result = verified(shop, repair=True)
+    kinds = [[difference.kind for difference in table.differences] for table in result.tables]
+    assert [(k.count("missing"), k.count("extra"), len(k)) for k in kinds] == [(missing, extra, missing + extra)] * len(
+        KEYS
+    )
+    assert {table.way for table in result.tables} == {"checksums"}
+    assert (result.outcome, sum(table.repaired for table in result.tables)) == ("equal", len(KEYS) * (missing + extra))
+    for name in KEYS:
+        here, there = (
+            s.execute(f"SELECT v FROM `{shop.schema}`.`k {name}` ORDER BY v") for s in (shop.source, shop.target)
+        )
+        assert here == there
+    literals = {key for table in result.tables for difference in table.differences for key in difference.key}
+    assert not any("_utf8mb4" in key for key in literals)
+
+
 def test_what_is_compared_is_what_would_be_loaded(shop: Case) -> None:
     """Another name, excluded and renamed columns, a generated column, and one that only the target has."""
     at(
@@ -348,6 +384,22 @@ def test_a_target_of_the_other_dialect(tmp_path, mysql_source, mariadb, zookeepe
             }
             assert of(result, "t").way == "rows"
             assert result.outcome == "equal"
+
+
+def test_a_source_whose_snapshots_are_marks(tmp_path, mariadb, mysql_target, zookeeper, fresh_schema) -> None:
+    schema = fresh_schema(mariadb, mysql_target)
+    with case(tmp_path, mariadb, mysql_target, zookeeper, schema) as made:
+        settings(made, "dump: {chunk_rows: 100, marks: none}")
+        both(made, LIVE)
+        begin(made)
+        fill(made, "live", 500)
+        made.run_until_head()
+        at(made.target, made, "UPDATE live SET note = NULL WHERE id = 450", "DELETE FROM live WHERE id = 451")
+        with Writers(made, "live", 200, seed=5), delivering(made):
+            result = verified(made, repair=True)
+        planted = {("live", ("450",), "different", ("note",)), ("live", ("451",), "missing", ())}
+        assert found(result) == planted
+        assert (of(result, "live").way, result.outcome) == ("rows", "equal")
 
 
 def test_postgresql(tmp_path, mysql_source, postgresql, zookeeper, fresh_schema, fresh_pg_schema) -> None:
