@@ -16,7 +16,7 @@ from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
 from tests.support.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
-from tests.support.waiting import ended
+from tests.support.waiting import ended, wait_until
 
 LIVE = "CREATE TABLE live (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))"
 VALUES = """CREATE TABLE vals (id INT PRIMARY KEY, txt VARCHAR(20), pad VARCHAR(20), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4),
@@ -438,6 +438,24 @@ def test_postgresql(tmp_path, mysql_source, postgresql, zookeeper, fresh_schema,
             }  # fmt: skip
             assert (of(result, "t").way, result.outcome) == ("rows", "equal")
             assert verified(made).outcome == "equal"
+
+
+def test_rows_of_another_pipeline_are_reported_and_stay(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY)")
+    begin(shop)
+    at(shop.source, shop, "INSERT INTO t VALUES (1)")
+    at(shop.target, shop, "INSERT INTO t VALUES (7)")
+    with delivering(shop):  # nothing was delivered before
+        first = verified(shop)
+        assert found(first) >= {("t", ("7",), "extra", ())}
+        wait_until(lambda: at(shop.target, shop, "SELECT COUNT(*) FROM t") == [(2,)], "the row is delivered")
+        ack = "INSERT INTO _sluice_ack (pipeline, target, scope, epoch, batch) VALUES ('another', 'copy', '', 1, 1)"
+        at(shop.target, shop, ack)
+        result = verified(shop, repair=True)
+    assert found(result) == {("t", ("7",), "extra", ())}
+    assert (result.outcome, of(result, "t").extra) == ("different", 1)
+    assert "another" in of(result, "t").note
+    assert at(shop.target, shop, "SELECT id FROM t ORDER BY id") == [(1,), (7,)]
 
 
 def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:

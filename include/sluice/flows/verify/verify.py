@@ -168,8 +168,10 @@ class _Verification:
         if comparer is None:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
-        Sides(self.runtime, self.state, config.name, target).look()
-        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect))
+        checkpoint, reconciler = Sides(self.runtime, self.state, config.name, target).look(), target.reconciler()
+        # Before the first delivery the place where pipelines acknowledge may not exist: no one else delivers there either.
+        others = reconciler.others() if reconciler is not None and checkpoint is not None else ()
+        sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
         checked = [sides.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.odd]
         repair = sides.repair(wanted) if self.asked.repair and wanted else ""
@@ -187,13 +189,14 @@ class _Checked:
 
 @dataclass(frozen=True)
 class _Side:
-    """One target of a verification."""
+    """One target of a verification. ``others``: pipelines that deliver to the same place."""
 
     whole: _Verification
     config: TargetConfig
     target: Target
     comparer: Comparer
     made: AsLoaded
+    others: tuple[str, ...] = ()
 
     def table(self, size: SourceTable) -> _Checked:
         """Compare one table. What makes it impossible is in the result."""
@@ -283,8 +286,7 @@ class _Side:
         )
         if why:
             return way, f"rows that only the target has were not looked for: {why}", False
-        reconciler = self.target.reconciler()
-        stays = kept_on_purpose(whole.runtime, self.config.name, reconciler.others()) if reconciler else "it cannot"
+        stays = kept_on_purpose(whole.runtime, self.config.name, self.others)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
