@@ -10,6 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.kernels import kernel
+
+_WIDE_BYTES = 64
+"""Mean length of texts of which a dictionary would cost more memory than a number each."""
+_MANY_BYTES = 4 * 2**20
+_COMPARED_BYTES = 8 * 2**20
+"""Of texts that are compared at a time."""
+
 Identity = Callable[[pa.Field, pa.Array], pa.Array]
 """Maps a key column's values to what the server compares (a collation's sort key); the default is the stored value."""
 
@@ -19,7 +27,7 @@ def group_codes(table: pa.Table, columns: Sequence[str], identity: Identity | No
     codes: npt.NDArray[np.int64] = np.zeros(table.num_rows, np.int64)
     size = 1
     for name in columns:
-        values = table[name].combine_chunks()
+        values = table[name].chunk(0) if table[name].num_chunks == 1 else table[name].combine_chunks()
         if identity is not None:
             values = identity(table.schema.field(name), values)
         column, count = _encode(values)
@@ -36,7 +44,52 @@ def dense(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
 
 
 def _encode(values: pa.Array) -> tuple[npt.NDArray[Any], int]:
+    if _is_wide(values):
+        found = _by_hash(values)
+        if found is not None:
+            return found
     encoded = pc.dictionary_encode(values, null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(len(encoded.dictionary), 1)
+
+
+def _is_wide(values: pa.Array) -> bool:
+    kind = values.type
+    if not any(test(kind) for test in (pa.types.is_string, pa.types.is_binary)):
+        return False
+    size: int = values.nbytes
+    return size > max(_MANY_BYTES, len(values) * _WIDE_BYTES)
+
+
+def _by_hash(values: pa.Array) -> tuple[npt.NDArray[Any], int] | None:
+    """By a hash of each value, and a look whether values of one hash are equal; None if some are not.
+
+    Arrow's dictionary of wide texts takes several times their size for a while; this takes a few bytes a value.
+    """
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
+    hashes = np.empty(len(values), np.uint64)
+    _hash(np.frombuffer(data, np.uint8), ends, hashes)
+    codes, count = _encode(pa.array(hashes, mask=pc.is_null(values).to_numpy(zero_copy_only=False)))
+    rows = np.arange(len(codes))
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = rows[::-1]
+    again = rows[first[codes] != rows]
+    step = max(int(_COMPARED_BYTES * len(values) / values.nbytes), 1)
+    for start in range(0, len(again), step):
+        some = again[start : start + step]
+        same = pc.equal(values.take(pa.array(some)), values.take(pa.array(first[codes[some]])))
+        if not pc.all(same, min_count=0).as_py():  # nulls, which have a number of their own, count as true
+            return None
+    return codes, count
+
+
+@kernel
+def _hash(data: Any, ends: Any, hashes: Any) -> None:
+    """FNV-1a, 64 bits."""
+    for row in range(len(hashes)):
+        state = np.uint64(0xCBF29CE484222325)
+        for at in range(ends[row], ends[row + 1]):
+            state = (state ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+        hashes[row] = state
