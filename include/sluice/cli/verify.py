@@ -155,9 +155,10 @@ def _said(one: TableResult) -> Iterator[Text]:
         yield Text(f"{place} was not compared: {one.skipped}", style="yellow")
     if one.note:
         yield Text(f"{place}: {one.note}", style="dim")
+    is_repaired = bool(one.repaired) and not one.differing
     for difference in one.differences[:SHOWN_DIFFERENCES]:
         key = ", ".join(difference.key)
-        words = f"{place}: ({key}) "
+        words = f"{place}, before the repair: ({key}) " if is_repaired else f"{place}: ({key}) "
         if difference.kind == "missing":
             words += "is missing at the target"
         elif difference.kind == "extra":

@@ -66,7 +66,7 @@ def dump_start(info: ServerInfo, position: Position) -> Position:
         return replace(position, file=names[following], offset=_FIRST_OFFSET)
     raise LostPosition(
         f"{position} lies beyond 4 GiB in its file, which the replication protocol cannot address",
-        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then compare both sides",
+        hint="`sluice seek PIPELINE` to the start of the next file once the log up to there is delivered, then `sluice verify PIPELINE --repair`",
     )
 
 

@@ -70,7 +70,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 "position",
                 str(cursor),
                 f"{name} has only {size} bytes: the server lost the end of its log, or it is another server",
-                "compare both sides, then `sluice seek PIPELINE latest`",
+                "`sluice seek PIPELINE latest`, then, with the pipeline running, `sluice verify PIPELINE --repair`",
                 LostPosition,
             )
         ]
@@ -101,7 +101,7 @@ def _executed(connection: Any, info: ServerInfo, cursor: Position) -> list[Findi
                     have or "none",
                     f"transactions that were drained from this server are unknown to it{_age(cursor)}: its log was reset, or it was restored "
                     f"from a backup, or another server took its place; drained were {cursor.gtid_set}",
-                    "compare both sides, then `sluice seek PIPELINE` to a position of this server",
+                    "`sluice seek PIPELINE` to a position of this server, then, with the pipeline running, `sluice verify PIPELINE --repair`",
                     WrongServer,
                 )
             ]
