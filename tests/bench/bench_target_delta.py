@@ -23,6 +23,7 @@ import deltalake  # noqa: E402
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
+from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
@@ -109,6 +110,7 @@ def merged_alone(place: str, data: pa.Table) -> None:
 
 
 def main(rows: int) -> None:
+    processes.tether()
     ids = np.arange(rows, dtype=np.int64) * 3
     new = rows_of(ids, ["i"] * rows, 1)
     choose = np.random.default_rng(5)

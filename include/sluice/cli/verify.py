@@ -34,10 +34,12 @@ _COLOUR = {"equal": "green", "different": "red", "incomplete": "yellow"}
 class _RunByDefault(TyperGroup):
     """``sluice verify PIPELINE`` is ``sluice verify run PIPELINE``."""
 
+    by_default = "run"
+
     def parse_args(self, ctx, args):  # type: ignore[no-untyped-def]
         """The command ``run`` where no other one is named."""
         if args and args[0] not in self.commands and args[0] not in {"--help", "-h"}:
-            args = ["run", *args]
+            args = [self.by_default, *args]
         return super().parse_args(ctx, args)
 
 

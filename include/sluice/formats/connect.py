@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.formats.common import Column, columns_of, json_text
+from sluice.model.column_types import ColumnKind
 from sluice.model.fields import true_name
 from sluice.model.tables import META_COLUMNS, TableId
 
@@ -127,7 +128,7 @@ def _plain_type(column: Column, kind: pa.DataType) -> str:
     if pa.types.is_floating(kind):
         return "float" if column.word == "float" else "double"
     if pa.types.is_integer(kind):
-        if column.word == "mediumint":
+        if column.sql.kind is ColumnKind.MEDIUMINT:
             return "int32"
         bits = kind.bit_width * 2 if pa.types.is_unsigned_integer(kind) else kind.bit_width
         return f"int{min(max(bits, 16), 64)}"
