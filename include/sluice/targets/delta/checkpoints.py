@@ -21,6 +21,7 @@ from sluice.model.positions import Position
 from sluice.targets.base import Agrees, Checkpoint, Fence
 from sluice.targets.delta.client import Place, Raced, errors, library
 from sluice.targets.delta.options import RESERVED
+from sluice.targets.fencing import require_batch, require_no_newer, require_own
 
 _PROPERTY = "sluice.checkpoint"
 _FORMAT = 1
@@ -101,13 +102,8 @@ class DeltaCheckpoints:
         held = self.held()
         if held is None:
             raise self._gone()
-        self._own(held.checkpoint, fence.epoch)
-        if held.checkpoint.batch != fence.held:
-            raise Fenced(
-                f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held.checkpoint.batch} by now",
-                where=self.place,
-                hint="another run delivered it; this one has nothing left to do",
-            )
+        require_own(held.checkpoint, fence.epoch, self.place)
+        require_batch(held.checkpoint.batch, fence, self.place)
         return held
 
     def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
@@ -117,7 +113,7 @@ class DeltaCheckpoints:
             if agrees is not None:
                 agrees(found.checkpoint if found else None)
             found = found or Held(Checkpoint(0, first), _drawn())
-            self._require(found.checkpoint, epoch)
+            require_no_newer(found.checkpoint, epoch, self.place)
             known = found.checkpoint
             return replace(found, checkpoint=replace(known, epoch=epoch, identity=identity or known.identity))
 
@@ -130,7 +126,7 @@ class DeltaCheckpoints:
         def made(found: Held | None) -> Held:
             if found is None:
                 raise self._gone()
-            self._own(found.checkpoint, to.epoch)
+            require_own(found.checkpoint, to.epoch, self.place)
             if found.checkpoint.batch >= to.batch:
                 return found
             return replace(found, checkpoint=replace(found.checkpoint, batch=to.batch, position=to.position))
@@ -142,7 +138,7 @@ class DeltaCheckpoints:
 
         def made(found: Held | None) -> Held:
             known = found.checkpoint if found else Checkpoint(0, to.batch)
-            self._require(known, to.epoch)
+            require_no_newer(known, to.epoch, self.place)
             return Held(replace(to, identity=to.identity or known.identity), _drawn())
 
         self._moved("rewinding the checkpoint", made, make=True)
@@ -209,19 +205,6 @@ class DeltaCheckpoints:
         )
         with errors(self.tables, doing, self.path):
             table.alter.set_table_properties({_PROPERTY: text}, raise_if_not_exists=False, commit_properties=noted)
-
-    def _require(self, found: Checkpoint, epoch: int) -> None:
-        if found.epoch > epoch:
-            raise Fenced(
-                f"epoch {found.epoch} took this target over from epoch {epoch}",
-                where=self.place,
-                hint="a newer run is at work; this one must not write any more",
-            )
-
-    def _own(self, found: Checkpoint, epoch: int) -> None:
-        self._require(found, epoch)
-        if found.epoch != epoch:
-            raise Fenced(f"epoch {epoch} did not take this target over", where=self.place)
 
     def _gone(self) -> Fenced:
         return Fenced(

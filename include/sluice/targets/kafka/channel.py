@@ -79,6 +79,11 @@ class Place:
         return self.options.ack_topic_of(self.pipeline, self.target)
 
     @property
+    def record_place(self) -> str:
+        """Where the checkpoint is, for people."""
+        return f"topic {self.ack_topic}, {self.owner}"
+
+    @property
     def key(self) -> bytes:
         """Of the record."""
         return self.owner.encode()

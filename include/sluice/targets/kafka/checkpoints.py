@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from sluice.errors import Fenced, SluiceError, TargetUnavailable
 from sluice.targets.base import Agrees, Checkpoint, Fence
+from sluice.targets.fencing import require_batch, require_no_newer, require_own
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 
 
@@ -35,7 +36,7 @@ class KafkaCheckpoints:
                 agrees(found.checkpoint if found else None)
             found = found or Held(Checkpoint(0, first))
             held = found.checkpoint
-            require_no_newer(self._place, held, epoch)
+            require_no_newer(held, epoch, self._place.record_place)
             return replace(found, checkpoint=replace(held, epoch=epoch, identity=identity or held.identity))
 
         return self._moved(epoch, made).checkpoint
@@ -56,7 +57,7 @@ class KafkaCheckpoints:
 
         def made(found: Held | None) -> Held:
             held = found.checkpoint if found else Checkpoint(0, to.batch)
-            require_no_newer(self._place, held, to.epoch)
+            require_no_newer(held, to.epoch, self._place.record_place)
             checkpoint = Checkpoint(to.epoch, to.batch, to.position, to.identity or held.identity)
             return Held(checkpoint, found.partitions if found else {})
 
@@ -74,9 +75,7 @@ class KafkaCheckpoints:
     def _own(self, found: Held | None, epoch: int) -> Held:
         if found is None:
             raise gone(self._place)
-        require_no_newer(self._place, found.checkpoint, epoch)
-        if found.checkpoint.epoch != epoch:
-            raise Fenced(f"epoch {epoch} did not take this target over", where=self.place)
+        require_own(found.checkpoint, epoch, self._place.record_place)
         return found
 
     def _moved(self, epoch: int, made: Callable[[Held | None], Held], *, make: bool = True) -> Held:
@@ -88,7 +87,7 @@ class KafkaCheckpoints:
                 return moved
             before = place.read(0)
             if before is not None:
-                require_no_newer(place, before.checkpoint, epoch)  # does not disturb it
+                require_no_newer(before.checkpoint, epoch, place.record_place)  # does not disturb it
             elif make:
                 place.make_ack_topic()
             else:
@@ -134,21 +133,11 @@ class _kicked:
             ) from None
 
 
-def require_no_newer(place: Place, held: Checkpoint, epoch: int) -> None:
-    """Raises Fenced if a higher epoch wrote to the target."""
-    if held.epoch > epoch:
-        raise Fenced(
-            f"epoch {held.epoch} took this target over from epoch {epoch}",
-            where=f"topic {place.ack_topic}, {place.owner}",
-            hint="a newer run is at work; this one must not write any more",
-        )
-
-
 def gone(place: Place) -> Fenced:
     """There is no record where there must be one."""
     return Fenced(
         "the target's checkpoint is gone",
-        where=f"topic {place.ack_topic}, {place.owner}",
+        where=place.record_place,
         hint=f"was the topic deleted by hand? `sluice check {place.pipeline}` says what to do",
     )
 
@@ -157,13 +146,6 @@ def guarded(place: Place, fence: Fence, held: Held | None) -> Held:
     """What is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
     if held is None:
         raise gone(place)
-    require_no_newer(place, held.checkpoint, fence.epoch)
-    if held.checkpoint.epoch != fence.epoch:
-        raise Fenced(f"epoch {fence.epoch} did not take this target over", where=f"topic {place.ack_topic}")
-    if held.checkpoint.batch != fence.held:
-        raise Fenced(
-            f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held.checkpoint.batch} by now",
-            where=place.owner,
-            hint="another run delivered it; this one has nothing left to do",
-        )
+    require_own(held.checkpoint, fence.epoch, place.record_place)
+    require_batch(held.checkpoint.batch, fence, place.record_place)
     return held

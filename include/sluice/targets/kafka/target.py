@@ -37,8 +37,9 @@ from sluice.targets.base import (
     WriteResult,
 )
 from sluice.targets.changes_in_order import in_log_order
+from sluice.targets.fencing import require_no_newer
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
-from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded, require_no_newer
+from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
@@ -248,9 +249,8 @@ class KafkaUnit:
             and (known.checkpoint.epoch, known.checkpoint.batch) == (self.fence.epoch, self.fence.held)
         ):
             return channel, known  # if another producer began since, the commit is refused
-        require_no_newer(
-            self.place, _known(self.place), self.fence.epoch
-        )  # a process that is out of date does not disturb a newer one
+        # a process that is out of date does not disturb a newer one
+        require_no_newer(_known(self.place), self.fence.epoch, self.place.record_place)
         channel = mine.channel = Channel(self.place)
         return channel, guarded(self.place, self.fence, channel.held)
 

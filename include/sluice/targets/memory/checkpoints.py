@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sluice.errors import Fenced
 from sluice.targets.base import Agrees, Checkpoint
+from sluice.targets.fencing import require_no_newer, require_own
 from sluice.targets.memory.store import MemoryStore, Owner
 
 
@@ -20,6 +21,10 @@ class MemoryCheckpoints:
         """The store."""
         return f"memory {self._store.name}"
 
+    @property
+    def _where(self) -> str:
+        return f"{self.place}, {self._owner[0]}.{self._owner[1]}"
+
     def read(self) -> Checkpoint | None:
         """None if nothing is kept."""
         return self._store.checkpoints.get(self._owner)
@@ -31,7 +36,7 @@ class MemoryCheckpoints:
             if agrees is not None:
                 agrees(found)
             found = found or Checkpoint(0, first)
-            self._require(found, epoch)
+            require_no_newer(found, epoch, self._where)
             made = replace(found, epoch=epoch, identity=identity or found.identity)
             self._store.checkpoints[self._owner] = made
             return made
@@ -42,9 +47,7 @@ class MemoryCheckpoints:
             found = self.read()
             if found is None:
                 raise Fenced("the target's checkpoint is gone", where=self.place)
-            if found.epoch != to.epoch:
-                self._require(found, to.epoch)
-                raise Fenced(f"epoch {to.epoch} did not take this target over", where=self.place)
+            require_own(found, to.epoch, self._where)
             if found.batch < to.batch:
                 self._store.checkpoints[self._owner] = replace(found, batch=to.batch, position=to.position)
 
@@ -67,11 +70,3 @@ class MemoryCheckpoints:
     def _forget_done(self) -> None:
         for scope in [scope for scope in self._store.done if scope[0] == self._owner]:
             del self._store.done[scope]
-
-    def _require(self, found: Checkpoint, epoch: int) -> None:
-        if found.epoch > epoch:
-            raise Fenced(
-                f"epoch {found.epoch} took this target over from epoch {epoch}",
-                where=f"{self.place}, {self._owner[0]}.{self._owner[1]}",
-                hint="a newer run is at work; this one must not write any more",
-            )

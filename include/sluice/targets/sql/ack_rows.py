@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from sluice.errors import Fenced
 from sluice.model.positions import Position
 from sluice.targets.base import Agrees, Checkpoint, Fence
+from sluice.targets.fencing import require_batch
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
@@ -77,12 +78,7 @@ class AckRows:
         epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
         if epoch != fence.epoch:
             raise self._fenced(fence.epoch, epoch)
-        if batch != fence.held:
-            raise Fenced(
-                f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {batch} by now",
-                where=f"{self._who[0]}.{self._who[1]}",
-                hint="another run delivered it; this one has nothing left to do",
-            )
+        require_batch(batch, fence, f"{self._who[0]}.{self._who[1]}")
 
     def reset(
         self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False

@@ -1,0 +1,33 @@
+"""What a process may still do at a target, told by the checkpoint there: the checks that stop one that is out of date."""
+
+from __future__ import annotations
+
+from sluice.errors import Fenced
+from sluice.targets.base import Checkpoint, Fence
+
+
+def require_no_newer(held: Checkpoint, epoch: int, where: str) -> None:
+    """Raises Fenced if a higher epoch wrote to the target."""
+    if held.epoch > epoch:
+        raise Fenced(
+            f"epoch {held.epoch} took this target over from epoch {epoch}",
+            where=where,
+            hint="a newer run is at work; this one must not write any more",
+        )
+
+
+def require_own(held: Checkpoint, epoch: int, where: str) -> None:
+    """Raises Fenced unless ``epoch`` took the target over, and none did after it."""
+    require_no_newer(held, epoch, where)
+    if held.epoch != epoch:
+        raise Fenced(f"epoch {epoch} did not take this target over", where=where)
+
+
+def require_batch(held: int, fence: Fence, where: str) -> None:
+    """Raises Fenced unless the target holds the batch that ``fence`` was told."""
+    if held != fence.held:
+        raise Fenced(
+            f"batch {fence.batch} was to be written after batch {fence.held}, and the target holds batch {held} by now",
+            where=where,
+            hint="another run delivered it; this one has nothing left to do",
+        )
