@@ -15,7 +15,8 @@ from sluice.errors import ConfigError
 from sluice.flows.dump.progress import DumpView, TableView
 from sluice.flows.dump.start import tuned
 from sluice.model.dumps import Tuning
-from sluice.orchestration.dags.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note, require_known
+from sluice.orchestration.dags.backfill import MOST_PARTS, _dump_id, build_all, parts, progress_note
+from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.timetable import BackfillTimetable
 
 

@@ -1,4 +1,4 @@
-"""Runs of other DAGs, opened from inside a task."""
+"""The ids of the DAGs, and runs of other DAGs, opened from inside a task."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from pathlib import Path
 from sluice.config.loading import load_pipeline
 
 
+def dag_id_of(pipeline: str) -> str:
+    """``sync__{pipeline}``."""
+    return f"sync__{pipeline}"
+
+
 def backfill_id_of(pipeline: str) -> str:
     """``backfill__{pipeline}``."""
     return f"backfill__{pipeline}"
+
+
+def verify_id_of(pipeline: str) -> str:
+    """``verify__{pipeline}``."""
+    return f"verify__{pipeline}"
 
 
 def open_run(pipeline: str, dump: str) -> None:

@@ -30,7 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.errors import SluiceError
-from sluice.orchestration.dags.common import dag_id_of, pipeline_files
+from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dags.common import pipeline_files
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
 from sluice.orchestration.dags.sync import invalid_dag_id
 

@@ -5,28 +5,34 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
-from sluice.model.nearest import meant
 from sluice.orchestration.dag_runs import backfill_id_of
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START
+from sluice.orchestration.dags.forms import (
+    NOTE_EVERY_S,
+    RunNote,
+    as_list,
+    as_text,
+    build_each,
+    captured,
+    require_known,
+    tables_field,
+    targets_field,
+)
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError
 from sluice.orchestration.runtime import open_runtime
 from sluice.orchestration.timetable import BackfillTimetable
 from sluice.orchestration.triggers import DumpTrigger
-
-_log = structlog.get_logger()
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,8 +41,6 @@ if TYPE_CHECKING:
 
 MOST_PARTS = 50
 """Mapped tasks a run, at most; more tables share them."""
-
-NOTE_EVERY_S = 2.0
 
 ENDED = "Airflow ended the task read of run {run}: somebody marked, cleared or deleted it, or its worker was shut down"
 
@@ -56,19 +60,8 @@ The sync DAG places what is read, so it has to be running."""
 
 
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
-    """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
-    dags: dict[str, DAG] = {}
-    for path in pipeline_files(folder):
-        if only is not None and backfill_id_of(path.stem) != only:
-            continue
-        try:
-            pipeline = load_pipeline(path)
-            dags.setdefault(backfill_id_of(pipeline.pipeline), build_backfill_dag(pipeline, path))
-        except SluiceError:
-            continue
-        except Exception:  # whatever one file leads to, the others' DAGs are made; its sync DAG says what is wrong
-            _log.warning("backfill_dag_not_made", file=str(path), exc_info=True)
-    return dags if dags or only is None else build_all(folder)
+    """See :func:`sluice.orchestration.dags.forms.build_each`."""
+    return build_each(folder, backfill_id_of, build_backfill_dag, only=only)
 
 
 def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
@@ -100,30 +93,14 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     return dag
 
 
-def captured(file: str) -> list[str]:
-    """What the last drain saw; a file next to the segments, never the source."""
-    from sluice.config.connections import from_environment
-    from sluice.flows.dump.table_list import known_captured
-    from sluice.flows.runtime import Runtime
-
-    try:
-        return known_captured(Runtime.build(load_pipeline(Path(file)), resolver=from_environment, runner="local"))
-    except SluiceError:
-        return []
-
-
 def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
     """The fields of the trigger form."""
     dump = pipeline.dump
     text = ["null", "string"]
     rows, pace = "Which rows", "How fast"
-    listed = {"examples": list(captured)} if captured else {}
     return {
-        "tables": Param([], type=["null", "array"], title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
-        "targets": Param(
-            [], type=["null", "array"], title="Targets", description="Who gets the rows; none: all of them.",
-            examples=[t.name for t in pipeline.targets],
-        ),
+        "tables": tables_field(captured),
+        "targets": targets_field(pipeline, "Who gets the rows"),
         "dry_run": Param(False, type=["null", "boolean"], title="Dry run", description="Only say which tables, and about how many rows."),
         "replace": Param(
             False, type=["null", "boolean"], title="Replace",
@@ -170,14 +147,14 @@ class PlanDumpOperator(SluiceOperator):
         except ConfigError as error:  # a misspelt `tables` would copy all of them
             raise AirflowFailException(str(error)) from None
         asked = dict(context["params"])
-        since, until = _text(asked.get("since")), _text(asked.get("until"))
+        since, until = as_text(asked.get("since")), as_text(asked.get("until"))
         kind = str(getattr(run.run_type, "value", run.run_type))
         if kind == "scheduled":
             raise AirflowSkipException("the form is empty: there is nothing to copy")
         if kind == "backfill":
             since, until = run.data_interval_start.isoformat(), run.data_interval_end.isoformat()
         note = RunNote(context)
-        recorded = _text(asked.get("dump")).strip()
+        recorded = as_text(asked.get("dump")).strip()
         name = recorded or _dump_id(run)
         with runtime.state() as state:
             known = state.dumps.ids()
@@ -190,15 +167,15 @@ class PlanDumpOperator(SluiceOperator):
             try:
                 dump = start(
                     runtime,
-                    tables=_list(asked.get("tables")),
-                    targets=_list(asked.get("targets")),
+                    tables=as_list(asked.get("tables")),
+                    targets=as_list(asked.get("targets")),
                     lower=_columns(asked.get("first_key")),
                     upper=_columns(asked.get("last_key")),
-                    keys=[line.strip() for line in _text(asked.get("keys")).splitlines() if line.strip()],
-                    where=_text(asked.get("where")),
+                    keys=[line.strip() for line in as_text(asked.get("keys")).splitlines() if line.strip()],
+                    where=as_text(asked.get("where")),
                     since=since,
                     until=until,
-                    index=_text(asked.get("index")),
+                    index=as_text(asked.get("index")),
                     replace=bool(asked.get("replace")),
                     tuning=tuned(
                         runtime.pipeline,
@@ -221,18 +198,6 @@ class PlanDumpOperator(SluiceOperator):
         tables = [str(t.table) for t in dump.tables]
         self.log.info("dump %s of %s", dump.id, tables)
         return parts(dump.id, tables)
-
-
-def require_known(run: Any, fields: Iterable[str]) -> None:
-    """Raises ConfigError for a field of a run's ``conf`` that its form does not have: what is misspelt would be left out of the request."""
-    known = list(fields)
-    given = getattr(run, "conf", None)
-    for name in given if isinstance(given, Mapping) else ():
-        if name not in known:
-            raise ConfigError(
-                f"there is no field {shown(str(name))!r} in the form of {run.dag_id}{meant(str(name), known)}",
-                hint=f"its fields are: {', '.join(known)}",
-            )
 
 
 def parts(dump: str, tables: Sequence[str]) -> list[dict[str, Any]]:
@@ -275,7 +240,7 @@ class ReadDumpOperator(SluiceOperator):
         note = RunNote(context)
         over = False
         while not over:
-            with note.live(self.pipeline, name):
+            with _Live(note, self.pipeline, name):
                 try:
                     work(runtime, name, tables=tables, stop=self._stop, why_stop=ended, until_placed=False)
                 except DumpRefused as error:  # nothing to wait for, either
@@ -311,7 +276,7 @@ class PlacedOperator(SluiceOperator):
         from sluice.flows.dump.progress import one_view
 
         run: Any = context["dag_run"]
-        name = _text(context["params"].get("dump")) or _dump_id(run)
+        name = as_text(context["params"].get("dump")) or _dump_id(run)
         try:
             seen = one_view(open_runtime(self.pipeline), name)
         except ConfigError:  # a dry run records nothing
@@ -321,38 +286,9 @@ class PlacedOperator(SluiceOperator):
         return {"dump": seen.id, "state": seen.state, "rows": seen.rows}
 
 
-class RunNote:
-    """The note of a run, written through Airflow's own API; without the connection ``sluice_airflow_api`` there is none."""
-
-    def __init__(self, context: Context) -> None:
-        run: Any = context["dag_run"]
-        self._path = f"/dags/{run.dag_id}/dagRuns/{run.run_id}"
-        self._api: Any = None
-        self._off = False
-
-    def write(self, text: str) -> None:
-        """Replace the note. What goes wrong with it harms nothing."""
-        from urllib.parse import quote
-
-        from sluice.orchestration.airflow_api import AirflowApi
-        from sluice.orchestration.connections import from_airflow
-        from sluice.orchestration.dags.retention import API_CONNECTION
-
-        if self._off:
-            return
-        try:
-            if self._api is None:
-                self._api = AirflowApi(from_airflow(API_CONNECTION), timeout_s=10.0)
-            self._api.call("PATCH", quote(self._path), {"note": text})
-        except SluiceError:
-            self._off = True
-
-    def live(self, pipeline: str, dump: str) -> _Live:
-        """A context in which the note follows the dump."""
-        return _Live(self, pipeline, dump)
-
-
 class _Live:
+    """A context in which the note of a run follows the dump."""
+
     def __init__(self, note: RunNote, pipeline: str, dump: str) -> None:
         self._note, self._pipeline, self._dump = note, pipeline, dump
         self._stop = threading.Event()
@@ -404,16 +340,6 @@ def _dump_id(run: Any) -> str:
     return f"{planned_at}-{hashlib.sha256(str(run.run_id).encode()).hexdigest()[:6]}"
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _list(value: Any) -> list[str]:
-    if isinstance(value, Mapping):
-        return list(value)
-    return [str(v) for v in (value or [])]
-
-
 def _columns(value: Any) -> list[str]:
-    text = _text(value)
+    text = as_text(value)
     return [part.strip() for part in text.split(",")] if text else []

@@ -11,11 +11,6 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 OWNER = "sluice"
 
 
-def dag_id_of(pipeline: str) -> str:
-    """``sync__{pipeline}``."""
-    return f"sync__{pipeline}"
-
-
 def pipeline_files(folder: Path) -> list[Path]:
     """The pipeline files in ``folder``, by name."""
     return sorted(path for path in folder.glob("*.y*ml") if path.suffix in {".yaml", ".yml"})

@@ -12,8 +12,8 @@ from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
-from sluice.orchestration.dags.backfill import require_known
 from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.retry import boundary
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration.dags.common import OWNER, START, dag_id_of, pipeline_files
+from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator

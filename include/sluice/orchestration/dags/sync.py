@@ -17,8 +17,9 @@ from sluice.config.loading import load_model, load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import dag_docs
+from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags import catchup
-from sluice.orchestration.dags.common import OWNER, START, dag_id_of, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable

@@ -8,20 +8,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration.dags.backfill import NOTE_EVERY_S, RunNote, captured, require_known
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.errors import ConfigError
+from sluice.orchestration.dag_runs import verify_id_of
+from sluice.orchestration.dags.common import OWNER, START
+from sluice.orchestration.dags.forms import (
+    NOTE_EVERY_S,
+    RunNote,
+    as_list,
+    build_each,
+    captured,
+    require_known,
+    tables_field,
+    targets_field,
+)
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy
 from sluice.orchestration.runtime import open_runtime
-
-_log = structlog.get_logger()
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,25 +49,9 @@ A row that is merely on its way is not reported.
 The sync DAG has to be running: a comparison waits until the target holds the log up to the rows that were read."""
 
 
-def verify_id_of(pipeline: str) -> str:
-    """``verify__{pipeline}``."""
-    return f"verify__{pipeline}"
-
-
 def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
-    """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
-    dags: dict[str, DAG] = {}
-    for path in pipeline_files(folder):
-        if only is not None and verify_id_of(path.stem) != only:
-            continue
-        try:
-            pipeline = load_pipeline(path)
-            dags.setdefault(verify_id_of(pipeline.pipeline), build_verify_dag(pipeline, path))
-        except SluiceError:
-            continue
-        except Exception:  # whatever one file leads to, the others' DAGs are made; its sync DAG says what is wrong
-            _log.warning("verify_dag_not_made", file=str(path), exc_info=True)
-    return dags if dags or only is None else build_all(folder)
+    """See :func:`sluice.orchestration.dags.forms.build_each`."""
+    return build_each(folder, verify_id_of, build_verify_dag, only=only)
 
 
 def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
@@ -91,13 +81,9 @@ def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
 
 def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
     """The fields of the trigger form."""
-    listed = {"examples": list(known)} if known else {}
     return {
-        "tables": Param([], type=["null", "array"], title="Tables", description="Captured tables (schema.table); none: all of them.", **listed),
-        "targets": Param(
-            [], type=["null", "array"], title="Targets", description="Which are compared; none: all of them.",
-            examples=[t.name for t in pipeline.targets],
-        ),
+        "tables": tables_field(known),
+        "targets": targets_field(pipeline, "Which are compared"),
         "sample": Param(100, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges."),
         "repair": Param(
             False, type=["null", "boolean"], title="Repair",
@@ -123,8 +109,8 @@ class VerifyOperator(SluiceOperator):
         try:
             require_known(run, form(runtime.pipeline, ()))
             spec = VerifySpec(
-                tables=_list(asked.get("tables")),
-                targets=_list(asked.get("targets")),
+                tables=as_list(asked.get("tables")),
+                targets=as_list(asked.get("targets")),
                 sample=float(asked.get("sample") or 100) / 100,
                 repair=bool(asked.get("repair")),
                 values=bool(asked.get("values")),
@@ -180,7 +166,3 @@ def result_note(result: VerifyResult) -> str:
 def _row(table: TableResult) -> str:
     figures = (table.rows, table.equal, table.different, table.missing, table.extra, table.undecided, table.repaired)
     return f"| {table.table} | {table.target} | {' | '.join(f'{figure:,}' for figure in figures)} |"
-
-
-def _list(value: Any) -> list[str]:
-    return [str(one) for one in (value or [])]
