@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.kernels import kernel
+from sluice.model.hashing import SEED, mix_values
 
 _WIDE_BYTES = 64
 """Mean length of texts of which a dictionary would cost more memory than a number each."""
@@ -67,10 +67,8 @@ def _by_hash(values: pa.Array) -> tuple[npt.NDArray[Any], int] | None:
 
     Arrow's dictionary of wide texts takes several times their size for a while; this takes a few bytes a value.
     """
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
-    hashes = np.empty(len(values), np.uint64)
-    _hash(np.frombuffer(data, np.uint8), ends, hashes)
+    hashes = np.full(len(values), SEED, np.uint64)
+    mix_values(hashes, values)
     codes, count = _encode(pa.array(hashes, mask=pc.is_null(values).to_numpy(zero_copy_only=False)))
     rows = np.arange(len(codes))
     first = np.empty(count, np.int64)
@@ -83,13 +81,3 @@ def _by_hash(values: pa.Array) -> tuple[npt.NDArray[Any], int] | None:
         if not pc.all(same, min_count=0).as_py():  # nulls, which have a number of their own, count as true
             return None
     return codes, count
-
-
-@kernel
-def _hash(data: Any, ends: Any, hashes: Any) -> None:
-    """FNV-1a, 64 bits."""
-    for row in range(len(hashes)):
-        state = np.uint64(0xCBF29CE484222325)
-        for at in range(ends[row], ends[row + 1]):
-            state = (state ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
-        hashes[row] = state

@@ -28,10 +28,10 @@ def test_the_same_grouping(values: list[bytes | None], cut: int) -> None:
 def test_values_of_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are seen, and the dictionary tells them apart."""
 
-    def one_hash(data: object, ends: object, hashes: np.ndarray) -> None:
-        hashes[:] = 7
+    def one_hash(state: np.ndarray, values: object) -> None:
+        state[:] = 7
 
-    monkeypatch.setattr(module, "_hash", one_hash)
+    monkeypatch.setattr(module, "mix_values", one_hash)
     array = pa.array(["a" * 5_000_000, "b" * 5_000_000, "a" * 5_000_000])
     assert module._by_hash(array) is None
     assert module.group_codes(pa.table({"v": array}), ["v"]).tolist() == [0, 1, 0]
