@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from ruamel.yaml import YAML
 
 from devstack import paths
-from devstack.kafka import KafkaServer
+from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.server import Server
 from sluice.errors import ConfigError
@@ -107,8 +107,6 @@ class Kafka(Kind):
     }
 
     def fetch(self) -> None:
-        from devstack.kafka import find_kafka
-
         find_kafka()
 
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server:

@@ -31,12 +31,11 @@ from sluice.targets.mysql.range_delete import declared, stretches
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.table_info import ColumnInfo
 from sluice.targets.mysql.tables import read_tables
+from sluice.targets.sql.comparing import NUMBER, SHOWN_CHARACTERS, sorted_out
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
 
 COMPARED = "_sluice_compared"
-NUMBER = "_sluice_row"
-SHOWN_CHARACTERS = 200
 _MAY_NOT = {1044, 1142, 1227}
 _LABELLED = {Literal.LABEL, Literal.LABELS}
 
@@ -153,16 +152,7 @@ class _Comparison:
             f"SELECT k.{quoted(NUMBER)}, t.{first} IS NULL, {', '.join([*same, *shown])} FROM {quoted_table(temporary)} k "
             f"LEFT JOIN {quoted_table(self.table.table)} t ON {join} WHERE t.{first} IS NULL OR NOT ({' AND '.join(same)})"
         )
-        missing, different = [], []
-        for number, absent, *rest in cursor.fetchall():
-            if absent:
-                missing.append(int(number))
-                continue
-            odd = [i for i, equal in enumerate(rest[: len(names)]) if not equal]
-            texts = rest[len(names) :]
-            pairs = tuple((texts[2 * i], texts[2 * i + 1]) for i in odd) if values else ()
-            different.append(RowDifference(int(number), tuple(names[i] for i in odd), pairs))
-        return tuple(missing), tuple(different)
+        return sorted_out(cursor.fetchall(), names, values=values)
 
     def _beyond(self, temporary: TableId, item: KeyRange) -> tuple[tuple[str, ...], ...]:
         """Keys that only the target has in the range."""

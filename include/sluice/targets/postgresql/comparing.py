@@ -26,11 +26,9 @@ from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
+from sluice.targets.sql.comparing import NUMBER, SHOWN_CHARACTERS, sorted_out
 from sluice.targets.sql.rows import at_target, sent_fields
 from sluice.targets.sql.tables import TargetTable
-
-NUMBER = "_sluice_row"
-SHOWN_CHARACTERS = 200
 
 
 class Server(Protocol):
@@ -115,16 +113,7 @@ class _Comparison:
             f"LEFT JOIN {quoted_table(self.table.table)} AS t ON {self._same_key(own, self.table.key)} "
             f"WHERE {first} IS NULL OR NOT ({' AND '.join(same)})",
         )
-        missing, different = [], []
-        for row, absent, *rest in found:
-            if absent:
-                missing.append(int(row))
-                continue
-            odd = [i for i, equal in enumerate(rest[: len(names)]) if not equal]
-            texts = rest[len(names) :]
-            pairs = tuple((texts[2 * i], texts[2 * i + 1]) for i in odd) if values else ()
-            different.append(RowDifference(int(row), tuple(names[i] for i in odd), pairs))
-        return tuple(missing), tuple(different)
+        return sorted_out(found, names, values=values)
 
     def _beyond(
         self, staged: Staged | None, own: dict[str, StagedColumn], item: KeyRange
