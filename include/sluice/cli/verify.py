@@ -15,6 +15,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sluice.cli.console import AsJson, Pipeline, err, open_pipeline, out, print_json
+from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def run(
     pipeline: Pipeline,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
-    sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%.")] = "100%",
+    where: Annotated[str, typer.Option("--where", help="Compare only rows that meet this condition on columns of the one table, at the source.")] = "",
+    sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
     most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
@@ -67,7 +69,8 @@ def run(
     from sluice.flows.verify.verify import VerifySpec, verify
 
     runtime = open_pipeline(pipeline, mode="local")
-    asked = VerifySpec(table or (), target or (), _share(sample), repair, values, most, who(), patience)
+    share = _share(sample) if sample else runtime.pipeline.verify.share
+    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where)
     with _progress(quiet=as_json or not err.is_terminal) as told:
         result = verify(runtime, asked, told)
     _print(result, as_json)
@@ -106,9 +109,9 @@ def list_(pipeline: Pipeline, as_json: AsJson = False) -> None:
 def _share(text: str) -> float:
     """``10%`` as 0.1. Raises ConfigError."""
     try:
-        return float(text.removesuffix("%")) / 100
-    except ValueError:
-        raise ConfigError(f"{text!r} is no share of the ranges", hint="write 10%, or 100% for all") from None
+        return parse_share(f"{text.removesuffix('%')}%")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _when(result: VerifyResult) -> str:

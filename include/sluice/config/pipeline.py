@@ -19,6 +19,7 @@ _SIZE = re.compile(rf"\s*{_NUMBER}\s*(B|KiB|MiB|GiB|TiB|kB|MB|GB|TB)?\s*")
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
 _SPAN = re.compile(rf"\s*{_NUMBER}\s*(ms|s|m|min|h|d)\s*")
 _SPAN_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SHARE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*")
 
 MAX_SPAN = timedelta(days=36500)
 MAX_SIZE = 2**50
@@ -50,6 +51,14 @@ def parse_span(value: Any) -> timedelta:
     if seconds > MAX_SPAN.total_seconds():
         raise ValueError(f"{_short(value)} is too long: at most {MAX_SPAN.days}d")
     return timedelta(seconds=seconds)
+
+
+def parse_share(value: Any) -> float:
+    """``10%`` -> 0.1; more than nothing, and all at most."""
+    match = _SHARE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 0 < (share := float(match[1]) / 100) <= 1:
+        raise ValueError(f"{_short(value)} is not a share; write 10%, or 100% for all")
+    return share
 
 
 def _short(value: Any) -> str:
@@ -529,6 +538,34 @@ class DumpConfig(_Model):
     )
 
 
+class VerifyConfig(_Model):
+    """When the targets are compared with the source, and how much of them. Nothing is repaired unless somebody asks for it."""
+
+    schedule: str | None = Field(
+        None,
+        description="When verify__{pipeline} runs by itself: a cron expression of five fields (UTC), or an interval such as 12h; none: never.",
+    )
+    sample: str = Field(
+        "100%", description="Share of the key ranges that is compared, chosen at random each time.", examples=["100%", "1%"]
+    )
+
+    @field_validator("schedule")
+    @classmethod
+    def _timed(cls, value: str | None) -> str | None:
+        return value if value is None else _clock(value, "a cron expression of five fields, or an interval such as 12h")
+
+    @field_validator("sample")
+    @classmethod
+    def _is_a_share(cls, value: str) -> str:
+        parse_share(value)
+        return value
+
+    @property
+    def share(self) -> float:
+        """``sample`` as a number: 0.1 for 10%."""
+        return parse_share(self.sample)
+
+
 class PipelineConfig(_Model):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
@@ -562,6 +599,9 @@ class PipelineConfig(_Model):
         description="Airflow connection (type http) of a webhook that is told of an alert; none: log, metric and status only.",
     )
     dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
+    verify: VerifyConfig = Field(
+        default_factory=VerifyConfig, description="When the targets are compared with the source."
+    )
 
     @model_validator(mode="after")
     def _unique_targets(self) -> PipelineConfig:
@@ -573,15 +613,9 @@ class PipelineConfig(_Model):
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
-        if value == "continuous" or is_cron(value):
+        if value == "continuous":
             return value
-        if _SPAN.fullmatch(value):
-            if not timedelta(seconds=1) <= parse_span(value) <= timedelta(days=366):
-                raise ValueError(f"{_short(value)} is not an interval between runs: from 1s to 366d")
-            return value
-        raise ValueError(
-            f"{_short(value)} is not a schedule; write continuous, a cron expression of five fields, or an interval such as 30s"
-        )
+        return _clock(value, "continuous, a cron expression of five fields, or an interval such as 30s")
 
     def target(self, name: str) -> TargetConfig:
         """The target of that name. Raises ConfigError that lists those there are."""
@@ -593,6 +627,17 @@ class PipelineConfig(_Model):
             f"{self.pipeline} has no target {name!r}{meant(name, names)}",
             hint=f"its targets are: {', '.join(names)}",
         )
+
+
+def _clock(value: str, words: str) -> str:
+    """A schedule as it is. Raises ValueError."""
+    if is_cron(value):
+        return value
+    if _SPAN.fullmatch(value):
+        if not timedelta(seconds=1) <= parse_span(value) <= timedelta(days=366):
+            raise ValueError(f"{_short(value)} is not an interval between runs: from 1s to 366d")
+        return value
+    raise ValueError(f"{_short(value)} is not a schedule; write {words}")
 
 
 _CRON_FIELDS = (

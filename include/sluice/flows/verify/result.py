@@ -71,6 +71,7 @@ class VerifyResult(_Stored):
     began_ms: int = 0
     ended_ms: int = 0
     sample: float = Field(1.0, description="Share of the ranges that was compared.")
+    where: str = Field("", description="Only rows of the source that meet this were compared.")
     repair: tuple[str, ...] = Field((), description="Ids of the dumps that repaired.")
     tables: tuple[TableResult, ...] = ()
 
@@ -101,6 +102,7 @@ class VerifyResult(_Stored):
         share = f" of a sample of {self.sample:.0%}" if self.sample < 1 else ""
         words = f"{self.outcome}, {self.rows:,} rows{share}, {seconds:.0f} s"
         repaired = sum(table.repaired for table in self.tables)
+        words += ", of rows under a condition" if self.where else ""
         words += f", {self.differing:,} differ" if self.differing else ""
         words += f", {repaired:,} repaired" if repaired else ""
         left = sum(bool(table.skipped) for table in self.tables)

@@ -13,9 +13,10 @@ from sluice.config.masking import SHOWN, Masking
 from sluice.config.pipeline import Event, TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.errors import CheckpointError, ConfigError, TerminalError
+from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_keys
+from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
@@ -50,6 +51,7 @@ class VerifySpec:
         tables: ``schema.table`` names; none: all captured. targets: names; none: all.
         sample: share of the key ranges. repair: copy what differs. values: keep the values that differ, too.
         most: differences of a table that are kept. patience_s: how long the pipeline may stand still.
+        where: a condition on columns of the one table, at the source.
     """
 
     tables: Sequence[str] = ()
@@ -60,6 +62,7 @@ class VerifySpec:
     most: int = 100
     by: str = ""
     patience_s: float = 120.0
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             )
         captured = captured_tables(runtime, source)
         names = _named(captured, asked.tables)
+        require_together(DumpSpec(where=asked.where), len(names))
+        where = {table: source.chunk_table(table).condition(asked.where) for table in names if asked.where}
         opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in configs]
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
@@ -101,7 +106,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
                 hint="targets of type mysql and postgresql can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
-        one = _Verification(runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables)
+        one = _Verification(runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables, where)
         results, repairs = [], []
         for config, target in opened:
             found, repair = one.target(config, target)
@@ -114,6 +119,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             began_ms=began,
             ended_ms=int(time.time() * 1000),
             sample=asked.sample,
+            where=next(iter(where.values()), ""),
             repair=tuple(repairs),
             tables=tuple(results),
         )
@@ -150,7 +156,7 @@ def _unreadable(config: TargetConfig) -> str:
 
 @dataclass(frozen=True)
 class _Verification:
-    """One verification. ``sizes``: the wanted tables."""
+    """One verification. ``sizes``: the wanted tables; ``where``: the condition on one of them, as the source is asked."""
 
     runtime: Runtime
     state: PipelineState
@@ -161,6 +167,7 @@ class _Verification:
     marking: Marking
     captured: Mapping[TableId, int]
     sizes: Sequence[SourceTable]
+    where: Mapping[TableId, str]
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
         """All tables at one target; and the dump that repaired them, "" for none."""
@@ -209,6 +216,10 @@ class _Side:
             return self._checked(size, began)
         except CheckpointError:
             raise
+        except DumpRefused as error:
+            if not self.whole.asked.where:
+                raise
+            raise ConfigError(str(error.message), hint="ask for a condition that holds for every row") from error
         except TerminalError as error:
             _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
@@ -227,7 +238,7 @@ class _Side:
         whole, table = self.whole, size.id
         with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
             way, note, may_replace = self._way(reader, size)
-            check = self._check(reader, way, of_about=size.rows)
+            check = self._check(reader, way, of_about=way.request.estimate or size.rows)
             found = check.run()
         result = TableResult(
             table=str(table),
@@ -259,8 +270,8 @@ class _Side:
     def _way(self, reader: ChunkReader, size: SourceTable) -> tuple[Way, str, bool]:
         """How it is compared; a note; and True if a repair may remove rows. Raises TerminalError."""
         whole, table = self.whole, size.id
-        request = TableRequest(table)
         there = whole.source.chunk_table(table)
+        request = TableRequest(table, where=whole.where.get(table, ""))
         key = there.key(request)
         if not key.columns or there.has_prefix_key(key):
             raise ConfigError(
@@ -270,6 +281,9 @@ class _Side:
         route = self.made.routes.route(table)
         plan = self.made.plan(schema)
         why = self._no_range(schema, key.names, route)
+        if request.where:
+            request = replace(request, estimate=there.estimate(request, key))  # refused here if the server does not take it
+            why = f"the condition is one on rows of the source: {request.where}"
         digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
         way = Way(
@@ -327,7 +341,7 @@ class _Side:
             way, keys = one.check.way, list(one.check.found.odd)
             path = f"dumps/{dump}/keys-{ordinal:04d}.parquet"
             write_keys(runtime.store, path, keys)
-            requests.append(replace(way.request, key_file=path, estimate=len(keys), replace=one.replace))
+            requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=one.replace))
             counts[str(way.request.table)] = len(keys)
             whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
         targets = (self.config.name,) if len(runtime.pipeline.targets) > 1 else ()

@@ -25,6 +25,7 @@ from sluice.orchestration.dags.forms import (
     tables_field,
     targets_field,
 )
+from sluice.orchestration.dags.sync import schedule_of
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy
 from sluice.orchestration.runtime import open_runtime
@@ -41,10 +42,11 @@ NOTED_DIFFERENCES = 10
 _DOC = """Compares what the targets hold with **`{source}`**, row by row, while the log flows, without a lock.
 A row that is merely on its way is not reported.
 
-- **Trigger** opens a form: which tables and targets, a sample of the key ranges, and *repair*: rows that differ are copied again, and rows that only
-  a target has are removed.
+- **Trigger** opens a form: which tables and targets, a condition, a sample of the key ranges, and *repair*: rows that differ are copied again,
+  and rows that only a target has are removed.
 - The result is in the note of the run, in `sluice verify show {pipeline}`, and in one line in `sluice status`. If rows differ afterwards, the run
   fails.
+- `verify: {{schedule: "0 3 * * *", sample: 100%}}` in the pipeline file makes it run by itself (UTC). Such a run repairs nothing.
 
 The sync DAG has to be running: a comparison waits until the target holds the log up to the rows that were read."""
 
@@ -56,11 +58,11 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
 
 def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     """One task."""
-    file = str(path.resolve())
+    file, clock = str(path.resolve()), pipeline.verify.schedule
     with DAG(
         dag_id=verify_id_of(pipeline.pipeline),
         description=f"Compare the targets with {pipeline.source.connection}",
-        schedule=None,
+        schedule=schedule_of(clock) if clock else None,
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -84,7 +86,11 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
     return {
         "tables": tables_field(known),
         "targets": targets_field(pipeline, "Which are compared"),
-        "sample": Param(100, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges."),
+        "where": Param(
+            "", type=["null", "string"], title="Condition",
+            description="On columns of the one table named, at the source: only rows that meet it are compared.",
+        ),
+        "sample": Param(100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges."),
         "repair": Param(
             False, type=["null", "boolean"], title="Repair",
             description="Copy the rows that differ, and remove those that only the target has; then look at them again.",
@@ -111,7 +117,8 @@ class VerifyOperator(SluiceOperator):
             spec = VerifySpec(
                 tables=as_list(asked.get("tables")),
                 targets=as_list(asked.get("targets")),
-                sample=float(asked.get("sample") or 100) / 100,
+                where=str(asked.get("where") or ""),
+                sample=float(asked.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
                 repair=bool(asked.get("repair")),
                 values=bool(asked.get("values")),
                 by=f"airflow:{run.run_id}",
