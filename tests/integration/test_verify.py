@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sluice.errors import Paused
+from sluice.errors import ConfigError, Paused
 from sluice.flows.operate.control import pause
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
@@ -471,3 +471,43 @@ def test_a_table_that_the_target_lacks_is_said(shop: Case) -> None:
     at(shop.target, shop, "DROP TABLE t")
     with delivering(shop):
         assert "no table" in verified(shop).tables[0].skipped
+
+
+def test_rows_under_a_condition(shop: Case) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40), day DATE)")
+    both(shop, "CREATE TABLE other (id INT PRIMARY KEY)")
+    begin(shop)
+    at(
+        shop.source,
+        shop,
+        f"INSERT INTO t VALUES {','.join(f'({i}, {i}, {chr(39)}2024-01-{i % 28 + 1:02d}{chr(39)})' for i in range(300))}",
+    )
+    shop.run_until_head()
+    table = f"{shop.schema}.t"
+    with delivering(shop):
+        at(
+            shop.target,
+            shop,
+            "UPDATE t SET v = 'x' WHERE id IN (5, 6)",
+            "DELETE FROM t WHERE id = 33",
+            "INSERT INTO t VALUES (1000, 'e', '2024-01-06')",
+        )
+        condition = "day = '2024-01-06'"
+        result = verified(shop, tables=[table], where=condition, repair=True)
+        one = of(result, "t")
+        assert found(result) == {("t", ("5",), "different", ("v",)), ("t", ("33",), "missing", ())}
+        assert (one.rows, result.outcome, one.way) == (11, "equal", "rows of the source")
+        assert "only the target has were not looked for: the condition" in one.note
+        assert "`day` = '2024-01-06'" in result.where
+        assert "under a condition" in result.in_a_line()
+        left = verified(shop, tables=[table])
+        assert found(left) == {("t", ("6",), "different", ("v",)), ("t", ("1000",), "extra", ())}
+        for wrong, said in (
+            ({"where": condition}, "is for one table, not for 2"),
+            ({"tables": [table], "where": "day = (SELECT 1)"}, "SELECT"),
+            ({"tables": [table], "where": "nix = 1"}, "nix"),
+            ({"tables": [table], "where": "JSON_EXTRACT(CONCAT('x', v), '$.a') = 1"}, "condition"),
+        ):
+            with pytest.raises(ConfigError, match=said):
+                verified(shop, **wrong)
+        assert shop.cli("verify", str(shop.path), "--table", table, "--where", condition).returncode == 0

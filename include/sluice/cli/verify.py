@@ -56,7 +56,7 @@ def run(
     pipeline: Pipeline,
     table: Annotated[list[str] | None, typer.Option("--table", "-t", help="schema.table; several times; none: all captured.")] = None,
     target: Annotated[list[str] | None, typer.Option("--target", help="Only this target; several times.")] = None,
-    where: Annotated[str, typer.Option("--where", help="Compare only rows that meet this condition on columns of the one table, at the source.")] = "",
+    where: Annotated[str, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = "",
     sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,

@@ -546,7 +546,9 @@ class VerifyConfig(_Model):
         description="When verify__{pipeline} runs by itself: a cron expression of five fields (UTC), or an interval such as 12h; none: never.",
     )
     sample: str = Field(
-        "100%", description="Share of the key ranges that is compared, chosen at random each time.", examples=["100%", "1%"]
+        "100%",
+        description="Share of the key ranges that is compared, chosen at random each time.",
+        examples=["100%", "1%"],
     )
 
     @field_validator("schedule")

@@ -30,7 +30,7 @@ from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
-from sluice.sources.base import ChunkReader, DigestReader, Key, SourceSession, SourceTable
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, SourceSession, SourceTable
 from sluice.targets import open_target
 from sluice.targets.base import Comparer, Target, comparer_of
 
@@ -98,7 +98,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         captured = captured_tables(runtime, source)
         names = _named(captured, asked.tables)
         require_together(DumpSpec(where=asked.where), len(names))
-        where = {table: source.chunk_table(table).condition(asked.where) for table in names if asked.where}
+        conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
         opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in configs]
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
@@ -106,7 +106,9 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
                 hint="targets of type mysql and postgresql can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
-        one = _Verification(runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables, where)
+        one = _Verification(
+            runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables, conditioned
+        )
         results, repairs = [], []
         for config, target in opened:
             found, repair = one.target(config, target)
@@ -119,7 +121,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             began_ms=began,
             ended_ms=int(time.time() * 1000),
             sample=asked.sample,
-            where=next(iter(where.values()), ""),
+            where=next((request.where for request in conditioned.values()), ""),
             repair=tuple(repairs),
             tables=tuple(results),
         )
@@ -141,6 +143,13 @@ def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[T
     return frozenset(known[name] for name in names) or frozenset(captured)
 
 
+def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
+    """The rows that meet a condition. Raises ConfigError, also if the server does not take it."""
+    there = source.chunk_table(table)
+    request = TableRequest(table, where=there.condition(condition))
+    return replace(request, estimate=there.estimate(request, ChunkKey((), "")))
+
+
 def _comparer(config: TargetConfig, target: Target) -> Comparer | None:
     return None if config.changes == "all" else comparer_of(target)
 
@@ -156,7 +165,7 @@ def _unreadable(config: TargetConfig) -> str:
 
 @dataclass(frozen=True)
 class _Verification:
-    """One verification. ``sizes``: the wanted tables; ``where``: the condition on one of them, as the source is asked."""
+    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows."""
 
     runtime: Runtime
     state: PipelineState
@@ -167,7 +176,7 @@ class _Verification:
     marking: Marking
     captured: Mapping[TableId, int]
     sizes: Sequence[SourceTable]
-    where: Mapping[TableId, str]
+    conditioned: Mapping[TableId, TableRequest]
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
         """All tables at one target; and the dump that repaired them, "" for none."""
@@ -217,9 +226,10 @@ class _Side:
         except CheckpointError:
             raise
         except DumpRefused as error:
-            if not self.whole.asked.where:
-                raise
-            raise ConfigError(str(error.message), hint="ask for a condition that holds for every row") from error
+            if self.whole.asked.where:
+                hint = "ask for a condition that can be computed for every row, of a table with a key"
+                raise ConfigError(error.message, hint=hint) from error
+            return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
         except TerminalError as error:
             _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
@@ -271,7 +281,7 @@ class _Side:
         """How it is compared; a note; and True if a repair may remove rows. Raises TerminalError."""
         whole, table = self.whole, size.id
         there = whole.source.chunk_table(table)
-        request = TableRequest(table, where=whole.where.get(table, ""))
+        request = whole.conditioned.get(table) or TableRequest(table)
         key = there.key(request)
         if not key.columns or there.has_prefix_key(key):
             raise ConfigError(
@@ -282,7 +292,6 @@ class _Side:
         plan = self.made.plan(schema)
         why = self._no_range(schema, key.names, route)
         if request.where:
-            request = replace(request, estimate=there.estimate(request, key))  # refused here if the server does not take it
             why = f"the condition is one on rows of the source: {request.where}"
         digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))

@@ -90,7 +90,9 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
             "", type=["null", "string"], title="Condition",
             description="On columns of the one table named, at the source: only rows that meet it are compared.",
         ),
-        "sample": Param(100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges."),
+        "sample": Param(
+            100 * pipeline.verify.share, type="number", exclusiveMinimum=0, maximum=100, title="Sample (%)", description="Share of the key ranges.",
+        ),
         "repair": Param(
             False, type=["null", "boolean"], title="Repair",
             description="Copy the rows that differ, and remove those that only the target has; then look at them again.",
