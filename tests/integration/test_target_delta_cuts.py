@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import random
@@ -11,7 +10,6 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,24 +21,12 @@ pytest.importorskip("deltalake")
 
 from tests.support import delta_child
 from tests.support.delta_bench import DeltaBench
-from tests.support.delta_child import At
+from tests.support.strikes import At, children, start, twice_arrived
 
-children = multiprocessing.get_context("forkserver")
 children.set_forkserver_preload(["tests.support.delta_child", "tests.support.delta_bench"])
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(3)] + [gone(3, "a", 0), new(4, "b", 1)]
 EXPECTED = Counter([*((n, "b", 1) for n in range(3)), (4, "b", 1)])
-
-
-def _twice_arrived(bench: DeltaBench) -> list[str]:
-    return [name for name, times in Counter(one.id for one in bench.received()).items() if times > 1]
-
-
-def _child(bench: DeltaBench, batches: list[Any], epoch: int, at: At | None) -> tuple[Any, Any]:
-    said = children.SimpleQueue()
-    child = children.Process(target=delta_child.load, args=(bench, batches, epoch, at, said))
-    child.start()
-    return child, said
 
 
 @pytest.mark.parametrize("changes", ["latest", "all"])
@@ -56,7 +42,7 @@ def test_killed_at_every_call(tmp_path: Path, changes: str) -> None:
         pipe = Pipe(bench)
         pipe.deliver(*((table, FIRST) for table in tables))
         batch = pipe.given([(table, SECOND) for table in tables])
-        child, said = _child(bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child, said = start(delta_child.load, bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
         if child.exitcode == 0:
             calls, error = said.get()
@@ -72,7 +58,7 @@ def test_killed_at_every_call(tmp_path: Path, changes: str) -> None:
         assert [pipe.state(table) for table in tables] == [EXPECTED] * 2
         assert pipe.held == batch.number
         if bench.appends:
-            assert not _twice_arrived(bench)
+            assert not twice_arrived(bench)
             assert len(bench.received()) == 2 * (len(FIRST) + len(SECOND))
         point += step
     assert deaths == -(-2 * len(calls) // step)
@@ -93,7 +79,7 @@ def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
     chosen = random.Random(7)
     deaths, held, longest = 0, 0, 0.4
     for epoch in range(1, 200):
-        child, said = _child(bench, batches, epoch, None)
+        child, said = start(delta_child.load, bench, batches, epoch, None)
         if epoch % 4:  # else while it begins
             said.get()
         time.sleep(chosen.uniform(0.0, longest))
@@ -109,7 +95,7 @@ def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
     assert deaths >= 2
     assert pipe.state(table) == Counter((n, "a", 11) for n in range(40))
     if bench.appends:
-        assert not _twice_arrived(bench)
+        assert not twice_arrived(bench)
         assert len(bench.received()) == 40 * 12
 
 
@@ -124,7 +110,7 @@ def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) 
     pipe = Pipe(bench)
     pipe.deliver((table, FIRST))
     batch = pipe.given([(table, SECOND)])
-    child, said = _child(bench, [batch], 2, At(-1, False, 0))  # says which call is which
+    child, said = start(delta_child.load, bench, [batch], 2, At(-1, False, 0))  # says which call is which
     child.join(60)
     calls, error = said.get()
     assert not error, error
@@ -132,7 +118,7 @@ def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) 
     pipe.epoch = 3
     pipe.take_over()
     batch = pipe.given([(table, [changed((0, "b", 1), (0, "c", 2))])])
-    child, said = _child(bench, [batch], 4, At(number, False, signal.SIGSTOP))
+    child, said = start(delta_child.load, bench, [batch], 4, At(number, False, signal.SIGSTOP))
     process = psutil.Process(child.pid)
     while process.status() != psutil.STATUS_STOPPED:
         assert child.is_alive()
@@ -148,7 +134,7 @@ def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) 
     assert pipe.state(table) == EXPECTED - Counter([(0, "b", 1)]) + Counter([(0, "d", 3), (9, "z", 9)])
     assert pipe.held == 4
     if bench.appends:
-        assert not _twice_arrived(bench)
+        assert not twice_arrived(bench)
 
 
 def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Path) -> None:
@@ -216,4 +202,4 @@ def test_what_is_noted_outlives_the_logs_files(tmp_path: Path, changes: str) -> 
     assert pipe.state(table) == Counter([*((n, "a", 0) for n in range(1, 30)), (100, "b", 1)])
     assert pipe.held == 31
     if bench.appends:
-        assert not _twice_arrived(bench)
+        assert not twice_arrived(bench)

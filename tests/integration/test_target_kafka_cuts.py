@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -21,25 +20,13 @@ from sluice.targets.kafka.channel import Place
 from sluice.targets.rows_in_memory import MemoryReader
 from tests.support import kafka_child, kafka_reading
 from tests.support.kafka_bench import KafkaBench
-from tests.support.kafka_child import At
+from tests.support.strikes import At, children, start, twice_arrived
 
 pytest.importorskip("confluent_kafka")
-children = multiprocessing.get_context("forkserver")
 children.set_forkserver_preload(["tests.support.kafka_child", "tests.support.kafka_bench"])
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(4)]
 EXPECTED = Counter((n, "b", 1) for n in range(4))
-
-
-def _twice_arrived(bench: KafkaBench) -> list[str]:
-    return [name for name, times in Counter(one.id for one in bench.received()).items() if times > 1]
-
-
-def _child(bench: KafkaBench, batch: Any, epoch: int, at: At) -> tuple[Any, Any]:
-    said = children.SimpleQueue()
-    child = children.Process(target=kafka_child.load, args=(bench, batch, epoch, at, said))
-    child.start()
-    return child, said
 
 
 @pytest.mark.parametrize("changes", ["latest", "all"])
@@ -55,7 +42,7 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
         pipe.deliver((table, FIRST))
         bench.kill()
         batch = pipe.given([(table, SECOND)])
-        child, said = _child(bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child, said = start(kafka_child.load, bench, batch, 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
         if child.exitcode == 0:
             calls, error = said.get()
@@ -73,7 +60,7 @@ def test_killed_at_every_call(kafka: Any, changes: str) -> None:
             pipe.write(batch)
         assert pipe.state(table) == EXPECTED
         assert pipe.held == batch.number
-        assert not _twice_arrived(bench)
+        assert not twice_arrived(bench)
         point += step
     assert deaths == -(-2 * len(calls) // step)
     assert {"init_transactions", "begin_transaction", "produce", "flush", "commit_transaction"} <= set(calls)
@@ -90,7 +77,7 @@ def test_an_old_writer_that_comes_back(kafka: Any, call: str) -> None:
     bench.kill()
     batch = pipe.given([(table, SECOND)])
     number = {"flush": 9, "commit_transaction": 10}[call]  # take over is 5 calls, then init is none, begin, 5 messages
-    child, said = _child(bench, batch, 2, At(number, False, signal.SIGSTOP))
+    child, said = start(kafka_child.load, bench, batch, 2, At(number, False, signal.SIGSTOP))
     process = psutil.Process(child.pid)
     while process.status() != psutil.STATUS_STOPPED:
         assert child.exitcode is None
@@ -104,7 +91,7 @@ def test_an_old_writer_that_comes_back(kafka: Any, call: str) -> None:
     assert error.startswith("Fenced"), (error, calls)
     assert pipe.state(table) == EXPECTED + Counter([(9, "z", 9)])
     assert pipe.held == 3
-    assert not _twice_arrived(bench)
+    assert not twice_arrived(bench)
 
 
 def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(kafka: Any) -> None:
@@ -204,7 +191,7 @@ def test_the_broker_is_killed_in_mid_load(kafka: Any) -> None:
     kills[0].join()
     assert pipe.held == 2
     assert pipe.state(table) == Counter([(n, "a", 0) for n in range(4)] + [(n, "c", 1) for n in range(10, 20)])
-    assert not _twice_arrived(bench)
+    assert not twice_arrived(bench)
 
 
 def test_a_batch_that_takes_longer_than_its_transaction_may(kafka: Any) -> None:
