@@ -164,6 +164,7 @@ def _said(one: TableResult) -> Iterator[Text]:
     for difference in one.differences[:SHOWN_DIFFERENCES]:
         key = ", ".join(difference.key)
         words = f"{place}, before the repair: ({key}) " if is_repaired else f"{place}: ({key}) "
+        words += f"{difference.copies} times " if difference.copies > 1 else ""
         if difference.kind == "missing":
             words += "is missing at the target"
         elif difference.kind == "extra":

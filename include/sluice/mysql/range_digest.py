@@ -47,13 +47,14 @@ def _known(charset: str | None) -> str:
 
 def digest_sql(table: TableId, columns: Sequence[tuple[str, str]], index: str, *conditions: str) -> str:
     """The select of (rows, checksum). ``columns``: (name, declared type), of which each has a :func:`digest_word`; ``index``: "" for any."""
-    texts = ", ".join(_text(quoted(name), type_named(declared, name)) for name, declared in columns)
+    texts = ", ".join(exact_text(quoted(name), type_named(declared, name)) for name, declared in columns)
     row = f"CAST(CONV(LEFT(SHA2(CONCAT_WS(',', {texts}), 256), 16), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
     return f"SELECT COUNT(*), BIT_XOR({row}) FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 
 
-def _text(column: str, row: MysqlType) -> str:
+def exact_text(column: str, row: MysqlType) -> str:
+    """The text of a value, which tells all values of the type apart and holds no comma that is not counted."""
     if _is_numbered(row):
         return f"IFNULL(CAST({column} AS UNSIGNED), 'N')"
     if row.most_bytes:

@@ -20,7 +20,7 @@ in ``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -592,6 +592,10 @@ class Reconciler(Protocol):
         """Other pipelines that are known to write to the same place, whose rows must stay."""
 
 
+MOST_EXTRA = 10_000
+"""Keys of rows that only the target has, which one comparison tells."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowDifference:
     """A row that the target has with other values.
@@ -612,12 +616,14 @@ class RangeDifferences:
 
     Attributes:
         missing: numbers of rows that it does not have. different: rows that it has with other values.
-        extra: keys that only the target has in the range, as literals of the source's dialect.
+        extra: keys that only the target has in the range, as literals of the source's dialect; at most MOST_EXTRA of a range that is not listed.
+        more: there are more of them, and ``extra`` holds the first in the order of the key.
     """
 
     missing: tuple[int, ...] = ()
     different: tuple[RowDifference, ...] = ()
     extra: tuple[tuple[str, ...], ...] = ()
+    more: bool = False
 
 
 class Comparer(Protocol):
@@ -645,6 +651,54 @@ class Comparer(Protocol):
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """Of the target's rows in a range, over the columns of ``plan`` in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """Equal rows of a table without a key, of which the two sides have another number. ``values``: as text, of the columns that may be shown."""
+
+    values: tuple[str | None, ...]
+    here: int
+    there: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What a target holds otherwise of a table without a key.
+
+    Attributes:
+        rows: sent. missing, extra: rows that the target has too few, or too many. undecided: different rows that the log changed meanwhile.
+        first: some of those that differ. more: there are more than were counted.
+    """
+
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    undecided: int = 0
+    first: tuple[RowCount, ...] = ()
+    more: bool = False
+
+
+@runtime_checkable
+class CountingComparer(Protocol):
+    """Optional, of a :class:`Comparer`: rows without a key are compared by how often the target has each."""
+
+    def count(
+        self,
+        plan: PlannedTable,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        """Compare CHANGESET_ROWS with the whole of a table, by all columns of the rows.
+
+        Args:
+            rows: read to the end before the target's rows are. changed: asked for after that: rows whose number cannot be told.
+            whole: rows that only the target has are looked for. shown: columns at the target whose values are told. most: rows told.
+        """
 
 
 def comparer_of(target: Target) -> Comparer | None:
@@ -688,6 +742,7 @@ class Target(Protocol):
 
 
 __all__ = [
+    "MOST_EXTRA",
     "Agrees",
     "BatchInput",
     "BatchWriter",
@@ -698,6 +753,7 @@ __all__ = [
     "CheckpointStore",
     "Comparer",
     "Consistency",
+    "CountingComparer",
     "Execution",
     "Feature",
     "Fence",
@@ -711,6 +767,8 @@ __all__ = [
     "Reconciler",
     "RejectedRows",
     "Rejection",
+    "RowCount",
+    "RowCounts",
     "RowDifference",
     "RowFile",
     "RowGroup",

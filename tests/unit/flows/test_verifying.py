@@ -12,9 +12,12 @@ import pytest
 
 from sluice.errors import ConfigError, OutOfOrder
 from sluice.flows.operate.status import status
+from sluice.flows.verify import table_check
+from sluice.flows.verify import verify as flow
 from sluice.flows.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
 from sluice.flows.verify.table_check import ahead
 from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.targets.memory import comparing
 from tests.support.pipes import Pipe, pipe
 from tests.support.waiting import ended
 
@@ -89,6 +92,28 @@ def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -
     with delivering(one):
         result = verified(one, most=5, repair=True)
     assert (len(result.tables[0].differences), result.tables[0].repaired, result.outcome) == (5, 50, "equal")
+
+
+def test_nothing_is_kept_of_each_row_of_a_table_that_differs_altogether(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "MOST_EXTRA", 7)
+    monkeypatch.setattr(table_check, "KEYS_A_LOOK", 10)
+    monkeypatch.setattr(flow, "MOST_RANGE_ROWS", 20)
+    monkeypatch.setattr(flow, "READ_BYTES", 1 << 40)
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(500)))
+    one.deliver()
+    rows = one.stores["copy"].tables[one.made.table].rows
+    rows.clear()
+    rows.update({(i,): {"id": i, "v": "extra"} for i in range(-90, 0)} | {(5,): {"id": 5, "v": "w"}})
+    with delivering(one):
+        result = verified(one, most=3)
+        [table] = result.tables
+        assert (table.missing, table.different, table.extra, len(table.differences)) == (499, 1, 90, 3)
+        assert (table.rows, table.equal) == (500, 0)
+        fixed = verified(one, repair=True, most=0)
+        assert (fixed.outcome, fixed.tables[0].repaired) == ("equal", 590)
+    assert one.rows() == one.made.rows()
 
 
 def test_a_pipeline_that_stands_still_is_said(one: Pipe) -> None:

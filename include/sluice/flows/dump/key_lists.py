@@ -5,7 +5,7 @@ A list is a Parquet file of literals in the store, one column a key column, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -121,17 +121,39 @@ def _as_they_were(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 def write_keys(store: SegmentStore, path: str, keys: Sequence[tuple[str, ...]]) -> None:
     """Store a list of keys."""
-    columns = list(zip(*keys, strict=True)) if keys else []
-    table = pa.table([pa.array(c, pa.string()) for c in columns], names=[str(i) for i in range(len(columns))])
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    pq.write_table(_key_table(keys), sink, compression="zstd", write_page_checksum=True)
     store.write_bytes(path, sink.getvalue().to_pybytes())
+
+
+def write_key_pieces(store: SegmentStore, path: str, pieces: Iterable[Sequence[tuple[str, ...]]]) -> None:
+    """Store a list of keys, of which a piece is in memory at a time."""
+    with store.open_output(path) as sink:
+        writer: pq.ParquetWriter | None = None
+        for keys in pieces:
+            table = _key_table(keys)
+            if writer is None:
+                writer = pq.ParquetWriter(sink, table.schema, compression="zstd", write_page_checksum=True)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()
+
+
+def _key_table(keys: Sequence[tuple[str, ...]]) -> pa.Table:
+    columns = list(zip(*keys, strict=True)) if keys else []
+    return pa.table([pa.array(c, pa.string()) for c in columns], names=[str(i) for i in range(len(columns))])
 
 
 def stored_keys(store: SegmentStore, path: str, start: int, stop: int) -> Iterator[list[tuple[str, ...]]]:
     """The keys ``start`` to ``stop`` of a stored list, in pieces for one select each."""
-    table = pq.ParquetFile(pa.BufferReader(store.read_bytes(path)), page_checksum_verification=True).read()
-    table = table.slice(start, stop - start)
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    for at in range(0, len(rows), KEYS_A_SELECT):
-        yield rows[at : at + KEYS_A_SELECT]
+    file = pq.ParquetFile(pa.BufferReader(store.read_bytes(path)), page_checksum_verification=True)
+    at = 0
+    for group in range(file.num_row_groups):
+        first, at = at, at + file.metadata.row_group(group).num_rows
+        if at <= start or first >= stop:
+            continue
+        table = file.read_row_group(group)
+        low, high = max(start - first, 0), min(stop, at) - first
+        for begin in range(low, high, KEYS_A_SELECT):
+            piece = table.slice(begin, min(KEYS_A_SELECT, high - begin))
+            yield list(zip(*(column.to_pylist() for column in piece.columns), strict=True))

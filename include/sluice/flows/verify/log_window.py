@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,12 +30,32 @@ from sluice.model.packing import MAX_UNIT_ROWS
 from sluice.model.positions import order_of
 from sluice.model.tables import KEY_BUCKETS, TableId, TableSchema, distinct, stored_name
 from sluice.segments.footers import measured
-from sluice.segments.manifest import SegmentManifest
+from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkKey, Key
 
 LOOK_EVERY_S = 0.05
-REMEMBERED_BATCHES = 64
+LITERALS_AT_A_TIME = 100_000
+REMEMBERED_KEYS = 2_000_000
+"""Of the batches looked at last, together."""
+
+Hashes = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Of keys, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedKeys:
+    """Keys by their hashes, eight bytes each. One that only has the hash of another one counts as changed: it is looked at once more."""
+
+    batches: tuple[Hashes, ...]
+
+    def __contains__(self, key: Key) -> bool:
+        wanted = hash(key)
+        for hashes in self.batches:
+            at = int(np.searchsorted(hashes, wanted))
+            if at < len(hashes) and hashes[at] == wanted:
+                return True
+        return False
 
 
 @dataclass
@@ -48,7 +69,7 @@ class LogWindow:
     patience_s: float = 120.0
     waits: Callable[[], None] = lambda: None
     _held: tuple[tuple[int, int], int] = ((-1, -1), 0)
-    _keys: dict[tuple[int, TableId], frozenset[Key] | None] = field(default_factory=dict)
+    _keys: dict[tuple[int, TableId], Hashes | None] = field(default_factory=dict)
 
     def newest(self) -> int:
         """The last batch that was made."""
@@ -162,30 +183,34 @@ class LogWindow:
             read = read_changes(store, part)
             yield compact(read.changes, read.key)
 
-    def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> frozenset[Key] | None:
-        """Literals of the keys that batches ``after`` < n <= ``upto`` contain; None: that cannot be told, and it may be any."""
-        found: set[Key] = set()
+    def changed(self, table: TableId, key: ChunkKey, after: int, upto: int) -> ChangedKeys | None:
+        """The keys that batches ``after`` < n <= ``upto`` contain; None: that cannot be told, and it may be any."""
+        found: list[Hashes] = []
         for batch in range(after + 1, upto + 1):
             keys = self._changed_in(batch, table, key)
             if keys is None:
                 return None
-            found |= keys
-        return frozenset(found)
+            found.append(keys)
+        return ChangedKeys(tuple(found))
 
-    def _changed_in(self, batch: int, table: TableId, key: ChunkKey) -> frozenset[Key] | None:
+    def _changed_in(self, batch: int, table: TableId, key: ChunkKey) -> Hashes | None:
         known = (batch, table)
         if known not in self._keys:
-            while len(self._keys) >= REMEMBERED_BATCHES:
+            keys = self._read(batch, table, key)
+            while self._keys and self._remembered() > REMEMBERED_KEYS:
                 del self._keys[next(iter(self._keys))]
-            self._keys[known] = self._read(batch, table, key)
+            self._keys[known] = keys
         return self._keys[known]
 
-    def _read(self, batch: int, table: TableId, key: ChunkKey) -> frozenset[Key] | None:
+    def _remembered(self) -> int:
+        return sum(len(keys) + 100 for keys in self._keys.values() if keys is not None)
+
+    def _read(self, batch: int, table: TableId, key: ChunkKey) -> Hashes | None:
         manifest = self._manifest(batch)
         if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
             return None
         names = [stored_name(name) for name in key.names]
-        found: set[Key] = set()
+        found: list[Hashes] = [np.zeros(0, np.int64)]
         for file in manifest.files:
             if file.table_id != table or not file.inserts + file.updates + file.deletes:
                 continue
@@ -195,8 +220,17 @@ class LogWindow:
             rows = distinct(rows.filter(pc.not_equal(rows["_op"], Op.READ.value)).select(names))
             if any(column.null_count for column in rows.columns):
                 return None
-            found.update(self.runtime.source.keys.literals(key.columns, rows))
-        return frozenset(found)
+            for start in range(0, rows.num_rows, LITERALS_AT_A_TIME):
+                literals = self.runtime.source.keys.literals(key.columns, rows.slice(start, LITERALS_AT_A_TIME))
+                found.append(np.fromiter(map(hash, literals), np.int64, len(literals)))
+        return np.unique(np.concatenate(found))
+
+    def files(self, batch: int, table: TableId, unknown: type[Exception]) -> list[SegmentFile]:
+        """Files of a batch that change rows of a table. Raises ``unknown`` if that cannot be told, or its definition changed."""
+        manifest = self._manifest(batch)
+        if manifest is None or any(ddl.table in {None, str(table)} for ddl in manifest.ddl):
+            raise unknown
+        return [file for file in manifest.files if file.table_id == table and file.rows]
 
     def _manifest(self, batch: int) -> SegmentManifest | None:
         """None if it is not stored any more."""

@@ -26,11 +26,13 @@ class Difference(_Stored):
 
     Attributes:
         key: its values as people read them. kind: missing (at the target), different, extra (only at the target).
+        copies: how many of it, if the table has no key; ``key`` is then what the row begins with.
         columns: names at the target; values: (as it should be, at the target) for each, if they were asked for.
     """
 
     key: tuple[str, ...]
     kind: Literal["missing", "different", "extra"]
+    copies: int = 1
     columns: tuple[str, ...] = ()
     values: tuple[tuple[str | None, str | None], ...] = ()
 
@@ -40,7 +42,9 @@ class TableResult(_Stored):
 
     table: str
     target: str
-    way: str = Field("", description="checksums, rows, or rows of the source; empty: it was not compared.")
+    way: str = Field(
+        "", description="checksums, rows, rows of the source, or counts (no key); empty: it was not compared."
+    )
     rows: int = Field(0, description="Rows of the source that were compared.")
     equal: int = 0
     different: int = 0

@@ -11,9 +11,11 @@ So a row is reported after at least two looks, and in the last of them it cannot
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
@@ -21,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from sluice.flows.verify.as_loaded import AsLoaded, Loaded
+from sluice.flows.verify.key_spool import KeySpool
 from sluice.flows.verify.log_window import LogWindow
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
@@ -35,6 +38,7 @@ CUTS = 16
 """Parts of a range whose checksums differ."""
 AHEAD = 32
 """Checksums that the source may be ahead of the target."""
+RANGES_AT_A_TIME = 8
 KEYS_A_LOOK = 10_000
 KEYS_A_SELECT = 2_000
 LOOKS = 12
@@ -67,13 +71,37 @@ class Odd:
 
 @dataclass
 class Found:
-    """What is known so far. ``odd``: by key."""
+    """What is known so far.
 
+    Attributes:
+        most: rows that differ of which more than their number is known. odd: the first of them.
+        keys: of all rows that differ, for a repair; None: nobody asks for them.
+    """
+
+    most: int = 100
     rows: int = 0
     ranges: int = 0
     compared: int = 0
     undecided: int = 0
-    odd: dict[Key, Odd] = field(default_factory=dict)
+    missing: int = 0
+    different: int = 0
+    extra: int = 0
+    odd: list[Odd] = field(default_factory=list)
+    keys: KeySpool | None = None
+
+    @property
+    def differing(self) -> int:
+        """Rows that differ."""
+        return self.missing + self.different + self.extra
+
+    def add(self, odd: Iterable[Odd]) -> None:
+        """Rows that differ, each once."""
+        for one in odd:
+            setattr(self, one.kind, getattr(self, one.kind) + 1)
+            if len(self.odd) < self.most:
+                self.odd.append(one)
+            if self.keys is not None:
+                self.keys.add([one.key])
 
 
 @dataclass(frozen=True)
@@ -125,18 +153,36 @@ class TableCheck:
     _numbers: int = 0
 
     def run(self) -> Found:
-        """Everything."""
+        """Everything. Ranges are worked on some at a time, so that what differs takes no more memory in a table of which every row does."""
         way = self.way
-        whole: Iterable[Stretch] = self._sampled(
-            self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows)
-        )
-        if way.digested:
-            whole = list(self._not_equal(whole))
-        suspects: dict[Key, Odd] = {}
-        for odd in self._read_ranges(whole):
-            suspects |= odd
+        whole = self._sampled(self._cut(Stretch(), way.digest_rows if way.digested else way.range_rows))
+        suspects: dict[Key, None] = {}
+        while True:
+            cut = self.found.ranges
+            some = itertools.islice(whole, RANGES_AT_A_TIME * (AHEAD if way.digested else 1))
+            todo = deque(self._not_equal(some) if way.digested else some)
+            if self.found.ranges == cut:
+                break
+            while todo:
+                few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
+                for stretch, differs, keys in self._read_ranges(few):
+                    if differs.more:  # one half has all of them, the other one is looked at again
+                        todo.extend((
+                            replace(stretch, upto=differs.extra[-1]),
+                            replace(stretch, after=differs.extra[-1]),
+                        ))
+                        continue
+                    suspects |= dict.fromkeys(keys)
+                if len(suspects) >= self._keys_a_look:
+                    self.look_again(list(suspects))
+                    suspects.clear()
         self.look_again(list(suspects))
         return self.found
+
+    @property
+    def _keys_a_look(self) -> int:
+        """Their rows are in memory together."""
+        return min(KEYS_A_LOOK, self.way.range_rows)
 
     # -- ranges --------------------------------------------------------------------------------------------------------
     def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
@@ -204,8 +250,8 @@ class TableCheck:
         self.told(rows)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
-    def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[dict[Key, Odd]]:
-        """What differs at the first look, range by range."""
+    def _read_ranges(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDifferences, Iterable[Key]]]:
+        """What differs at the first look, range by range: as the target says it of the rows that only it has, and the keys of all."""
 
         def at_source() -> Iterator[tuple[Stretch, list[pa.Table], str]]:
             for stretch in stretches:
@@ -215,21 +261,24 @@ class TableCheck:
         for stretch, pieces, place in ahead(at_source(), 1):
             self.log.wait_for(place)
             item = self.way.stretch(stretch) if self.way.ranged else None
-            yield self._compared(pieces, self.made(self.way.schema, pieces), item, values=False)
-            self._count(sum(piece.num_rows for piece in pieces))
+            odd, more = self._compared(pieces, self.made(self.way.schema, pieces), item, values=False)
+            yield stretch, more, odd
+            if not more.more:
+                self._count(sum(piece.num_rows for piece in pieces))
 
     def _compared(
         self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
-    ) -> dict[Key, Odd]:
-        """What differs now, by the key at the source."""
+    ) -> tuple[dict[Key, Odd], RangeDifferences]:
+        """What differs now, by the key at the source; and the last answer of the target, which is the only one where there is a range."""
         keys: list[Key] | None = None
         found: dict[Key, Odd] = {}
+        differs = RangeDifferences()
         for one in loaded:
             differs = self.comparer.compare(one.plan, one.rows, item, values=values)
             if (differs.missing or differs.different) and keys is None:
                 keys = self._keys(pieces)
             found |= _by_key(differs, one, keys or [])
-        return found
+        return found, differs
 
     def _keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
         places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
@@ -246,8 +295,8 @@ class TableCheck:
             if not suspects:
                 return
             left: list[Key] = []
-            for start in range(0, len(suspects), KEYS_A_LOOK):
-                left += self._look(suspects[start : start + KEYS_A_LOOK])
+            for start in range(0, len(suspects), self._keys_a_look):
+                left += self._look(suspects[start : start + self._keys_a_look])
             suspects = left
         self.found.undecided += len(suspects)
 
@@ -265,7 +314,7 @@ class TableCheck:
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
         item = KeyRange(way.plan.key, listed=tuple(suspects)) if way.ranged else None
-        odd = self._compared(pieces, loaded, item, values=self.values)
+        odd, _ = self._compared(pieces, loaded, item, values=self.values)
         if not odd:
             return []
         if self.made.is_ruled(way.schema.table):
@@ -273,7 +322,7 @@ class TableCheck:
         changed = self.log.changed(way.request.table, way.key, seen, self.log.newest())
         if changed is None or not self.log.still_holds(batch):
             return list(odd)
-        self.found.odd |= {key: one for key, one in odd.items() if key not in changed}
+        self.found.add(one for key, one in odd.items() if key not in changed)
         return self._by_the_log([key for key in odd if key in changed], seen)
 
     def _by_the_log(self, keys: Sequence[Key], seen: int) -> list[Key]:
@@ -286,11 +335,11 @@ class TableCheck:
         if not known:
             return list(keys)
         item = KeyRange(way.plan.key, listed=tuple(known)) if way.ranged else None
-        odd = self._compared(pieces, self.made(way.schema, pieces), item, values=self.values)
+        odd, _ = self._compared(pieces, self.made(way.schema, pieces), item, values=self.values)
         later = self.log.changed(table, way.key, held, self.log.newest())
         if later is None or not self.log.still_holds(held):
             return list(keys)
-        self.found.odd |= {key: one for key, one in odd.items() if key in known and key not in later}
+        self.found.add(one for key, one in odd.items() if key in known and key not in later)
         return [key for key in keys if key not in known or key in later]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -15,30 +15,34 @@ from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
 from sluice.flows.checkpoints import Sides
-from sluice.flows.dump.key_lists import write_keys
+from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
 from sluice.flows.dump.worker import work
 from sluice.flows.runtime import Runtime
 from sluice.flows.verify.as_loaded import AsLoaded
+from sluice.flows.verify.key_spool import KeySpool
+from sluice.flows.verify.keyless_check import KeylessCheck
 from sluice.flows.verify.log_window import LogWindow
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
-from sluice.flows.verify.table_check import Found, Odd, TableCheck, Way
+from sluice.flows.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
 from sluice.mapping import TableRoute
 from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
-from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, SourceSession, SourceTable
+from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets import open_target
-from sluice.targets.base import Comparer, Target, comparer_of
+from sluice.targets.base import Comparer, CountingComparer, RowCount, Target, comparer_of
 
 _log = structlog.get_logger()
 
 READ_BYTES = 32 * 2**20
 """Of rows of the source that are in memory at a time, by the server's own estimate of their size."""
 MOST_RANGE_ROWS = 10_000
+SHOWN_COLUMNS = 5
+"""Of a row without a key."""
 REASON = "repair"
 """Why there is a dump."""
 
@@ -107,7 +111,17 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(
-            runtime, state, source, asked, told, new_id(), source.choose_marking(), captured, tables, conditioned
+            runtime,
+            state,
+            source,
+            asked,
+            told,
+            _new_id(),
+            source.choose_marking(),
+            captured,
+            tables,
+            conditioned,
+            source.keyless(),
         )
         results, repairs = [], []
         for config, target in opened:
@@ -141,6 +155,12 @@ def _named(captured: Mapping[TableId, int], names: Sequence[str]) -> frozenset[T
                 hint=f"captured are: {', '.join(list(known)[:20]) or 'none'}",
             )
     return frozenset(known[name] for name in names) or frozenset(captured)
+
+
+def _new_id() -> str:
+    """Sorts by time, also after another one of the same second."""
+    stamp, _, rest = new_id().partition("-")
+    return f"{stamp}.{time.time_ns() // 1_000_000 % 1000:03d}-{rest}"
 
 
 def _conditioned(source: SourceSession, table: TableId, condition: str) -> TableRequest:
@@ -177,6 +197,7 @@ class _Verification:
     captured: Mapping[TableId, int]
     sizes: Sequence[SourceTable]
     conditioned: Mapping[TableId, TableRequest]
+    keyless: Collection[TableId]
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
         """All tables at one target; and the dump that repaired them, "" for none."""
@@ -189,7 +210,7 @@ class _Verification:
         others = reconciler.others() if reconciler is not None and checkpoint is not None else ()
         sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
         checked = [sides.table(table) for table in self.sizes]
-        wanted = [one for one in checked if one.check is not None and one.check.found.odd]
+        wanted = [one for one in checked if one.check is not None and one.check.found.differing]
         repair = sides.repair(wanted) if self.asked.repair and wanted else ""
         return [one.result for one in checked], repair
 
@@ -247,8 +268,10 @@ class _Side:
     def _checked(self, size: SourceTable, began: float) -> _Checked:
         whole, table = self.whole, size.id
         with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
+            if table in whole.keyless:
+                return self._counted(reader, size, began)
             way, note, may_replace = self._way(reader, size)
-            check = self._check(reader, way, of_about=way.request.estimate or size.rows)
+            check = self._check(reader, way, of_about=way.request.estimate or size.rows, keeps=whole.asked.repair)
             found = check.run()
         result = TableResult(
             table=str(table),
@@ -257,18 +280,84 @@ class _Side:
             rows=found.rows,
             ranges=found.ranges,
             ranges_compared=found.compared,
-            differences=self._shown(way, list(found.odd.values())[: whole.asked.most]),
+            differences=self._shown(way, found.odd),
             note=note,
             seconds=round(time.monotonic() - began, 3),
             **_counts(found, found.rows, found.undecided),
         )
         return _Checked(result, check, may_replace)
 
-    def _check(self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying") -> TableCheck:
+    def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
+        """A table without a key. Raises TerminalError."""
+        whole, table, comparer = self.whole, size.id, self.comparer
+        runtime, schema = whole.runtime, reader.schema(table)
+        why = why_not(runtime, [table], whole.captured, ()).get(table, "")
+        if why or not isinstance(comparer, CountingComparer):
+            why = why or f"a target of type {self.config.type} does not count rows"
+            raise ConfigError(f"{table} has no primary key, and {why}", hint="give it a primary key")
+        request = replace(whole.conditioned.get(table) or TableRequest(table), keyless=True)
+        names = [column.name for column in schema.columns]
+        hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
+        route = self.made.routes.route(table)
+        shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
+        log = LogWindow(runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s)
+        check = KeylessCheck(
+            reader,
+            comparer,
+            log,
+            self.made,
+            request,
+            schema,
+            not request.where,
+            shown[:SHOWN_COLUMNS],
+            whole.asked.most,
+        )
+        rows = 0
+
+        def told(more: int) -> None:
+            nonlocal rows
+            rows += more
+            whole.told(Progress(str(table), self.config.name, rows, request.estimate or size.rows))
+
+        check.told = told
+        found = check.run()
+        differing = found.missing + found.extra
+        notes = ["it has no key: rows are counted by all of their values"]
+        if request.where:
+            notes.append(
+                f"rows that only the target has were not looked for: the condition is one on rows of the source: {request.where}"
+            )
+        if found.more:
+            notes.append("more rows differ than were counted")
+        if differing and whole.asked.repair:
+            again = f"`sluice dump start {runtime.name} --table {table} --replace`"
+            notes.append(f"it is not repaired, as nothing tells its rows apart: {again} copies it whole")
+        result = TableResult(
+            table=str(table),
+            target=self.config.name,
+            way="counts",
+            rows=found.rows,
+            equal=max(found.rows - found.missing - found.undecided, 0),
+            missing=found.missing,
+            extra=found.extra,
+            undecided=found.undecided,
+            ranges=1,
+            ranges_compared=1,
+            differences=tuple(_of_count(one) for one in found.first),
+            note="; ".join(notes),
+            seconds=round(time.monotonic() - began, 3),
+        )
+        return _Checked(result)
+
+    def _check(
+        self, reader: ChunkReader, way: Way, of_about: int = 0, doing: str = "verifying", *, keeps: bool = False
+    ) -> TableCheck:
+        """``keeps``: the keys of all rows that differ."""
         whole = self.whole
         log = LogWindow(whole.runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s)
         texts = whole.runtime.source.keys
-        check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values)
+        found = Found(whole.asked.most, keys=KeySpool() if keeps else None)
+        check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values, found=found)
 
         def told(rows: int) -> None:
             whole.told(Progress(str(way.request.table), self.config.name, check.found.rows, of_about, doing))
@@ -347,9 +436,10 @@ class _Side:
         requests, counts = [], {}
         for ordinal, one in enumerate(wanted):
             assert one.check is not None
-            way, keys = one.check.way, list(one.check.found.odd)
+            way, keys = one.check.way, one.check.found.keys
+            assert keys is not None
             path = f"dumps/{dump}/keys-{ordinal:04d}.parquet"
-            write_keys(runtime.store, path, keys)
+            write_key_pieces(runtime.store, path, keys.pieces(KEYS_A_LOOK))
             requests.append(replace(way.request, where="", key_file=path, estimate=len(keys), replace=one.replace))
             counts[str(way.request.table)] = len(keys)
             whole.told(Progress(str(way.request.table), self.config.name, 0, len(keys), "repairing"))
@@ -367,14 +457,16 @@ class _Side:
         """The same keys after the repair."""
         assert one.check is not None
         whole, before = self.whole, one.check
-        keys: list[Key] = list(before.found.odd)
+        keys = before.found.keys
+        assert keys is not None
         with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
             reader.schema(before.way.request.table)
             check = self._check(reader, before.way, len(keys), "repairing")
-            check.look_again(keys)
+            for piece in keys.pieces(KEYS_A_LOOK):
+                check.look_again(piece)
         left = check.found
         undecided = one.result.undecided + left.undecided
-        repaired = len(keys) - len(left.odd) - left.undecided
+        repaired = len(keys) - left.differing - left.undecided
         one.result = one.result.model_copy(update={**_counts(left, one.result.rows, undecided), "repaired": repaired})
 
     # -- for people ----------------------------------------------------------------------------------------------------
@@ -398,10 +490,14 @@ class _Side:
         return tuple(Difference(key=key(one), kind=one.kind, columns=one.columns, values=values(one)) for one in odd)
 
 
+def _of_count(one: RowCount) -> Difference:
+    key = tuple("NULL" if value is None else value for value in one.values)
+    return Difference(key=key, kind="missing" if one.here > one.there else "extra", copies=abs(one.here - one.there))
+
+
 def _counts(found: Found, rows: int, undecided: int) -> dict[str, int]:
-    kinds = [one.kind for one in found.odd.values()]
-    counts = {kind: kinds.count(kind) for kind in ("different", "missing", "extra")}
-    equal = max(rows - counts["different"] - counts["missing"] - undecided, 0)
+    counts = {"different": found.different, "missing": found.missing, "extra": found.extra}
+    equal = max(rows - found.different - found.missing - undecided, 0)
     return {**counts, "equal": equal, "undecided": undecided}
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from sluice.model.digests import RangeDigest
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.memory.rows import merged_rows
 from sluice.targets.memory.schema import require
 from sluice.targets.memory.store import Key, MemoryStore
@@ -40,7 +40,9 @@ class MemoryComparer:
                 pairs = tuple((_text(row.values[name]), _text(mine.get(name))) for name in odd) if values else ()
                 different.append(RowDifference(row.number, odd, pairs))
         beyond = [key for key in there if key not in seen and _inside(key, item)] if item is not None else []
-        return RangeDifferences(tuple(missing), tuple(different), tuple(tuple(map(str, key)) for key in sorted(beyond)))
+        most = len(beyond) if item is None or item.listed is not None else MOST_EXTRA
+        extra = tuple(tuple(map(str, key)) for key in sorted(beyond)[:most])
+        return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """None."""

@@ -8,7 +8,7 @@ a collation does not hide a difference, and 0 is not -0. JSON is compared as the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,18 +24,27 @@ from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, MysqlType, type_named
-from sluice.mysql.range_digest import digest_sql, digest_word
-from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.mysql.range_digest import digest_sql, digest_word, exact_text
+from sluice.targets.base import KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.range_delete import declared, stretches
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.table_info import ColumnInfo
 from sluice.targets.mysql.tables import read_tables
-from sluice.targets.sql.comparing import NUMBER, SHOWN_CHARACTERS, sorted_out
+from sluice.targets.sql.comparing import (
+    MOST_COUNTS,
+    NUMBER,
+    SHOWN_CHARACTERS,
+    counted,
+    differences,
+    first_of,
+    sorted_out,
+)
 from sluice.targets.sql.rows import sent_fields
 from sluice.targets.sql.tables import TargetTable
 
 COMPARED = "_sluice_compared"
+CHANGED = "_sluice_changed"
 _MAY_NOT = {1044, 1142, 1227}
 _LABELLED = {Literal.LABEL, Literal.LABELS}
 
@@ -62,6 +71,25 @@ class MySQLComparer:
         with self.target.session(f"comparing {plan.target}") as session:
             infos = read_tables(session.cursor, [plan.target])[plan.target].columns
             return _Comparison(session, table, {c.name.casefold(): c for c in infos}).run(rows, item, values)
+
+    def count(
+        self,
+        plan: PlannedTable,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        """See :meth:`sluice.targets.base.CountingComparer.count`."""
+        table = self.target.check([plan])[plan.target]
+        with self.target.session(f"comparing {plan.target}") as session:
+            infos = read_tables(session.cursor, [plan.target])[plan.target].columns
+            there = {c.name.casefold(): c for c in infos}
+            names = [there[c.name.casefold()].name for c in plan.columns if not there[c.name.casefold()].generated]
+            comparison = _Comparison(session, table, there)
+            return comparison.count(rows, changed, names, whole=whole, shown=shown, most=most)
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.base.Comparer.digest_words`."""
@@ -107,23 +135,81 @@ class _Comparison:
     def run(self, rows: pa.Table, item: KeyRange | None, values: bool) -> RangeDifferences:
         names = [name for _, name in sent_fields(rows.schema, self.table)]
         temporary = TableId(self.table.table.schema, COMPARED)
+        self._make(temporary, names)
         self._send(temporary, rows, names)
         try:
             missing, different = self._looked_up(temporary, names, values)
             extra = self._beyond(temporary, item) if item is not None else ()
         finally:
             self.session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
-        return RangeDifferences(missing, different, extra)
+        return differences(missing, different, extra, item)
 
-    def _send(self, temporary: TableId, rows: pa.Table, names: list[str]) -> None:
+    def count(
+        self,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        names: list[str],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        """By the columns ``names``; see :meth:`sluice.targets.base.CountingComparer.count`."""
+        sent, other = (TableId(self.table.table.schema, name) for name in (COMPARED, CHANGED))
+        try:
+            self._make(sent, names)
+            count = self._send_all(sent, rows, names)
+            groups = self._groups(sent, names, shown, whole=whole)
+            late: Iterable[Sequence[Any]] = ()
+            if groups:
+                self._make(other, names)
+                self._send_all(other, changed(), names)
+                self.session.cursor.execute(f"SELECT DISTINCT {self._hash('k', names)} FROM {quoted_table(other)} k")
+                late = self.session.cursor.fetchall()
+            return counted(count, groups, late, most=most)
+        finally:
+            for table in (sent, other):
+                self.session.cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(table)}")
+
+    def _send_all(self, temporary: TableId, pieces: Iterable[pa.Table], names: list[str]) -> int:
+        count = 0
+        for piece in pieces:
+            self._send(temporary, piece, names)
+            count += piece.num_rows
+        return count
+
+    def _groups(self, sent: TableId, names: list[str], shown: Sequence[str], *, whole: bool) -> Sequence[Sequence[Any]]:
+        """Different rows whose number differs: hash, number sent, number there, values."""
+        texts = {side: "".join(f", {self._text(side, name)} AS v{i}" for i, name in enumerate(shown)) for side in "kt"}
+        values = "".join(f", MIN(v{i})" for i in range(len(shown)))
+        here = (
+            f"SELECT {self._hash('k', names)} AS h, 1 AS here, 0 AS there{texts['k']} FROM {quoted_table(sent)} k "
+            f"UNION ALL SELECT {self._hash('t', names)}, 0, 1{texts['t']} FROM {quoted_table(self.table.table)} t"
+        )
+        self.session.cursor.execute(
+            f"SELECT h, SUM(here) AS n, SUM(there) AS m{values} FROM ({here}) x GROUP BY h "
+            f"HAVING n <> m{'' if whole else ' AND n > 0'} LIMIT {MOST_COUNTS + 1}"
+        )
+        found: Sequence[Sequence[Any]] = self.session.cursor.fetchall()
+        return found
+
+    def _hash(self, side: str, names: Sequence[str]) -> str:
+        """Of all values of a row, each told apart as :meth:`_same` does."""
+        texts = []
+        for name in names:
+            row, column = self._type(name), f"{side}.{quoted(name)}"
+            odd = row.kind is not ColumnKind.JSON and (row.shape is not None or not row.equals)
+            texts.append(f"IFNULL(SHA2({column}, 256), 'N')" if odd else exact_text(column, row))
+        return f"UNHEX(SHA2(CONCAT_WS(',', {', '.join(texts)}), 256))"
+
+    def _make(self, temporary: TableId, names: list[str]) -> None:
         lines = [f"{quoted(NUMBER)} INT NOT NULL", *(f"{quoted(n)} {declared(self._column(n))} NULL" for n in names)]
         key = ", ".join(f"{quoted(n)}(191)" if self._type(n).most_bytes else quoted(n) for n in self.table.key)
+        lines += [f"KEY ({key})"] if key else []
         cursor = self.session.cursor
         try:
             cursor.execute(f"DROP TEMPORARY TABLE IF EXISTS {quoted_table(temporary)}")
-            cursor.execute(
-                f"CREATE TEMPORARY TABLE {quoted_table(temporary)} ({', '.join(lines)}, KEY ({key})) ENGINE = InnoDB"
-            )
+            cursor.execute(f"CREATE TEMPORARY TABLE {quoted_table(temporary)} ({', '.join(lines)}) ENGINE = InnoDB")
         except pymysql.err.MySQLError as error:
             if error.args[0] not in _MAY_NOT:
                 raise
@@ -132,6 +218,8 @@ class _Comparison:
                 where=str(self.table.table),
                 hint=f"GRANT CREATE TEMPORARY TABLES ON {quoted(temporary.schema)}.* TO the target's user",
             ) from error
+
+    def _send(self, temporary: TableId, rows: pa.Table, names: list[str]) -> None:
         numbered = rows.append_column(
             made_field(NUMBER, pa.int32()), pa.array(np.arange(rows.num_rows, dtype=np.int32))
         )
@@ -158,12 +246,13 @@ class _Comparison:
         """Keys that only the target has in the range."""
         key = ", ".join(self._literal(name) for name in item.names)
         same = " AND ".join(f"k.{quoted(n)} = t.{quoted(n)}" for n in item.names)
+        ordered = first_of(item, [f"t.{quoted(n)}" for n in item.names])
         cursor = self.session.cursor
         found: list[tuple[str, ...]] = []
         for condition in stretches(item):
             cursor.execute(
                 f"SELECT {key} FROM {quoted_table(self.table.table)} t WHERE {condition} "
-                f"AND NOT EXISTS (SELECT 1 FROM {quoted_table(temporary)} k WHERE {same})"
+                f"AND NOT EXISTS (SELECT 1 FROM {quoted_table(temporary)} k WHERE {same}){ordered}"
             )
             found += [tuple(map(_as_text, row)) for row in cursor.fetchall()]
         return tuple(found)

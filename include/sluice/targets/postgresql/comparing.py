@@ -8,9 +8,9 @@ apart; text is compared byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,15 +20,25 @@ from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.base import KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
-from sluice.targets.sql.comparing import NUMBER, SHOWN_CHARACTERS, sorted_out
+from sluice.targets.sql.comparing import (
+    MOST_COUNTS,
+    NUMBER,
+    SHOWN_CHARACTERS,
+    counted,
+    differences,
+    first_of,
+    sorted_out,
+)
 from sluice.targets.sql.rows import at_target, sent_fields
 from sluice.targets.sql.tables import TargetTable
+
+COMPARED, CHANGED = "_sluice_compared", "_sluice_changed"
 
 
 class Server(Protocol):
@@ -65,6 +75,22 @@ class PostgreSQLComparer:
 
             return self.target.transaction(session, work, doing)[0]
 
+    def count(
+        self,
+        plan: PlannedTable,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        """See :meth:`sluice.targets.base.CountingComparer.count`."""
+        table = self.target.check([plan])[plan.target]
+        with self.target.session(f"comparing {plan.target}") as session:
+            count = _Count(Stage(session.cursor, table, self.zero_dates), table, plan)
+            return count.run(rows, changed, whole=whole, shown=shown, most=most)
+
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """None."""
         return ()
@@ -88,11 +114,11 @@ class _Comparison:
         numbers = pa.array(np.arange(self.rows.num_rows, dtype=np.int32))
         numbered = self.rows.append_column(number.field, numbers)
         if not self.rows.num_rows:
-            return RangeDifferences(extra=self._beyond(None, {}, item) if item is not None else ())
+            return differences((), (), self._beyond(None, {}, item) if item is not None else (), item)
         own = dict(zip(names, columns, strict=True))
         with self.stage.rows(numbered, [*columns, number]) as staged:
             missing, different = self._looked_up(staged, names, own, number, values)
-            return RangeDifferences(missing, different, self._beyond(staged, own, item) if item is not None else ())
+            return differences(missing, different, self._beyond(staged, own, item) if item is not None else (), item)
 
     def _same_key(self, own: dict[str, StagedColumn], names: Sequence[str]) -> str:
         by_name = {name.casefold(): column for name, column in own.items()}
@@ -126,6 +152,7 @@ class _Comparison:
             sql = f"SELECT {key} FROM {quoted_table(self.table.table)} AS t WHERE {condition}"
             if staged is not None:
                 sql += f" AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {self._same_key(own, item.names)})"
+            sql += first_of(item, [f"t.{quoted(name)}" for name in item.names])
             found += [tuple(map(str, row)) for row in self._ask(staged, sql)]
         return tuple(found)
 
@@ -135,6 +162,67 @@ class _Comparison:
         else:
             self.stage.cursor.execute(sql)
         return list(self.stage.cursor.fetchall())
+
+
+@dataclass(frozen=True)
+class _Count:
+    """Rows without a key. Not in one transaction: nothing is to be held at the target while the source's rows are read."""
+
+    stage: Stage
+    table: TargetTable
+    plan: PlannedTable
+
+    def run(
+        self,
+        rows: Iterable[pa.Table],
+        changed: Callable[[], Iterable[pa.Table]],
+        *,
+        whole: bool,
+        shown: Sequence[str],
+        most: int,
+    ) -> RowCounts:
+        spelling = {name.casefold(): name for name in self.table.columns}
+        names = [spelling[c.name.casefold()] for c in self.plan.columns if c.name.casefold() in spelling]
+        cursor = self.stage.cursor
+        try:
+            count = self._send(COMPARED, rows, names)
+            texts = {name: f", left({_text(f't.{quoted(name)}')}, {SHOWN_CHARACTERS})" for name in shown}
+            values = "".join(f"{text} AS v{i}" for i, text in enumerate(texts.values()))
+            shown_values = "".join(f", min(v{i})" for i in range(len(shown)))
+            cursor.execute(
+                f"SELECT h, sum(here), sum(there){shown_values} FROM ("
+                f"SELECT {_hash(names)} AS h, 1 AS here, 0 AS there{values} FROM pg_temp.{COMPARED} AS t UNION ALL "
+                f"SELECT {_hash(names)}, 0, 1{''.join(texts.values())} FROM {quoted_table(self.table.table)} AS t) AS x "
+                f"GROUP BY h HAVING sum(here) <> sum(there){'' if whole else ' AND sum(here) > 0'} LIMIT {MOST_COUNTS + 1}"
+            )
+            groups, late = cursor.fetchall(), []
+            if groups:
+                self._send(CHANGED, changed(), names)
+                cursor.execute(f"SELECT DISTINCT {_hash(names)} FROM pg_temp.{CHANGED} AS t")
+                late = cursor.fetchall()
+            return counted(count, groups, late, most=most)
+        finally:
+            cursor.execute(f"DROP TABLE IF EXISTS pg_temp.{COMPARED}, pg_temp.{CHANGED}")
+
+    def _send(self, name: str, pieces: Iterable[pa.Table], names: Sequence[str]) -> int:
+        """Into a temporary table of the target's own types."""
+        columns = ", ".join(map(quoted, names))
+        self.stage.cursor.execute(
+            f"CREATE TEMPORARY TABLE {name} AS SELECT {columns} FROM {quoted_table(self.table.table)} WITH NO DATA"
+        )
+        there = Stage(self.stage.cursor, replace(self.table, table=TableId("pg_temp", name)), self.stage.zero_dates)
+        count = 0
+        for piece in pieces:
+            fields = sent_fields(piece.schema, self.table)
+            staged = [StagedColumn.of(number, field) for number, (field, _) in enumerate(fields)]
+            there.copy(piece, staged, [name for _, name in fields])
+            count += piece.num_rows
+        return count
+
+
+def _hash(names: Sequence[str]) -> str:
+    """Of all values of a row of ``t``, NULL told from the empty text."""
+    return f"sha256(convert_to(ROW({', '.join(_text(f't.{quoted(name)}') for name in names)})::text, 'UTF8'))"
 
 
 def _text(value: str) -> str:

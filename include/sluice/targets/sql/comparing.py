@@ -5,13 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sluice.targets.base import RowDifference
+from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowCount, RowCounts, RowDifference
 
 NUMBER = "_sluice_row"
 """Column that numbers the rows sent."""
 
 SHOWN_CHARACTERS = 200
 """Of a value that is shown."""
+
+
+MOST_COUNTS = 100_000
+"""Different rows of a table without a key whose number differs; they are in memory together."""
+
+
+def counted(rows: int, groups: Iterable[Sequence[Any]], changed: Iterable[Sequence[Any]], *, most: int) -> RowCounts:
+    """What the servers' counts of equal rows say.
+
+    Args:
+        rows: sent. groups: a row's hash, how often it was sent, how often the target has it, values to show; at most one more than MOST_COUNTS.
+        changed: hashes of rows that are to be left out; asked for after the groups.
+    """
+    found = {bytes(h): (int(here), int(there), values) for h, here, there, *values in groups}
+    undecided = 0
+    for (one,) in changed:
+        undecided += found.pop(bytes(one), None) is not None
+    counts = list(found.values())
+    return RowCounts(
+        rows=rows,
+        missing=sum(max(here - there, 0) for here, there, _ in counts),
+        extra=sum(max(there - here, 0) for here, there, _ in counts),
+        undecided=undecided,
+        first=tuple(RowCount(tuple(values), here, there) for here, there, values in counts[:most]),
+        more=len(found) + undecided > MOST_COUNTS,
+    )
+
+
+def first_of(item: KeyRange, key: Sequence[str]) -> str:
+    """The end of a select of keys that only the target has: in the order of ``key``, one more than are told; "" if the keys are listed."""
+    return "" if item.listed is not None else f" ORDER BY {', '.join(key)} LIMIT {MOST_EXTRA + 1}"
+
+
+def differences(
+    missing: tuple[int, ...],
+    different: tuple[RowDifference, ...],
+    extra: Sequence[tuple[str, ...]],
+    item: KeyRange | None,
+) -> RangeDifferences:
+    """With the first keys of ``extra``, where there may be more than are told."""
+    if item is None or item.listed is not None or len(extra) <= MOST_EXTRA:
+        return RangeDifferences(missing, different, tuple(extra))
+    return RangeDifferences(missing, different, tuple(extra[:MOST_EXTRA]), more=True)
 
 
 def sorted_out(
