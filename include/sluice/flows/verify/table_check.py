@@ -75,7 +75,7 @@ class Found:
 
     Attributes:
         most: rows that differ of which more than their number is known. odd: the first of them.
-        keys: of all rows that differ, for a repair; None: nobody asks for them.
+        keys: of all rows that differ, for a repair; None: they are not kept.
     """
 
     most: int = 100
