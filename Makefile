@@ -30,6 +30,7 @@ kernels: venv
 
 servers: venv
 	@$(BIN)/python -c "from devstack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
+	@$(BIN)/python -c "from devstack.registry import find_registry; print('Schema registry:', find_registry())" 2>/dev/null || echo "Schema registry: it cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.kafka import VERSION, find_kafka; print('Kafka', VERSION + ':', find_kafka())" 2>/dev/null || echo "Kafka: its jars cannot be fetched; its tests will be skipped"
 
 test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers

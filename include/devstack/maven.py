@@ -36,20 +36,22 @@ class Jar:
     artifact: str
     version: str
     sha256: str
+    ending: str = "jar"
+    classifier: str = ""
 
     @property
     def name(self) -> str:
         """Of the file."""
-        return f"{self.artifact}-{self.version}.jar"
+        return f"{self.artifact}-{self.version}{f'-{self.classifier}' if self.classifier else ''}.{self.ending}"
 
 
 def read_list(path: Path) -> list[Jar]:
-    """``group:artifact:version sha256`` a line; # begins a comment."""
+    """``group:artifact:version sha256`` a line, or ``group:artifact:version:ending:classifier sha256``; # begins a comment."""
     lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     found = []
     for words in filter(None, lines):
-        group, artifact, version = words[0].split(":")
-        found.append(Jar(group, artifact, version, words[1]))
+        group, artifact, version, *more = words[0].split(":")
+        found.append(Jar(group, artifact, version, words[1], *more))
     return found
 
 
@@ -100,11 +102,12 @@ def _retrieve(scratch: Path, into: Path, number: int, jars: Sequence[Jar], what:
     )
     wanted = "".join(
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)} "
-        'transitive="false" conf="default->default"/>'
+        f'transitive="false" conf="default->default">{_artifact(jar)}</dependency>'
         for jar in jars
     )
     module.write_text(
-        f'<ivy-module version="2.0"><info organisation="sluice" module="part{number}"/><configurations><conf name="default"/></configurations>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        f'<info organisation="sluice" module="part{number}"/><configurations><conf name="default"/></configurations>'
         f"<dependencies>{wanted}</dependencies></ivy-module>",
         encoding="utf-8",
     )
@@ -112,7 +115,7 @@ def _retrieve(scratch: Path, into: Path, number: int, jars: Sequence[Jar], what:
     argv = [
         str(paths.java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *proxy(os.environ), "-jar", str(ivy),
         "-settings", str(settings), "-cache", str(scratch / f"cache{number}"), "-ivy", str(module), "-confs", "default",
-        "-retrieve", f"{into}/[artifact]-[revision].[ext]",
+        "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip
     try:
         done = subprocess.run(argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=900)
@@ -121,6 +124,13 @@ def _retrieve(scratch: Path, into: Path, number: int, jars: Sequence[Jar], what:
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if "not found" in line or "ERROR" in line]
         raise FetchFailed(f"fetching the jars of {what} failed:\n" + "\n".join(f"    {line}" for line in lines[-6:]))
+
+
+def _artifact(jar: Jar) -> str:
+    if jar.ending == "jar" and not jar.classifier:
+        return ""
+    ending = quoteattr(jar.ending)
+    return f"<artifact name={quoteattr(jar.artifact)} type={ending} ext={ending} m:classifier={quoteattr(jar.classifier)}/>"
 
 
 def mirror(settings: Sequence[Path] = _SETTINGS) -> str:

@@ -26,6 +26,7 @@ import pyarrow as pa  # noqa: E402
 
 from devstack import processes  # noqa: E402
 from devstack.kafka import VERSION, KafkaServer, java_program  # noqa: E402
+from devstack.registry import RegistryServer  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.model.column_types import ColumnKind as K  # noqa: E402
@@ -83,7 +84,9 @@ def rows(count: int, *, update: bool) -> pa.Table:
     return pa.table([*columns, *(meta[field.name] for field in names), before], schema=schema)
 
 
-def target_of(server: KafkaServer, name: str, changes: str, options: dict[str, Any]) -> KafkaTarget:
+def target_of(
+    server: KafkaServer, registry: RegistryServer, name: str, changes: str, options: dict[str, Any]
+) -> KafkaTarget:
     made = {"topic": f"{name}.{{table}}", "create_topics": {"when": "needed"}, **options}
     config = TargetConfig.model_validate({
         "name": "copy",
@@ -92,7 +95,8 @@ def target_of(server: KafkaServer, name: str, changes: str, options: dict[str, A
         "changes": changes,
         "options": made,
     })
-    return KafkaTarget(config, Endpoint("k", "kafka", "", extra={"bootstrap.servers": server.bootstrap}), name)
+    extra = {"bootstrap.servers": server.bootstrap, "schema.registry.url": registry.url}
+    return KafkaTarget(config, Endpoint("k", "kafka", "", extra=extra), name)
 
 
 def write(target: KafkaTarget, given: pa.Table, number: int) -> tuple[float, float]:
@@ -131,7 +135,7 @@ def java(server: KafkaServer, folder: Path, topic: str, count: int, payload: str
     return max(map(float, done.stdout.split()))
 
 
-def measured(server: KafkaServer, folder: Path, count: int) -> Iterator[dict[str, Any]]:
+def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count: int) -> Iterator[dict[str, Any]]:
     load = os.getloadavg()[0]
     cases: list[tuple[str, str, bool, dict[str, Any]]] = [
         ("latest_debezium", "latest", False, {"headers": False}),
@@ -143,14 +147,17 @@ def measured(server: KafkaServer, folder: Path, count: int) -> Iterator[dict[str
             True,
             {"headers": False, "create_topics": {"when": "needed", "partitions": 6}},
         ),
+        ("all_avro", "all", True, {"headers": False, "format": "debezium-avro"}),
     ]
     for name, changes, update, options in cases:
         given = rows(count, update=update)
-        target = target_of(server, name, changes, options)
+        target = target_of(server, registry, name, changes, options)
         took = [write(target, given, number) for number in (1, 2, 3)]
         seconds, cpu = min(took)
         one = kafka_reading.read(server, f"{name}.orders")[0]
-        payload = (one.value or b"").decode()
+        payload = "".join(
+            chr(byte) if 32 <= byte < 127 else "." for byte in one.value or b""
+        )  # an argument of a program
         rate, theirs = count / seconds, java(server, folder, f"{name}.orders", count, payload)
         yield {
             "measure": f"target_kafka_{name}",
@@ -172,9 +179,10 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         KafkaServer(Path(name) / "kafka", heap_mb=1024) as server,
+        RegistryServer(Path(name) / "registry") as registry,
     ):
         found = []
-        for one in measured(server, Path(name), count):
+        for one in measured(server, registry, Path(name), count):
             found.append(one)
             print(
                 f"{one['measure']}: {one['value']:,} {one['unit']}, baseline {one['baseline_value']:,}, ratio {one['ratio']}",

@@ -64,7 +64,7 @@ def test_documents_of_all_types(
     r = random.Random(11)
     types = values.types_of(source)
     with captured(tmp_path, source, kafka, zookeeper, schema) as made:
-        source.execute(values.MODE, f"USE {schema}", *_statements(types, r))
+        source.execute(values.MODE, f"USE {schema}", *statements_of_all_types(types, r))
         made.run_until_head()
         runtime = made.runtime()
         seen, reads = 0, 0
@@ -157,7 +157,7 @@ def test_schemas_say_what_the_server_says(
     }
 
 
-def _statements(types: dict[str, Any], r: random.Random) -> Iterator[str]:
+def statements_of_all_types(types: dict[str, Any], r: random.Random) -> Iterator[str]:
     for number, names in enumerate(values.groups(types)):
         table = f"t{number}"
         yield values.create(table, names, types)

@@ -21,6 +21,7 @@ from devstack.debian import FetchFailed
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
+from devstack.registry import RegistryServer, find_registry
 from devstack.spark import SparkConnectServer
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.errors import ConfigError, SluiceError
@@ -124,6 +125,19 @@ def kafka(server_folder: Path) -> Iterator[KafkaServer]:
     os.environ["AIRFLOW_CONN_TEST_KAFKA"] = server.connection_json()
     yield server
     server.kill()  # nobody reads it again
+
+
+@pytest.fixture(scope="session")
+def schema_registry(server_folder: Path) -> Iterator[RegistryServer]:
+    """A schema registry with Confluent's API. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("fastavro")
+    try:
+        find_registry()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no schema registry: {error}")
+    server = RegistryServer(server_folder / "registry").start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

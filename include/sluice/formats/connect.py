@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 
 _TIME = "io.debezium.time"
 _DATA = "io.debezium.data"
-_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _UNSIGNED = pa.decimal128(20, 0)
 _SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
@@ -109,7 +109,7 @@ def _field(column: Column, kind: pa.DataType, *, required: bool) -> Schema:
         return found
     if pa.types.is_decimal(kind):
         parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
-        return made | {"type": "bytes", "name": _DECIMAL, "version": 1, "parameters": parameters}
+        return made | {"type": "bytes", "name": DECIMAL, "version": 1, "parameters": parameters}
     return made | {"type": _plain_type(column, kind)}
 
 

@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, MappingError, SluiceError, TargetUnavailable
 
 _log = logging.getLogger("sluice.kafka")
-_SECRET = re.compile(r"password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
+REGISTRY = "schema.registry."
+"""Settings of the schema registry's client begin so."""
+
+_SECRET = re.compile(r"user\.info|password|secret|token|jaas|key\.pem|keystore|assertion|credential", re.IGNORECASE)
 _CONSUMER = frozenset({
     "group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms", "session.timeout.ms", "max.poll.interval.ms",
     "partition.assignment.strategy", "group.instance.id", "enable.auto.offset.store", "isolation.level", "enable.partition.eof",
@@ -43,7 +47,7 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in endpoint.extra.items():
-        if name.lower() in _CONSUMER or name.endswith("_cb"):
+        if name.lower() in _CONSUMER or name.endswith("_cb") or name.startswith(REGISTRY):
             continue
         if not isinstance(value, str | int | float | bool):
             raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in extra is no plain value")
@@ -85,7 +89,9 @@ def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
 def scrubbed(text: str, endpoint: Endpoint) -> str:
     """Without secrets of the connection."""
     secrets = [str(value) for name, value in endpoint.extra.items() if _SECRET.search(name)]
-    for secret in (*secrets, endpoint.password):
+    registry = urlsplit(str(endpoint.extra.get(f"{REGISTRY}url", ""))).password or ""
+    parts = [secret.partition(":")[2] for secret in secrets]
+    for secret in (*secrets, *parts, registry, endpoint.password):
         if len(secret) > 2:
             text = text.replace(secret, "***")
     return text

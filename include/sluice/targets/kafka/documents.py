@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import struct
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,11 @@ from sluice.model.tables import TableId
 from sluice.targets.base import ChangePiece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 
+if TYPE_CHECKING:
+    from sluice.formats.avro import Encoder
+
 Header = tuple[str, bytes]
+_FROM_COLUMNS = {"debezium-json", "debezium-avro"}
 _RARE = 50
 """Where one row in this number changes its key, all of a piece goes the slow way."""
 
@@ -50,30 +55,82 @@ class Messages:
         return [(int(number), int(sizes[number])) for number in np.flatnonzero(sizes > limit)]
 
 
-@dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is put around documents: their schemas, as JSON; nothing where these are empty."""
+    """How texts of keys and documents become the bytes of messages: as they are."""
 
-    key_schema: str = ""
-    value_schema: str = ""
-
-    def key(self, text: str | None) -> bytes | None:
+    def key(self, text: str) -> bytes:
         """A key."""
-        if text is None or not self.key_schema:
-            return None if text is None else text.encode()
-        return f'{{"schema":{self.key_schema},"payload":{text}}}'.encode()
+        return text.encode()
 
-    def value(self, text: str) -> str:
+    def value(self, text: str) -> bytes:
         """A document."""
-        return f'{{"schema":{self.value_schema},"payload":{text}}}' if self.value_schema else text
+        return text.encode()
 
     def keys(self, texts: pa.Array) -> pa.Array:
         """The same of many."""
-        return columns.joined(f'{{"schema":{self.key_schema},"payload":', texts, "}") if self.key_schema else texts
+        return texts
 
     def values(self, texts: pa.Array) -> pa.Array:
         """The same of many."""
-        return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}") if self.value_schema else texts
+        return texts
+
+
+@dataclass(frozen=True, slots=True)
+class WithSchemas(Envelope):
+    """Each with its schema, as JSON. ``key_schema``: "" for messages without keys."""
+
+    key_schema: str
+    value_schema: str
+
+    def key(self, text: str) -> bytes:
+        """See :class:`Envelope`."""
+        return f'{{"schema":{self.key_schema},"payload":{text}}}'.encode()
+
+    def value(self, text: str) -> bytes:
+        """See :class:`Envelope`."""
+        return f'{{"schema":{self.value_schema},"payload":{text}}}'.encode()
+
+    def keys(self, texts: pa.Array) -> pa.Array:
+        """See :class:`Envelope`."""
+        return columns.joined(f'{{"schema":{self.key_schema},"payload":', texts, "}")
+
+    def values(self, texts: pa.Array) -> pa.Array:
+        """See :class:`Envelope`."""
+        return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}")
+
+
+@dataclass(frozen=True, slots=True)
+class InAvro(Envelope):
+    """In Avro, each after the number of its schema, as Confluent's serializers write it. ``keyed``: None for messages without keys."""
+
+    keyed: tuple[bytes, Encoder] | None
+    valued: tuple[bytes, Encoder]
+
+    def key(self, text: str) -> bytes:
+        """See :class:`Envelope`."""
+        assert self.keyed is not None
+        head, encoder = self.keyed
+        return head + encoder.encode(text)
+
+    def value(self, text: str) -> bytes:
+        """See :class:`Envelope`."""
+        head, encoder = self.valued
+        return head + encoder.encode(text)
+
+    def keys(self, texts: pa.Array) -> pa.Array:
+        """See :class:`Envelope`."""
+        return pa.array(map(self.key, texts.to_pylist()), pa.large_binary())
+
+    def values(self, texts: pa.Array) -> pa.Array:
+        """See :class:`Envelope`."""
+        return pa.array(map(self.value, texts.to_pylist()), pa.large_binary())
+
+
+class Numbers(Protocol):
+    """The numbers of schemas, as a registry knows them."""
+
+    def number_of(self, table: TableId, side: str, record: str, schema: str) -> int:
+        """See :meth:`sluice.targets.kafka.registry.Registry.number_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +138,15 @@ class Writer:
     """Makes messages as the options say.
 
     ``source``: the name under which documents speak of their source; ``at``: the end of the batch, for changes: latest; None: changes: all.
+    ``numbers``: of the schemas of debezium-avro.
     """
 
     options: KafkaOptions
     source: str
     batch: int
     at: Position | None = None
+    numbers: Numbers | None = None
+    _encoders: dict[tuple[TableId, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
     def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
         """Columns of the message key."""
@@ -95,7 +155,7 @@ class Writer:
     def messages(self, piece: ChangePiece) -> Messages:
         """Of the rows of a piece, in its order."""
         piece, envelope = self._enveloped(piece)
-        if self.options.format != "debezium-json" or not columns.can(piece.rows):
+        if self.options.format not in _FROM_COLUMNS or not columns.can(piece.rows):
             return self._one_by_one(piece, envelope)
         key = self.key_of(piece.table, piece.key)
         rows = columns.Rows(piece.rows, piece.table, at=self.at)
@@ -119,14 +179,28 @@ class Writer:
 
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
         """The rows as they go into documents, and what is put around these."""
-        if not self.options.schemas:
+        if not self.options.schemas and not self.options.avro:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
-        whole = columns.can(rows)
-        return replace(piece, rows=rows), Envelope(
-            key_schema, connect.value_schema(rows.schema, piece.table, self.source, whole=whole)
-        )
+        value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=columns.can(rows))
+        piece = replace(piece, rows=rows)
+        if self.options.schemas:
+            return piece, WithSchemas(key_schema, value_schema)
+        keyed = self._encoder(piece.table, "key", key_schema) if key else None
+        return piece, InAvro(keyed, self._encoder(piece.table, "value", value_schema))
+
+    def _encoder(self, table: TableId, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
+        """What stands before each message, and the encoder. Raises what :class:`Numbers` raises."""
+        from sluice.formats.avro import Encoder
+
+        found = self._encoders.get((table, side, connect_schema))
+        if found is None:
+            assert self.numbers is not None
+            encoder = Encoder(connect_schema)
+            number = self.numbers.number_of(table, side, encoder.name, encoder.schema)
+            found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number), encoder
+        return found
 
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
         """The quick way, for rows of which none changed its key."""
@@ -195,7 +269,7 @@ class Writer:
     def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
         headers: list[list[Header]] = []
         key = self.key_of(piece.table, piece.key)
-        form, parts = FORMATS[self.options.format], piece.part.to_pylist()
+        form, parts = FORMATS["debezium-json" if self.options.avro else self.options.format], piece.part.to_pylist()
         rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
         numbers: list[int] = []
         keys: list[bytes | None] = []
@@ -203,11 +277,11 @@ class Writer:
         routes: list[bytes] = []
         for number, one in enumerate(rows):
             for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
-                text_key = envelope.key(self._key(one, image, key))
+                key_bytes = envelope.key(self._key(one, image, key)) if key else None
                 numbers.append(number)
-                keys.append(text_key)
-                values.append(None if text is None else envelope.value(text).encode())
-                routes.append(self._route(one, image, text_key))
+                keys.append(key_bytes)
+                values.append(None if text is None else envelope.value(text))
+                routes.append(self._route(one, image, key_bytes))
                 if self.options.headers:
                     headers.append(self._headers(one, parts[number], step))
         kind = pa.large_binary()
@@ -229,9 +303,7 @@ class Writer:
             return [(before, texts[0]), *tombstone, (after, texts[1])]
         return [*(tombstone if moved else ()), (after, texts[0])]
 
-    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str | None:
-        if not key:
-            return None
+    def _key(self, one: Change, image: dict[str, Any], key: tuple[str, ...]) -> str:
         whole = {**(one.before or {}), **image}  # an after image may lack what did not change
         return key_text(self.options.format, one.table, key, whole, columns_of(one.fields))
 

@@ -32,6 +32,14 @@ class Partitioning(StrEnum):
     GLOBAL = "global"
 
 
+class Subjects(StrEnum):
+    """Under which name a schema is registered: the strategies of Confluent's serializers."""
+
+    TOPIC = "topic"
+    RECORD = "record"
+    TOPIC_RECORD = "topic_record"
+
+
 class MissingTopics(BaseModel):
     """How topics are made."""
 
@@ -58,13 +66,22 @@ class KafkaOptions(BaseModel):
         min_length=1,
         description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    format: Literal["debezium-json", "canal-json", "maxwell-json"] = Field(
-        "debezium-json", description="What a message says: as Debezium, canal (flat messages) or Maxwell."
+    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json"] = Field(
+        "debezium-json",
+        description="What a message says: as Debezium, canal (flat messages) or Maxwell. debezium-avro: in Avro, with the schema registry that "
+        "schema.registry.url in the connection's extra names.",
     )
     schemas: bool = Field(
         False,
         description="Each key and document of debezium-json has its schema in it, for Kafka Connect's JsonConverter with schemas.enable. A BIGINT "
         "UNSIGNED is a Decimal then.",
+    )
+    subjects: Subjects = Field(
+        Subjects.TOPIC,
+        description="debezium-avro: what a schema is registered as: TOPIC-key and TOPIC-value; the name of its record; or both, TOPIC-RECORD.",
+    )
+    register_schemas: bool = Field(
+        True, description="debezium-avro: register schemas that are missing. false: a load stops where one is missing."
     )
     partitioning: Partitioning = Field(
         Partitioning.KEY,
@@ -126,12 +143,21 @@ class KafkaOptions(BaseModel):
             )
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
+        if self.avro and one and self.subjects is Subjects.TOPIC:
+            raise ValueError(
+                "subjects: topic has one schema a topic, and topic is one for all tables: write subjects: topic_record"
+            )
         if (self.partitioning is Partitioning.COLUMNS) != bool(self.partition_columns):
             raise ValueError("partition_columns goes with partitioning: columns")
         ours = sorted(OURS & {name.lower() for name in self.producer})
         if ours:
             raise ValueError(f"producer: {ours[0]} is set by Sluice")
         return self
+
+    @property
+    def avro(self) -> bool:
+        """Are messages Avro?"""
+        return self.format == "debezium-avro"
 
     def topic_of(self, table: TableId, pipeline: str, target: str) -> str:
         """Name of the topic; characters that Kafka does not take become _, as Debezium has it."""
@@ -161,4 +187,4 @@ def _listed(names: set[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in sorted(names))
 
 
-__all__ = ["OURS", "KafkaOptions", "MissingTopics", "Partitioning"]
+__all__ = ["OURS", "KafkaOptions", "MissingTopics", "Partitioning", "Subjects"]

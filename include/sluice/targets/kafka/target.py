@@ -43,6 +43,7 @@ from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
+from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.topics import KafkaSchema, Topics
 from sluice.targets.options import options_of
 
@@ -269,6 +270,11 @@ def _known(place: Place) -> Checkpoint:
     return found.checkpoint
 
 
+def _said(key: bytes | None, avro: bool) -> str:
+    """A message's key, for people."""
+    return "none" if key is None else f"0x{key.hex()[:300]}" if avro else key.decode("utf-8", "replace")[:300]
+
+
 class _Sending:
     """Rows of a batch on their way into the open transaction."""
 
@@ -278,7 +284,8 @@ class _Sending:
         self._topics = Topics.look(unit.place, channel.producer)
         self._merged = not unit.changes
         at = unit.position if self._merged else None
-        self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at)
+        numbers = Registry(unit.place) if self._options.avro else None
+        self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at, numbers)
         tables = [table.target for table in unit.tables] or [piece.table for piece in self._pieces]
         self._topics.require(tables)
         counts = self._topics.require_same(held.partitions, tables)
@@ -334,7 +341,7 @@ class _Sending:
         for number, size in messages.too_large(limit):
             row, key = int(messages.rows[number]), messages.keys[number].as_py()
             hidden = any(map(is_masked, piece.rows.schema))
-            said = "(masked)" if hidden else (key or b"none").decode("utf-8", "replace")[:300]
+            said = "(masked)" if hidden else _said(key, self._options.avro)
             why = f"a message of {size:,} bytes is larger than options.max_message_bytes, {limit:,}"
             if self._rejected is None or not self._merged:
                 raise LoadError(

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import ConfigError, LoadError, MappingError
+from sluice.errors import ConfigError, LoadError, MappingError, SluiceError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding, Input
 from sluice.targets.kafka.channel import KicksOut, Place
 from sluice.targets.kafka.client import ANSWER_S, errors, kafka_error, library
 from sluice.targets.kafka.options import MissingTopics, Partitioning
+from sluice.targets.kafka.registry import Registry
 
 _NOT_ORDERED = "messages of one row may then be in two partitions, so that their order is not kept"
 
@@ -141,6 +142,11 @@ class KafkaSchema:
         found: list[Finding] = []
         for plan in tables:
             found += self._about(plan, topics, configs)
+        if self.place.options.avro:
+            try:
+                Registry(self.place).check()
+            except SluiceError as error:
+                found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
         if self.input is Input.MERGED and self.place.options.format != "maxwell-json":
             try:
                 topics.require_own([plan.target for plan in tables])

@@ -1,0 +1,199 @@
+"""debezium-avro: with a real registry, read by the registry's own client; and the same values as debezium-json, for all types."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from devstack.registry import RegistryServer
+from sluice.errors import ConfigError, LoadError, TargetUnavailable
+from sluice.flows.load.batch_changes import stored_changes
+from sluice.model.tables import TableId
+from sluice.targets.kafka.documents import Writer
+from sluice.targets.kafka.options import KafkaOptions
+from tests.integration.test_kafka_documents import captured, statements_of_all_types
+from tests.support import kafka_reading, values
+from tests.support.pipelines import case
+
+fastavro = pytest.importorskip("fastavro")
+registry_client = pytest.importorskip("confluent_kafka.schema_registry")
+SECRET = "s3cret-of-the-registry"
+
+
+class Numbers:
+    """A registry's numbers; ``schemas``: the Avro schema of each."""
+
+    def __init__(self) -> None:
+        self.schemas: list[Any] = []
+
+    def number_of(self, table: TableId, side: str, record: str, schema: str) -> int:
+        self.schemas.append(fastavro.parse_schema(json.loads(schema)))
+        return len(self.schemas) - 1
+
+    def read(self, message: bytes | None) -> Any:
+        if message is None:
+            return None
+        assert message[0] == 0
+        body = io.BytesIO(message[5:])
+        found = fastavro.schemaless_reader(body, self.schemas[int.from_bytes(message[1:5], "big")], None)
+        assert not body.read()
+        return found
+
+
+@pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
+def test_values_of_all_types(
+    tmp_path: Path, request: pytest.FixtureRequest, zookeeper: Any, kafka: Any, fresh_schema: Any, server: str
+) -> None:
+    source = request.getfixturevalue(server)
+    schema = fresh_schema(source)
+    types = values.types_of(source)
+    with captured(tmp_path, source, kafka, zookeeper, schema) as made:
+        source.execute(values.MODE, f"USE {schema}", *statements_of_all_types(types, random.Random(12)))
+        made.run_until_head()
+        runtime, numbers, seen = made.runtime(), Numbers(), 0
+        for number in runtime.store.batches():
+            with runtime.state() as state:
+                stored = state.require(number)
+            manifest = runtime.store.read_manifest(stored.manifest)
+            plain = Writer(KafkaOptions(schemas=True), "shop", number)
+            avro = Writer(KafkaOptions(format="debezium-avro"), "shop", number, numbers=numbers)
+            for piece in stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces():
+                expected = plain.messages(piece)
+                for found in (avro.messages(piece), avro.one_by_one(piece)):
+                    assert (found.rows.tolist(), found.headers) == (expected.rows.tolist(), expected.headers)
+                    for side in ("keys", "values"):
+                        for one, text in zip(getattr(found, side), getattr(expected, side), strict=True):
+                            wanted = text.as_py() and json.loads(text.as_py())
+                            wanted = wanted and by_connect(wanted["schema"], wanted["payload"])
+                            assert numbers.read(one.as_py()) == wanted
+                            seen += 1
+        assert seen > 100
+
+
+def by_connect(schema: Mapping[str, Any], value: Any) -> Any:
+    """A value of Kafka Connect's JSON, as its schema says."""
+    if value is None:
+        return None
+    if schema["type"] == "struct":
+        return {field["field"]: by_connect(field, value.get(field["field"])) for field in schema["fields"]}
+    if schema.get("name", "").endswith(".Decimal"):
+        digits = int.from_bytes(b64decode(value), "big", signed=True)
+        return Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -int(schema["parameters"]["scale"])))
+    if schema["type"] == "array":
+        return [by_connect(schema["items"], one) for one in value]
+    if schema["type"] == "float":
+        return float(np.float32(value))
+    return b64decode(value) if schema["type"] == "bytes" else value
+
+
+@contextmanager
+def avro_pipeline(
+    folder: Path, source: Any, kafka: Any, registry: RegistryServer, zookeeper: Any, schema: str, **extra: Any
+) -> Iterator[Any]:
+    with case(folder, source, source, zookeeper, schema) as made:
+        connection = json.loads(kafka.connection_json())
+        connection["extra"] |= {"schema.registry.url": registry.url, **extra}
+        made.connections["case_target"] = json.dumps(connection)
+        options = (
+            f'{{format: debezium-avro, create_topics: {{when: needed}}, ack_topic: "{schema}-{{pipeline}}.{{target}}"}}'
+        )
+        made.path.write_text(
+            made.yaml.replace("type: mysql", f"type: kafka\n    changes: all\n    options: {options}"), "utf-8"
+        )
+        yield made
+
+
+def test_a_pipeline_and_its_schemas(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, schema_registry: RegistryServer, fresh_schema: Any
+) -> None:
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    schema = fresh_schema(mysql_source)
+    table, topic = f"`{schema}`.`odd-name`", f"{schema}.odd-name"
+    client = registry_client.SchemaRegistryClient({"url": schema_registry.url})
+    with avro_pipeline(tmp_path, mysql_source, kafka, schema_registry, zookeeper, schema) as made:
+        mysql_source.execute(
+            f"CREATE TABLE {table} (id BIGINT UNSIGNED PRIMARY KEY, `unit price` DECIMAL(10,3), `2nd` VARBINARY(9))"
+        )
+        made.run_until_head()
+        mysql_source.execute(
+            f"INSERT INTO {table} VALUES (18446744073709551615, -12.345, x'00ff')",
+            f"UPDATE {table} SET `unit price` = NULL",
+            f"ALTER TABLE {table} ADD COLUMN note VARCHAR(9)",
+            f"UPDATE {table} SET note = 'é'",
+            f"DELETE FROM {table}",
+        )
+        made.run_until_head()
+        read = AvroDeserializer(client)
+        found = [
+            (
+                read(one.key, SerializationContext(topic, MessageField.KEY)),
+                read(one.value, SerializationContext(topic, MessageField.VALUE)),
+            )
+            for one in kafka_reading.read(kafka, topic)
+        ]
+        whole = {"id": Decimal(2**64 - 1), "unit_price": Decimal("-12.345"), "_2nd": b"\x00\xff"}
+        less, noted = {**whole, "unit_price": None}, {**whole, "unit_price": None, "note": "é"}
+        blank = {**less, "note": None}
+        assert {key["id"] for key, _ in found} == {Decimal(2**64 - 1)}
+        assert [value and (value["op"], value["before"], value["after"]) for _, value in found] == [
+            ("c", None, whole), ("u", whole, less), ("u", blank, noted), ("d", noted, None), None,
+        ]  # fmt: skip
+        assert client.get_versions(f"{topic}-value") == [1, 2]
+
+        client.set_compatibility(f"{topic}-value", "BACKWARD")
+        mysql_source.execute(
+            f"ALTER TABLE {table} ADD COLUMN must INT NOT NULL",
+            f"INSERT INTO {table} (id, must) VALUES (2, 7)",
+        )
+        with pytest.raises(LoadError, match="does not go with the schema before it") as refused:
+            made.run_until_head()
+        assert f"compatibility of subject {topic}-value" in (refused.value.hint or "")
+        client.set_compatibility(f"{topic}-value", "NONE")
+        made.run_until_head()
+        last = kafka_reading.read(kafka, topic)[-1].value
+        assert read(last, SerializationContext(topic, MessageField.VALUE))["after"]["must"] == 7
+        assert client.get_versions(f"{topic}-value") == [1, 2, 3]
+
+
+def test_a_registry_that_does_not_answer(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, server_folder: Path, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source)
+    server = RegistryServer(server_folder / f"registry-{schema}")
+    server.port = 1
+    login = {"schema.registry.basic.auth.user.info": f"sluice:{SECRET}", "schema.registry.max.retries": 0}
+    with avro_pipeline(tmp_path, mysql_source, kafka, server, zookeeper, schema, **login) as made:
+        mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)")
+        made.run_until_head()
+        mysql_source.execute(f"INSERT INTO `{schema}`.t VALUES (1)")
+        with pytest.raises(TargetUnavailable, match=r"schema of .*t as ") as refused:
+            made.run_until_head()
+        assert SECRET not in str(refused.value)
+
+
+def test_a_connection_without_a_registry(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, server_folder: Path, fresh_schema: Any
+) -> None:
+    schema = fresh_schema(mysql_source)
+    server = RegistryServer(server_folder / f"registry-{schema}")
+    with avro_pipeline(tmp_path, mysql_source, kafka, server, zookeeper, schema, **{"schema.registry.url": ""}) as made:
+        mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)")
+        made.run_until_head()
+        checked = made.cli("check", str(made.path))
+        assert "names no schema registry" in checked.stdout
+        assert checked.returncode == 1
+        mysql_source.execute(f"INSERT INTO `{schema}`.t VALUES (1)")
+        with pytest.raises(ConfigError, match="names no schema registry"):
+            made.run_until_head()
