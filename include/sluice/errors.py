@@ -19,6 +19,7 @@
         ├── PreflightError             the source is set up so that changes would be lost or wrong
         ├── CaptureError               the log cannot be read on
         │   ├── LostPosition           the stored position is no longer on the server
+        │   │   └── LogPurged          the server removed that log before it was drained
         │   ├── WrongServer            another server answers at the same address
         │   ├── UnknownEvent           an event kind that this version does not understand
         │   ├── UnsupportedType        a column type or charset that this version does not understand
@@ -151,6 +152,10 @@ class LostPosition(CaptureError):
     """The stored position is no longer on the server."""
 
 
+class LogPurged(LostPosition):
+    """The server removed the log of the stored position before it was drained; it is the same log otherwise."""
+
+
 class WrongServer(CaptureError):
     """Another server answers at the same address."""
 
@@ -200,7 +205,9 @@ class LoadError(TerminalError):
 class CheckpointError(LoadError):
     """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored, edited or replaced.
 
-    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), epoch, position.
+    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), epoch, position. ``restored``: of kind behind, and
+    all that it says is true of an earlier time: the target was restored from a backup, and nothing was edited.
     """
 
     kind: str = ""
+    restored: bool = False

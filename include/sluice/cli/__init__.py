@@ -14,6 +14,7 @@ from sluice.cli.console import err, log_to_stderr, print_error
 from sluice.cli.control import adopt, audit, pause, redeliver, restart, resume, rollback, seek, skip
 from sluice.cli.dump import dump_app
 from sluice.cli.letters import letters_app
+from sluice.cli.recover import recover
 from sluice.cli.rules import rules_app
 from sluice.cli.run import run
 from sluice.cli.schema import schema_app
@@ -38,6 +39,7 @@ for command in (
     skip,
     redeliver,
     adopt,
+    recover,
     seek,
     audit,
 ):

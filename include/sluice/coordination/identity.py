@@ -31,11 +31,11 @@ class Identity:
             with suppress(Conflict):  # another process was first, or the cursor moved
                 self._z.transact([Check(self._cursor_path, cursor.version), written])
 
-    def renewed(self) -> tuple[str, Step]:
-        """A new id, and the step that writes it over whatever is there."""
-        return self._written(self._z.get(self._path))
+    def renewed(self, identity: str = "") -> tuple[str, Step]:
+        """A new id (or ``identity``), and the step that writes it over whatever is there."""
+        return self._written(self._z.get(self._path), identity)
 
-    def _written(self, left: Znode | None) -> tuple[str, Step]:
-        made = uuid.uuid4().hex
+    def _written(self, left: Znode | None, identity: str = "") -> tuple[str, Step]:
+        made = identity or uuid.uuid4().hex
         content = IDENTITY.encode({"id": made, "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
         return made, Put(self._path, content, left.version) if left else Create(self._path, content)

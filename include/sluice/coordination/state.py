@@ -6,7 +6,7 @@ not at all. Paths and formats: :mod:`sluice.coordination.layout`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from sluice.coordination.port import Step, Znodes
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder
-from sluice.model.batches import Batch
+from sluice.model.batches import Batch, BatchState
 from sluice.model.positions import BatchNumber, Position
 
 KEPT_BATCHES = 200
@@ -176,6 +176,74 @@ class PipelineState:
         steps = [step for number in batches for step in self._batches.dropped(number)]
         moved = Cursor(position, cursor.next_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
+
+    def let_go(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
+        """As :meth:`drop`; the captured position and its schema history stay as they are."""
+        steps = [step for number in batches for step in self._batches.dropped(number)]
+        return self._move(lease, f"letting batches {list(batches)} go", cursor, replace(cursor), steps)
+
+    def recaptured(self, lease: Lease, batch: Batch) -> Batch | None:
+        """Record the new files of a batch that was captured again; what was made of the old ones is forgotten. None: it changed meanwhile."""
+
+        def changed(before: Batch) -> Batch:
+            return replace(
+                before,
+                epoch=batch.epoch,
+                manifest=batch.manifest,
+                changes=batch.changes,
+                size_bytes=batch.size_bytes,
+                state=BatchState.DRAINED,
+                changeset=None,
+                stages=(),
+                reread=False,
+            )
+
+        return self._batches.rewrite(batch.number, changed, [lease.fence])
+
+    def rebuild(
+        self,
+        lease: Lease,
+        position: Position,
+        batches: Sequence[Batch],
+        acknowledged: Mapping[str, tuple[int, Position]],
+        next_batch: int,
+        identity: str,
+    ) -> None:
+        """Write a state that was lost, or that is older than what the targets hold: over what is there, in one transaction.
+
+        ``acknowledged``: batch and position of each target; ``identity``: "" for a new one.
+        """
+        for folder in (self.layout.batches, self.layout.claims, self.layout.cursor.rpartition("/")[0]):
+            self._z.ensure(folder)
+        self._batches.forget_all()
+        kept, written = self._identity.renewed(identity)
+        now, cursor = self._z.get(self.layout.cursor), Cursor(position, BatchNumber(next_batch))
+        steps: list[Step] = [
+            self._cursor.created(cursor)
+            if now is None
+            else self._cursor.moved(replace(cursor, version=now.version), cursor),
+            written,
+        ]
+        for target, (batch, at) in acknowledged.items():
+            held = BatchNumber(batch)
+            steps.append(self._acknowledgements.begun(target, Acknowledgement(held, at, held, identity=kept)))
+        self._batches.remember(batches)
+        self._transact(lease, "rebuilding the state", steps)
+
+    def raise_epochs(self, above: int) -> None:
+        """Every later owner of any lease of this pipeline gets an epoch higher than ``above``. Raises LeaseHeld while somebody works."""
+        for folder in (self.layout.replicator, *(self.layout.consumer(target) for target in self.targets)):
+            node = self._z.get(lease_epoch(folder))
+            if int((node.data if node else b"") or b"0") >= above:
+                continue
+            with holding(self._z, folder, wait_s=self._wait_s) as lease:
+                raise_epoch(self._z, lease, above)
+
+    def highest_epoch(self) -> int:
+        """The highest epoch that anybody of this pipeline got."""
+        folders = (self.layout.replicator, *(self.layout.consumer(target) for target in self.targets))
+        nodes = [self._z.get(lease_epoch(folder)) for folder in folders]
+        return max(int(node.data or b"0") if node else 0 for node in nodes)
 
     def _move(self, lease: Lease, doing: str, before: Cursor, after: Cursor, also: Sequence[Step] = ()) -> Cursor:
         self._transact(lease, doing, [self._cursor.moved(before, after), *also])

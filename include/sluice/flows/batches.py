@@ -1,8 +1,13 @@
-"""The stored manifest of a batch."""
+"""The stored files of a batch: its manifest, whether all of it is whole, and its record again once ZooKeeper has forgotten it."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Epoch
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 
@@ -15,3 +20,55 @@ def manifest_of(runtime: Runtime, store: SegmentStore, batch: int) -> SegmentMan
         return store.read_manifest(record.manifest)
     names = sorted(p for p, _ in store.files(batch) if p.rsplit("/", 1)[-1].startswith("manifest-"))
     return store.read_manifest(names[-1]) if names else None
+
+
+def lost_segment(store: SegmentStore, record: Batch) -> str:
+    """The first file of a batch that is not there or damaged, "" if all are whole. Reads them all."""
+    try:
+        manifest = store.read_manifest(record.manifest)
+    except SegmentError:
+        return record.manifest
+    for file in manifest.files:
+        try:
+            if store.checksum(file.path) != (file.size_bytes, file.crc32):
+                return file.path
+        except SegmentError:
+            return file.path
+    return ""
+
+
+def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Batch:
+    """The record of a batch that ZooKeeper does not know any more, from its manifest."""
+    return Batch(
+        number=BatchNumber(manifest.batch),
+        epoch=Epoch(manifest.epoch),
+        claim=claim,
+        manifest=store.manifest_path(manifest.batch, manifest.epoch),
+        first=manifest.first.position,
+        last=manifest.last.position,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+        first_commit_time_us=manifest.first_commit_time_us,
+        targets=manifest.targets,
+    )
+
+
+def known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
+    """Batch ``number``, as ZooKeeper or else the store has it. Raises SegmentError if a file of it is not there."""
+    with runtime.state() as state:
+        batch = state.batch(number)
+    manifest = None
+    if batch is None or not batch.dropped:
+        with suppress(SegmentError):
+            manifest = manifest_of(runtime, store, number)
+        if manifest is None or not all(store.exists(file.path) for file in manifest.files):
+            raise SegmentError(
+                f"batch {number} is no longer stored",
+                where=store.uri,
+                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
+                f"`sluice recover {runtime.name}` shows what else can be done",
+            )
+    if batch:
+        return batch
+    assert manifest is not None
+    return record_of(store, manifest, "redelivered")

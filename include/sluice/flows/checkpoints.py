@@ -17,6 +17,7 @@ from sluice.coordination.acknowledgements import Acknowledgement
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, SluiceError
+from sluice.flows.batches import known_again
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
@@ -105,7 +106,9 @@ class Sides:
             )
         if checkpoint.batch < process.batch:
             why = f"the target says it holds batch {checkpoint.batch}, but batch {process.batch} was acknowledged: it was restored or replaced"
-            return self._error("behind", why, checkpoint)
+            error = self._error("behind", why, checkpoint)
+            error.restored = self._was_true(checkpoint)
+            return error
         if checkpoint.position is not None:
             ends: Position | None = process.position
             if checkpoint.batch > process.batch:
@@ -121,6 +124,19 @@ class Sides:
             return self._error("epoch", why, checkpoint)
         return None
 
+    def _was_true(self, checkpoint: Checkpoint) -> bool:
+        """Did this state once deliver exactly what the checkpoint says? An edited number does not fit its position."""
+        state, end = self.state, checkpoint.position
+        if end is None or not checkpoint.identity or checkpoint.epoch > state.consumer_epoch(self.target):
+            return False
+        try:
+            batch = known_again(self.runtime, self.runtime.store, self.target, checkpoint.batch)
+        except SluiceError:  # no longer stored: the one after it begins where it ended, or later
+            following = state.batch(checkpoint.batch + 1)
+            first = following.first if following else None
+            return first is not None and first.log_epoch == end.log_epoch and first.order >= end.order
+        return batch.last.is_at(end)
+
     def _error(self, kind: str, why: str, checkpoint: Checkpoint | None) -> CheckpointError:
         name, target = self.runtime.name, self.target
         reset = f"`sluice adopt {name} {target} --reset`"
@@ -134,6 +150,7 @@ class Sides:
             hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
         else:
             hint = f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both show their plan first"
+        hint += f"; `sluice recover {name}` shows every choice with its cost"
         error = CheckpointError(
             f"target {target} and ZooKeeper do not agree on what was delivered: {why}; nothing was written or acknowledged",
             where=self.places(checkpoint),

@@ -210,7 +210,8 @@ class SegmentManifest(_Stored):
             raise SegmentError(
                 f"the segment manifest cannot be read: {_short(error)}",
                 where=where,
-                hint="was it written by a newer version? If it is damaged: `sluice seek PIPELINE --drop-undelivered` reads the log again from where "
+                hint="was it written by a newer version? If it is damaged: `sluice recover PIPELINE` captures the batch again from the source's log; "
+                "`sluice seek PIPELINE --drop-undelivered` reads the log again from where "
                 "the undelivered batches begin",
             ) from error
 

@@ -115,6 +115,11 @@ class SchemaStore:
                 found.append(StoredSchema(f"{self._folder(position)}/{info.base_name}", (int(match[1]), int(match[2]))))
         return found
 
+    def forget(self, position: Position) -> None:
+        """Remove all files of the log that ``position`` belongs to: the server has another one in its place now."""
+        for found in self.every(position):
+            self._store.delete(found.path)
+
     def position(self, path: str) -> Position:
         """The position a file belongs to."""
         return Position.from_json(self._read(path)["position"])

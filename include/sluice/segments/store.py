@@ -37,6 +37,7 @@ MIN_FREE_BYTES = 64 * 2**20
 def ways_on(pipeline: str) -> str:
     """What can be done where stored changes of an undelivered batch are damaged or gone."""
     return (
+        f"`sluice recover {pipeline}` captures the batch again from the source's log; "
         f"`sluice seek {pipeline} --drop-undelivered` reads the log again from where the undelivered batches begin; "
         f"`sluice skip {pipeline} TARGET BATCH --lost` goes on without one"
     )

@@ -9,7 +9,7 @@ import structlog
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, LostPosition
 from sluice.flows.runtime import Runtime
 from sluice.model.definitions import Definitions
 from sluice.model.positions import Position
@@ -62,7 +62,10 @@ def schema_at(
         if not history.is_same_log(origin):
             continue  # definitions of a log that the server does not have any more
         known = schemas.load(earlier.path, runtime.source.stored_definitions)
-        history.fold(known, origin, position, progress)
+        try:
+            history.fold(known, origin, position, progress)
+        except LostPosition:  # of another log, too, and nothing was read before it by which that could be told
+            continue
         _log.info("schema_found", position=str(position), stored=earlier.path)
         return known
     return history.snapshot(position, Selection.compile(runtime.pipeline.capture), progress)

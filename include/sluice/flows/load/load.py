@@ -19,6 +19,7 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.load.batch_changes import stored_changes
+from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
@@ -114,7 +115,8 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
 
     Raises:
         MappingError: the target lacks a table or a column. LoadError: it refused a statement. The batch stays.
-        CheckpointError: what the target says it holds does not fit ZooKeeper's state.
+        CheckpointError: what the target says it holds does not fit ZooKeeper's state. If it was restored, and what it lacks is stored, that is
+            loaded again.
         Fenced: another process took over. Paused, Restarted: a person said so.
     """
     started = time.monotonic()
@@ -129,7 +131,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         with state.consumer(target) as lease:
             loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
             sides = Sides(runtime, state, target, loader)
-            held = sides.begin(lease, watch)  # may wait for a dead one's lock
+            held = begin(runtime, state, lease, sides, watch)  # may wait for a dead one's lock
             done, total = 0, WriteResult()
             with loader.open(lease.epoch) as session:
                 delivery = _Delivery(runtime, state, lease, watch, loader, session, sides.checkpoints)

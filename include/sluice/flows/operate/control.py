@@ -6,19 +6,18 @@ import getpass
 import json
 import socket
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
-from sluice.flows.batches import manifest_of
+from sluice.flows.batches import known_again, lost_segment
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
 from sluice.flows.deadletters.store import copy_of
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
-from sluice.model.positions import BatchNumber, Epoch, Position
+from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 from sluice.targets import open_target
@@ -88,7 +87,7 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
         waiting, steps = [], []
         for number in state.undelivered():
             record = state.batch(number)
-            lost = "" if record is None or record.dropped else _lost_segment(runtime.store, record)
+            lost = "" if record is None or record.dropped else lost_segment(runtime.store, record)
             if lost:
                 steps.append(f"batch {number}: {lost} is damaged or gone, so that its changeset is kept as it is")
             else:
@@ -102,21 +101,6 @@ def rollback(runtime: Runtime, *, by: str, dry_run: bool) -> ActionPlan:
                 state.unmerge(number)
             state.audit(by=by, what="rollback", details={"batches": waiting})
     return ActionPlan("rollback", tuple(steps))
-
-
-def _lost_segment(store: SegmentStore, record: Batch) -> str:
-    """The first file of a batch that is not there or damaged, "" if all are whole. Reads them all."""
-    try:
-        manifest = store.read_manifest(record.manifest)
-    except SegmentError:
-        return record.manifest
-    for file in manifest.files:
-        try:
-            if store.checksum(file.path) != (file.size_bytes, file.crc32):
-                return file.path
-        except SegmentError:
-            return file.path
-    return ""
 
 
 def skip(
@@ -182,7 +166,7 @@ def _keep_skipped(store: SegmentStore, folder: str, manifest: SegmentManifest, n
 
 def _whole_manifest(runtime: Runtime, record: Batch, target: str) -> SegmentManifest:
     """Raises SegmentError: a copy of a damaged file could not be replayed."""
-    damaged = _lost_segment(runtime.store, record)
+    damaged = lost_segment(runtime.store, record)
     if damaged:
         raise SegmentError(
             f"batch {record.number} cannot be kept for a replay: a file of it is damaged or gone",
@@ -254,7 +238,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         held = checkpoint.batch if checkpoint else process.began
         first = from_batch or held + 1
         store = runtime.store
-        batches = [_known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
+        batches = [known_again(runtime, store, target, number) for number in range(first, process.batch + 1)]
         if not batches:
             return ActionPlan(
                 "redeliver", (f"target {target} holds batch {held}, as acknowledged: nothing is missing",)
@@ -270,37 +254,6 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
             state.redeliver(lease, target, batches[0].first, batches)
         state.audit(by=by, what="redeliver", details={"target": target, "first": first, "last": process.batch})
     return plan
-
-
-def _known_again(runtime: Runtime, store: SegmentStore, target: str, number: int) -> Batch:
-    """Batch ``number``, as ZooKeeper or else the store has it. Raises SegmentError if a file of it is not there."""
-    with runtime.state() as state:
-        batch = state.batch(number)
-    manifest = None
-    if batch is None or not batch.dropped:
-        with suppress(SegmentError):
-            manifest = manifest_of(runtime, store, number)
-        if manifest is None or not all(store.exists(file.path) for file in manifest.files):
-            raise SegmentError(
-                f"batch {number} is no longer stored",
-                where=store.uri,
-                hint=f"`sluice adopt {runtime.name} {target} --from-target` reads the log again from where the target is, while the server has it; "
-                "else the target needs a new copy of the source's tables, or a backup that is not older than the retained segments",
-            )
-    if batch:
-        return batch
-    assert manifest is not None
-    return Batch(
-        number=BatchNumber(number),
-        epoch=Epoch(manifest.epoch),
-        claim="redelivered",
-        manifest=store.manifest_path(number, manifest.epoch),
-        first=manifest.first.position,
-        last=manifest.last.position,
-        changes=manifest.changes,
-        size_bytes=manifest.size_bytes,
-        first_commit_time_us=manifest.first_commit_time_us,
-    )
 
 
 def seek(runtime: Runtime, to: str, *, by: str, dry_run: bool, drop: bool = False) -> ActionPlan:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sluice.errors import LostPosition, WrongServer
+from sluice.errors import LogPurged, LostPosition, WrongServer
 from sluice.model.positions import Position, split_file
 from sluice.sources.base import Finding
 from sluice.sources.mysql.events.gtids import GtidSet, MariaDbGtidState
 from sluice.sources.mysql.events.xa import parse_prepared
 from sluice.sources.mysql.server.connection import ServerInfo, rows_of
 
-_CHOICES = "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables"
+_CHOICES = (
+    "choose: restore the file on the server; `sluice seek PIPELINE earliest` and repair the gap; or a new copy of the tables: "
+    "`sluice recover PIPELINE` plans it"
+)
 _SETTLE_S = 3.0
 
 
@@ -49,9 +52,11 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
         names = [name for name, _ in info.binary_logs]
         have = f"the server has {names[0]} to {names[-1]}" if names else "the server has none"
         if number > head_number:
+            kind: type[LostPosition] = LostPosition
             why = f"{have}: its numbering was reset (RESET BINARY LOGS), or it is a copy from an older backup"
         else:
             why = f"it was purged before it was drained{_age(cursor)}; {have}"
+            kind = LogPurged
         return [
             Finding(
                 "error",
@@ -59,7 +64,7 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 str(cursor),
                 why,
                 _CHOICES,
-                LostPosition,
+                kind,
             )
         ]
     name, size = sizes[number]

@@ -1,0 +1,100 @@
+"""The source's log: can it be read on from where it was captured to? If not, what would make both sides equal again."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
+from sluice.flows.recover.copies import copy, cost_of, rows_of
+from sluice.flows.recover.plan import Measure, Question, StoreFinding
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import Position
+from sluice.segments.schemas import SchemaStore
+from sluice.sources.base import SourceSession
+
+SUBJECT = "source"
+
+
+def look_at_source(
+    runtime: Runtime, state: PipelineState, position: Position | None
+) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
+    """``position``: how far the log is captured, None before the first drain. What is no loss (it does not answer) is a warning."""
+    try:
+        with runtime.source.open(to_stream=True) as source:
+            return _looked(runtime, state, source, position)
+    except (LostPosition, WrongServer) as lost:
+        assert position is not None
+        with runtime.source.open() as source:
+            return _lost(runtime, state, source, position, lost)
+    except SluiceError as error:
+        return [StoreFinding(SUBJECT, "warning", f"{error.message}; {error.hint or ''}".rstrip("; "))], [], []
+
+
+def _looked(
+    runtime: Runtime, state: PipelineState, source: SourceSession, position: Position | None
+) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
+    source.require_ready(position)
+    head = source.head
+    if position is None:
+        return [StoreFinding(SUBJECT, "ok", f"the log ends at {head}; {runtime.source.where}")], [], []
+    behind = source.lag_bytes(position)
+    source.confirm(position)
+    found = f"the log can be read on from {position}; {behind or 0:,} bytes follow; {runtime.source.where}"
+    return [StoreFinding(SUBJECT, "ok", found)], [], []
+
+
+def _lost(
+    runtime: Runtime, state: PipelineState, source: SourceSession, position: Position, lost: SluiceError
+) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
+    finding = StoreFinding(SUBJECT, "loss", f"captured to {position}: {lost.message}")
+    streams = [target.name for target in runtime.pipeline.targets if target.changes == "all"]
+    between = f"the changes between {position} and the log's end that the source does not have any more"
+    missing = (f"{', '.join(streams)} (changes: all): {between}",) if streams else ()
+    moved = f"the captured position moves to the log's end, now {source.head}"
+    copied = Measure(
+        SUBJECT,
+        (
+            moved,
+            "every captured table is copied anew, and rows that the source does not have are removed at the targets",
+        ),
+        partial(_copied, runtime, state, position),
+        cost=cost_of(rows_of(runtime, source)),
+        lost=missing,
+    )
+    if isinstance(lost, LogPurged):
+        return [finding], [copied], []
+    verify = f"sluice verify {runtime.name} --repair"
+    verified = Measure(
+        SUBJECT,
+        (moved, f"afterwards, with the pipeline running, `{verify}` finds the rows that differ and makes them equal"),
+        partial(_moved, runtime, state),
+        cost="one comparison of all rows on both sides",
+        lost=missing,
+        after=verify,
+    )
+    why = (
+        "its log is not the one that was drained. Restore the server that was drained and nothing has to be done; "
+        "or make the targets equal to this one"
+    )
+    return [finding], [], [Question(SUBJECT, why, {"dump": copied, "verify": verified})]
+
+
+def _copied(runtime: Runtime, state: PipelineState, position: Position) -> None:
+    """The copy is recorded first: what dies in between does it again, under the same id."""
+    with state.replicator() as lease, runtime.source.open() as source:
+        cursor, head = state.cursor(), source.head
+        if cursor is None or head is None:
+            return
+        number, offset = position.order
+        copy(runtime, state, source, None, f"recover-source-{cursor.next_batch:010d}-{number}-{offset}")
+        state.advance(lease, cursor, head, schema="")
+        SchemaStore(runtime.store).forget(position)
+
+
+def _moved(runtime: Runtime, state: PipelineState) -> None:
+    with state.replicator() as lease, runtime.source.open() as source:
+        cursor, head = state.cursor(), source.head
+        if cursor is not None and head is not None:
+            state.advance(lease, cursor, head, schema="")
+            SchemaStore(runtime.store).forget(cursor.position)

@@ -1,0 +1,162 @@
+"""The targets: does each of them hold what ZooKeeper says was delivered? If not, how it gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import CheckpointError, SegmentError, SluiceError
+from sluice.flows.batches import known_again, lost_segment
+from sluice.flows.checkpoints import Sides
+from sluice.flows.operate import control
+from sluice.flows.operate.adopt import adopt
+from sluice.flows.operate.check import apply_missing
+from sluice.flows.operate.copy_plan import planned_copies
+from sluice.flows.recover.copies import copy, cost_of, rows_of
+from sluice.flows.recover.plan import Measure, Question, StoreFinding
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.targets import open_target
+
+
+def look_at_target(
+    runtime: Runtime, state: PipelineState, target: str, by: str
+) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
+    """``by``: who asks, for the audit."""
+    try:
+        sides = Sides(
+            runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
+        )
+        checkpoint = sides.look()
+    except CheckpointError as error:
+        return _disagreeing(runtime, state, target, error, by)
+    except SluiceError as error:
+        return [StoreFinding(target, "warning", error.message)], [], []
+    said = f"holds batch {checkpoint.batch}, up to {checkpoint.position}" if checkpoint else "holds nothing yet"
+    return [StoreFinding(target, "ok", f"{said}; {sides.checkpoints.place}")], [], []
+
+
+def _disagreeing(
+    runtime: Runtime, state: PipelineState, target: str, error: CheckpointError, by: str
+) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
+    finding = StoreFinding(target, "loss", error.message)
+    stored = _stored(runtime, state, target)
+    if error.kind == "behind" and error.restored and stored:
+        return [finding], [_redelivered(runtime, target, stored, by)], []
+    choices: dict[str, Measure] = {}
+    if error.kind in {"behind", "gone"} and stored:
+        choices["redeliver"] = _redelivered(runtime, target, stored, by)
+    choices["copy"] = _copied(runtime, state, target, by)
+    verify = f"sluice verify {runtime.name} --target {target} --repair"
+    choices["verify"] = Measure(
+        target,
+        (
+            f"target {target} goes on as ZooKeeper says",
+            f"afterwards, with the pipeline running, `{verify}` finds the rows that differ and makes them equal",
+        ),
+        partial(_adopt, runtime, target, by),
+        cost="one comparison of all rows on both sides",
+        lost=_stream(runtime, target),
+        after=verify,
+    )
+    plan = _from_target(runtime, target, by)
+    if plan is not None:
+        choices["from-target"] = plan
+    why = f"{_WHY.get(error.kind, _WHY[''])}; what it holds is not guessed"
+    return [finding], [], [Question(target, why, choices)]
+
+
+_WHY = {
+    "gone": "it says nothing of what it holds: its checkpoint was removed, or an empty target took its place",
+    "behind": "it says that it holds less than was acknowledged, and the missing batches are not stored, or its checkpoint was edited",
+    "": "what it says does not fit ZooKeeper's state: one of the two was restored, edited or replaced",
+}
+
+
+def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
+    """The batches from what the target holds to what was acknowledged, if all of them are whole; else none."""
+    process = state.process(target)
+    if process is None:
+        return []
+    sides = Sides(runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name))
+    checkpoint = sides.checkpoints.read()
+    held = checkpoint.batch if checkpoint else process.began
+    found = []
+    for number in range(held + 1, process.batch + 1):
+        try:
+            batch = known_again(runtime, runtime.store, target, number)
+        except SegmentError:
+            return []
+        if not batch.dropped and lost_segment(runtime.store, batch):
+            return []
+        found.append(batch)
+    return found
+
+
+def _redelivered(runtime: Runtime, target: str, batches: list[Batch], by: str) -> Measure:
+    first, last = batches[0].number, batches[-1].number
+    changes = sum(batch.changes for batch in batches)
+    return Measure(
+        target,
+        (f"batches {first} to {last} are loaded into {target} again, in order, from the segments",),
+        lambda: _done(control.redeliver(runtime, target, by=by, dry_run=False)),
+        cost=f"{len(batches)} batches, {changes:,} changes are loaded",
+    )
+
+
+def _copied(runtime: Runtime, state: PipelineState, target: str, by: str) -> Measure:
+    try:
+        with runtime.source.open() as source:
+            cost = cost_of(rows_of(runtime, source))
+    except SluiceError as error:
+        cost = f"a copy of all tables (the source was not asked: {error.message})"
+    return Measure(
+        target,
+        (
+            f"tables that {target} lacks are made",
+            f"target {target} goes on as ZooKeeper says, and every captured table is copied to it anew",
+            "rows that the source does not have are removed",
+        ),
+        partial(_copy, runtime, state, target, by),
+        cost=cost,
+        lost=_stream(runtime, target),
+    )
+
+
+def _copy(runtime: Runtime, state: PipelineState, target: str, by: str) -> None:
+    """The copy is recorded before the sides agree: until they do, nothing is loaded, and what dies in between does it again."""
+    copies = [found for found in planned_copies(runtime)[0] if found.target == target]
+    statements = [r.statement for found in copies for r in found.remarks if r.severity == "error" and r.statement]
+    apply_missing(runtime, [(target, statement) for statement in dict.fromkeys(statements)])
+    cursor = state.cursor()
+    number = cursor.next_batch if cursor else 0
+    with runtime.source.open() as source:
+        copy(runtime, state, source, None, f"recover-{target}-{number:010d}", targets=(target,))
+    _adopt(runtime, target, by)
+
+
+def _adopt(runtime: Runtime, target: str, by: str) -> None:
+    adopt(runtime, target, from_target=False, by=by, reason="recover", dry_run=False)
+
+
+def _from_target(runtime: Runtime, target: str, by: str) -> Measure | None:
+    """Reading the log again from where the target is; None where that cannot be done."""
+    try:
+        plan = adopt(runtime, target, from_target=True, by=by, reason="recover", dry_run=True)
+    except SluiceError:
+        return None
+    act: Callable[[], None] = lambda: _done(  # noqa: E731
+        adopt(runtime, target, from_target=True, by=by, reason="recover", dry_run=False)
+    )
+    return Measure(target, plan.steps[1:], act, cost="the log from there is read again")
+
+
+def _done(_: object) -> None:
+    """A measure has no result."""
+
+
+def _stream(runtime: Runtime, target: str) -> tuple[str, ...]:
+    if runtime.pipeline.target(target).changes != "all":
+        return ()
+    return (f"{target} (changes: all): the single changes that it lacks; a copy has only the rows as they are now",)

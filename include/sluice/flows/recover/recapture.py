@@ -1,0 +1,136 @@
+"""Capture a batch again: the same number, the same part of the log, the same content, into new files."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import structlog
+
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import PipelineState
+from sluice.errors import OutOfOrder, SegmentError, SluiceError
+from sluice.flows.capture.schema_history import schema_at
+from sluice.flows.dump.interleaver import ChunkInterleaver, InterleavingSegmentWriter
+from sluice.flows.runtime import Runtime
+from sluice.model.batches import Batch
+from sluice.model.dumps import Dump
+from sluice.model.tables import TableId
+from sluice.segments.manifest import SegmentManifest
+from sluice.sources.base import SourceSession, StreamLimits
+from sluice.sources.table_filter import Selection
+
+_log = structlog.get_logger()
+
+_NO_LIMIT = 2**62
+_PATIENCE_S = 30.0
+"""The log of the batch is there: who waits longer for it waits for a server that does not answer."""
+
+
+def require_log_of(source: SourceSession, record: Batch) -> None:
+    """The source still has the log that the batch was made of. Raises LostPosition, WrongServer, PreflightError."""
+    source.require_ready(record.first)
+    source.confirm(record.first)
+
+
+def recapture(runtime: Runtime, state: PipelineState, lease: Lease, record: Batch) -> Batch:
+    """Read the log of a batch again and record its new files. Rows that dumps placed in it are not in the log, see :func:`placed_tables`.
+
+    Raises:
+        LostPosition, WrongServer: the source does not have that log. CaptureError: it cannot be read. SegmentError: it ends elsewhere.
+    """
+    store, pipeline = runtime.store, runtime.pipeline
+    with runtime.source.open(to_stream=True) as source:
+        who = source.identity
+        if not record.first.is_at(record.last):
+            require_log_of(source, record)
+        placer = ChunkInterleaver(
+            state, store, runtime.source, runtime.source.watermark_table, who.origin, flavour=who.dialect
+        )
+        writer = placer.writer(record.number, lease.epoch)
+        writer.targets = record.targets
+        manifest = None
+        if not record.first.is_at(record.last):
+            manifest = _read(runtime, source, placer, writer, record)
+        if manifest is None:  # the log has nothing of it: all of its rows were a dump's
+            at_us = record.first_commit_time_us or time.time_ns() // 1000
+            writer.finish(record.first, record.last, changes=0, first_commit_time_us=at_us, last_commit_time_us=at_us)
+            manifest = writer.seal(placer.plan)
+    made = Batch(
+        number=record.number,
+        epoch=lease.epoch,
+        claim=record.claim,
+        manifest=store.manifest_path(record.number, lease.epoch),
+        first=record.first,
+        last=record.last,
+        changes=manifest.changes,
+        size_bytes=manifest.size_bytes,
+    )
+    kept = state.recaptured(lease, made)
+    if kept is None:
+        raise OutOfOrder(
+            f"batch {record.number} changed while it was captured again", where=f"pipeline {pipeline.pipeline}"
+        )
+    _log.info("captured_again", pipeline=runtime.name, batch=record.number, changes=manifest.changes)
+    return kept
+
+
+def _read(
+    runtime: Runtime,
+    source: SourceSession,
+    placer: ChunkInterleaver,
+    writer: InterleavingSegmentWriter,
+    record: Batch,
+) -> SegmentManifest | None:
+    history = source.history
+    result = source.stream(
+        record.first,
+        StreamLimits(
+            max_changes=_NO_LIMIT,
+            max_bytes=_NO_LIMIT,
+            max_wait_s=math.inf,
+            idle_wait_s=_PATIENCE_S,
+            max_event_bytes=runtime.pipeline.capture.max_event,
+            stop_at=record.last,
+        ),
+        Selection.compile(runtime.pipeline.capture),
+        lambda: writer,
+        definitions=(lambda: schema_at(runtime, history, record.first)) if history is not None else None,
+    )
+    if result.manifest is not None and not result.last.is_at(record.last):
+        writer.abort()
+        raise SegmentError(
+            f"batch {record.number} cannot be captured again: the log from {record.first} was read to {result.last}, and the batch ends at "
+            f"{record.last}",
+            where=f"pipeline {runtime.name}",
+            hint=f"`sluice seek {runtime.name} --drop-undelivered` reads the log again from where the undelivered batches begin",
+        )
+    return None if result.manifest is None else placer.interleave(result.manifest)
+
+
+def placed_tables(runtime: Runtime, state: PipelineState, record: Batch) -> tuple[set[TableId], set[TableId]]:
+    """Tables of which a dump placed rows in a batch: those to copy again, and those whose rows have to be replaced.
+
+    The manifest says it; without it every dump counts that was under way then.
+    """
+    try:
+        manifest = runtime.store.read_manifest(record.manifest)
+    except SluiceError:
+        dumps = [d for d in state.dumps.under_way_since(record.created_ms) if d.created_ms <= record.created_ms]
+        return _of_dumps([d for d in dumps if not d.targets or d.targets == record.targets])
+    copied = {file.table_id for file in manifest.files if file.reads or file.place is not None}
+    keyless = {file.table_id for file in manifest.files if file.table_id in copied and not file.primary_key}
+    replaced = {TableId(found.schema_, found.table) for found in manifest.replaces}
+    held = {_table(name) for name in manifest.held}
+    whole = keyless | replaced | held
+    return copied - whole, whole
+
+
+def _of_dumps(dumps: list[Dump]) -> tuple[set[TableId], set[TableId]]:
+    whole = {request.table for dump in dumps for request in dump.tables if request.replace or request.keyless}
+    return {request.table for dump in dumps for request in dump.tables} - whole, whole
+
+
+def _table(name: str) -> TableId:
+    schema, _, table = name.partition(".")
+    return TableId(schema, table)

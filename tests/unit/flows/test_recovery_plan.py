@@ -1,0 +1,53 @@
+"""What a plan of ``sluice recover`` says, without servers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError
+from sluice.flows.recover.plan import Measure, Question, RecoveryPlan
+from sluice.flows.recover.segments import _lost_for_streams
+from sluice.model.batches import Batch
+from sluice.model.positions import BatchNumber, Epoch, Position
+
+
+def measure(subject: str, **fields: Any) -> Measure:
+    return Measure(subject, (f"does {subject}",), lambda: None, **fields)
+
+
+def test_a_plan_asks_until_every_question_has_an_answer() -> None:
+    choices = {"dump": measure("source", cost="much"), "verify": measure("source", after="sluice verify p --repair")}
+    plan = RecoveryPlan("p", (), (measure("segments"),), (Question("source", "the log is another one", choices),))
+    assert not plan.whole
+    with pytest.raises(ConfigError, match="the log is another one; nothing was done") as caught:
+        plan.require_answers()
+    assert "--choose source=dump or --choose source=verify" in str(caught.value.hint)
+    with pytest.raises(ConfigError, match="'copy' is no choice for source"):
+        plan.answered({"source": "copy"})
+    answered = plan.answered({"source": "verify", "other": "ignored"})
+    answered.require_answers()
+    assert [m.subject for m in answered.measures] == ["segments", "source"]
+    assert answered.after == ("sluice verify p --repair",)
+    assert plan.to_json()["questions"][0]["choices"]["dump"]["cost"] == "much"
+
+
+def test_targets_of_every_change_are_told_what_they_lack() -> None:
+    place = Position("u", "binlog.000001", 4)
+    batch = Batch(BatchNumber(3), Epoch(1), "c", "m", place, place.at(offset=90), 7, 100)
+    targets = [
+        {"name": name, "type": "kafka", "connection": "c", "changes": changes}
+        for name, changes in (("stream", "all"), ("rows", "latest"))
+    ]
+    for chosen, said in ((targets, 1), (targets[1:], 0)):
+        pipeline = PipelineConfig.model_validate({
+            "pipeline": "p", "source": {"connection": "c"}, "targets": chosen,
+        })  # fmt: skip
+        lost = _lost_for_streams(SimpleNamespace(pipeline=pipeline), [batch])  # type: ignore[arg-type]
+        assert len(lost) == said
+        assert all(
+            "stream (changes: all): the 7 changes from binlog.000001:4 to binlog.000001:90" in one for one in lost
+        )
