@@ -38,9 +38,9 @@ def _looked(
     head = source.head
     if position is None:
         return [StoreFinding(SUBJECT, "ok", f"the log ends at {head}; {runtime.source.where}")], [], []
-    behind = source.lag_bytes(position)
+    follow = source.lag_bytes(position)
     source.confirm(position)
-    found = f"the log can be read on from {position}; {behind or 0:,} bytes follow; {runtime.source.where}"
+    found = f"the log can be read on from {position}; {follow or 0:,} bytes follow; {runtime.source.where}"
     return [StoreFinding(SUBJECT, "ok", found)], [], []
 
 
