@@ -11,7 +11,7 @@ import typer
 
 from sluice.cli.check import check
 from sluice.cli.console import err, log_to_stderr, print_error
-from sluice.cli.control import adopt, audit, pause, redeliver, restart, resume, rollback, seek, skip
+from sluice.cli.control import adopt, audit, failover, pause, redeliver, restart, resume, rollback, seek, skip
 from sluice.cli.dump import dump_app
 from sluice.cli.letters import letters_app
 from sluice.cli.recover import recover
@@ -40,6 +40,7 @@ for command in (
     redeliver,
     adopt,
     recover,
+    failover,
     seek,
     audit,
 ):

@@ -131,6 +131,25 @@ def seek(
     planned(lambda dry: control.seek(runtime, to, by=control.who(), dry_run=dry, drop=drop), dry_run, yes, as_json)
 
 
+def failover(
+    pipeline: Pipeline,
+    to: Annotated[
+        str, typer.Option("--to", help="A connection of source.connections; default: the first other one that has all.")
+    ] = "",
+    reason: Reason = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read another server of the source group from now on, at the same place."""
+    from sluice.flows.operate import control
+
+    runtime = open_pipeline(pipeline)
+    planned(
+        lambda dry: control.failover(runtime, to, by=control.who(), reason=reason, dry_run=dry), dry_run, yes, as_json
+    )
+
+
 def adopt(
     pipeline: Pipeline,
     target: Annotated[str, typer.Argument(help="Name of the target.")],

@@ -164,7 +164,22 @@ class SourceConfig(_Model):
 
     type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB).")
     connection: ConnectionId = Field(
-        description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow."
+        "",
+        validate_default=False,
+        description="Id of the Airflow connection (type mysql); AIRFLOW_CONN_<ID> works without Airflow.",
+    )
+    connections: tuple[ConnectionId, ...] = Field(
+        (),
+        description="Instead of connection: a source group, servers that replicate each other with GTIDs. The first is read until a failover.",
+    )
+    failover: Literal["manual", "when_unreachable"] = Field(
+        "manual",
+        description="When another server of the group is read: by `sluice failover`, or when the present one has been silent for failover_delay.",
+    )
+    failover_delay: Span = Field(
+        timedelta(seconds=60),
+        le=timedelta(days=1),
+        description="How long a server may be silent before another one is read.",
     )
     server_id: Annotated[Integer, Field(ge=1, le=2**32 - 1)] | Literal["auto"] = Field(
         "auto",
@@ -175,6 +190,30 @@ class SourceConfig(_Model):
         description="Where the very first drain begins: latest, earliest, dump (the head, and a copy of what the tables hold), {file, offset}, "
         "{gtid} or {timestamp}.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_or_several(cls, data: Any) -> Any:
+        """The first of a group stands for it where one connection is named."""
+        if not isinstance(data, dict):
+            return data
+        several = data.get("connections")
+        if "connection" in data and several:
+            raise ValueError("write connection for one server, or connections for a group, not both")
+        if "connection" not in data:
+            if not isinstance(several, list | tuple) or not several:
+                raise ValueError(
+                    "connection is missing: the id of the source's connection (or connections, for a group)"
+                )
+            if len(set(map(str, several))) != len(several):
+                raise ValueError("connections names a server twice")
+            return {**data, "connection": several[0]}
+        return data
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Every connection of the source."""
+        return self.connections or (self.connection,)
 
     @field_validator("start", mode="before")
     @classmethod

@@ -12,6 +12,7 @@
     │   │   ├── node                      ephemeral: who drains now
     │   │   ├── epoch                     (number) grows with every owner and fences the earlier ones
     │   │   ├── cursor                    captured position, number of the next batch
+    │   │   ├── member                    which server of the source group is read
     │   │   ├── owner                     which installation works
     │   │   ├── restart                   an announced restart of that installation
     │   │   └── installations/{name}      (empty) written every second while the installation lives
@@ -123,6 +124,7 @@ HOLDS = Format("quarantine list", field="#version")
 CAPTURES = Format("list of captured patterns", is_written=False)
 LEASE = Format("lease")
 CURSOR = Format("captured position")
+MEMBER = Format("member of the source group")
 OWNER = Format("active installation")
 RESTART = Format("announced restart")
 BATCH = Format("batch")
@@ -137,7 +139,7 @@ READER = Format("reader of a dump")
 ACKNOWLEDGEMENT = Format("acknowledgement")
 
 FORMATS = (
-    IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
+    IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
     ACKNOWLEDGEMENT,
 )  # fmt: skip
 """All kinds of JSON nodes."""
@@ -191,6 +193,10 @@ class Layout:
     @property
     def cursor(self) -> str:
         return f"{self.replicator}/cursor"
+
+    @property
+    def member(self) -> str:
+        return f"{self.replicator}/member"
 
     @property
     def owner(self) -> str:

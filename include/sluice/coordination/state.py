@@ -23,6 +23,7 @@ from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, transact_as
 from sluice.coordination.permit import Permit, Permits
 from sluice.coordination.port import Step, Znodes
+from sluice.coordination.source_member import SourceMember
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
 from sluice.errors import OutOfOrder
@@ -37,7 +38,8 @@ class PipelineState:
     """Reads and moves the state of ``pipeline`` below ``root``.
 
     Attributes:
-        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large.
+        layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large;
+            member: which server of the source group is read.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class PipelineState:
         self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
         self.holds = Holds(znodes, layout, self.targets)
         self.alerts = Alerts(znodes, layout)
+        self.member = SourceMember(znodes, layout)
         self._identity = Identity(znodes, layout)
         self._cursor = CursorNode(znodes, layout)
         self._permits = Permits(znodes, layout)
@@ -176,6 +179,14 @@ class PipelineState:
         steps = [step for number in batches for step in self._batches.dropped(number)]
         moved = Cursor(position, cursor.next_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved, steps)
+
+    def fail_over(
+        self, lease: Lease, cursor: Cursor, position: Position, connection: str, at_ms: int, *, schema: str
+    ) -> Cursor:
+        """Go on at ``position``, the same place in the log of another server, and read that server from now on."""
+        moved = Cursor(position, cursor.next_batch, schema=schema)
+        chosen = self.member.chosen(connection, at_ms)
+        return self._move(lease, f"going on at {position} of {connection}", cursor, moved, [chosen])
 
     def let_go(self, lease: Lease, cursor: Cursor, batches: Sequence[int]) -> Cursor:
         """As :meth:`drop`; the captured position and its schema history stay as they are."""

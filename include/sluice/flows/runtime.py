@@ -80,8 +80,21 @@ class Runtime:
 
     @property
     def source(self) -> Source:
-        """The pipeline's source; connects when it is opened."""
-        return open_source(self.pipeline, self.resolver)
+        """The pipeline's source, of a group the server that is read now; connects when it is opened."""
+        if not self.pipeline.source.connections:
+            return open_source(self.pipeline, self.resolver)
+        with self.state() as state:
+            return self.source_at(self.member(state))
+
+    def member(self, state: PipelineState) -> str:
+        """The connection that is read now; the first of the group until a failover."""
+        chosen, source = state.member.read().connection, self.pipeline.source
+        return chosen if chosen in source.group else source.connection
+
+    def source_at(self, connection: str) -> Source:
+        """The source as one server of its group has it."""
+        source = self.pipeline.source.model_copy(update={"connection": connection})
+        return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver)
 
     @property
     def rules_path(self) -> Path | None:

@@ -122,7 +122,7 @@ def _environment(path: str) -> dict[str, str]:
 
     pipeline = load_pipeline(Path(path))
     ids = {
-        pipeline.source.connection,
+        *pipeline.source.group,
         pipeline.coordination.connection,
         *(t.connection for t in pipeline.targets),
         *_lookup_connections(pipeline),

@@ -300,6 +300,16 @@ class SourceSession(Protocol):
     def release(self, delivered: Offset) -> None:
         """Every target holds everything up to ``delivered``: the source need not keep that log for this pipeline any more."""
 
+    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        """The place of this server's log up to which it has the same transactions as another server of its group had at ``at``.
+
+        ``patience_s``: how long to wait for transactions that are still on their way here.
+
+        Raises:
+            LostPosition: this server lacks transactions that were read up to ``at`` (they are listed), or purged those after it.
+            ConfigError: the kind of source, or its settings, give a transaction no name that all servers know.
+        """
+
     # -- tables ------------------------------------------------------------------------------------------------------------
     def tables(self, wants: Callable[[TableId], bool]) -> list[SourceTable]:
         """Every table that ``wants`` takes, with its definition, by name."""

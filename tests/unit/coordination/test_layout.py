@@ -53,6 +53,7 @@ def tree() -> MemoryTree:
         cursor = state.commit(
             lease, cursor, Batch(BatchNumber(number), lease.epoch, f"run-{number}", "m", first, last, 1, 1)
         )
+    state.member.silent_since(5)
     state.staged(1, 0, "stage")
     state.merged(1, "changeset")
     for target in TARGETS:
@@ -102,6 +103,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "alert": state.alerts.since("copy"),
+        "member": state.member.read(),
         "dumps": [dumps.get(name) for name in dumps.ids()],
         "planned": [dumps.planned(name, 0) for name in dumps.ids()],
         "placed": [dumps.placed(name, 0) for name in dumps.ids()],

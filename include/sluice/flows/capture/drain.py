@@ -13,8 +13,9 @@ import structlog
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import CaptureError
+from sluice.errors import CaptureError, SourceUnavailable
 from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.capture import failover
 from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of
 from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
@@ -124,8 +125,14 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
 
 
 def open_source(context: DrainContext) -> None:
-    """Connections for questions and for the log. Raises SourceUnavailable, ConfigError."""
-    context._source = context.opened.enter_context(context.runtime.source.open(to_stream=True))
+    """Connections for questions and for the log. Of a group, another server may take over. Raises SourceUnavailable, ConfigError, LostPosition."""
+    runtime, state = context.runtime, context.state
+    try:
+        context._source = context.opened.enter_context(runtime.source.open(to_stream=True))
+    except SourceUnavailable as error:
+        failover.replaced(runtime, state, context.lease, error)
+        context._source = context.opened.enter_context(runtime.source.open(to_stream=True))
+    failover.answered(runtime, state)
 
 
 def check_source(context: DrainContext) -> None:

@@ -13,6 +13,7 @@ from sluice.config.pipeline import MAX_GRACE, StartPosition
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, OutOfOrder, SegmentError, SluiceError
 from sluice.flows.batches import known_again, lost_segment
+from sluice.flows.capture.failover import fail_over, find_member
 from sluice.flows.checkpoints import Sides, require_no_checkpoints
 from sluice.flows.deadletters.store import copy_of
 from sluice.flows.runtime import Runtime
@@ -333,6 +334,47 @@ def _dropped(state: PipelineState, waiting: list[Batch], position: Position) -> 
             f"changes between {first.first} and {min(position, last.last, key=lambda p: p.order)} are NOT delivered"
         )
     return steps + _dumped(state, *waiting)
+
+
+def failover(runtime: Runtime, to: str, *, by: str, reason: str, dry_run: bool) -> ActionPlan:
+    """Read another server of the source group from now on: ``to``, or "" for the first other one that has everything that was read.
+
+    Raises:
+        ConfigError: the source is no group. LostPosition: a server lacks transactions that were read, or purged what follows.
+        LeaseHeld: the pipeline drains now. OutOfOrder: a dump is being read.
+    """
+    with runtime.state() as state:
+        cursor = state.cursor()
+        if cursor is None:
+            raise ConfigError(
+                f"nothing of {runtime.name} is captured yet: there is no position to find on another server",
+                hint="put the server to begin with first in source.connections",
+            )
+        found = find_member(runtime, state, cursor, to)
+        now = runtime.member(state)
+        plan = ActionPlan(
+            "failover",
+            (
+                f"read from now on: {found.connection} ({found.where}), instead of {now}",
+                f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+            ),
+        )
+        if dry_run:
+            return plan
+        state.set_permit(open_=None, by=by, reason="failover")  # who reads the present server begins again
+        with state.replicator() as lease:
+            cursor = state.cursor()
+            assert cursor is not None
+            fail_over(
+                runtime,
+                state,
+                lease,
+                cursor,
+                find_member(runtime, state, cursor, found.connection),
+                by=by,
+                reason=reason,
+            )
+    return plan
 
 
 def parse_position(text: str) -> Any:

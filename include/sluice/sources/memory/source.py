@@ -180,6 +180,9 @@ class MemorySession:
                 raise LostPosition(f"{start} is not in the log", where=self.source.where)
             return self.store.position(start.offset)
 
+    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        raise ConfigError("a memory source has no group", where=self.source.where)
+
     # -- the log -----------------------------------------------------------------------------------------------------------
     def stream(
         self,

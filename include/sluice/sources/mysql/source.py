@@ -45,6 +45,7 @@ from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogi
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
 from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
+from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
 from sluice.sources.mysql.reader.statement_scan import statements_between
 from sluice.sources.mysql.server import table_list
@@ -222,6 +223,11 @@ class MySQLSession:
         info = self.info
         with self._asking():
             return resolve_start(self.source.endpoint, self.connection, info, start, self.source.server_id)
+
+    def relocate(self, at: Offset, *, patience_s: float = 0.0) -> Offset:
+        info = self.info
+        with self._asking():
+            return relocate(self.connection, info, at, patience_s=patience_s, where=self.source.where)
 
     # -- the log -----------------------------------------------------------------------------------------------------------
     def stream(

@@ -85,6 +85,15 @@ class MariaDbGtidState:
         """True if this position is at or after the other one in each of its domains."""
         return all(d in self._last and self._last[d][1] >= number for d, (_, number) in other._last.items())
 
+    def of(self, domain: int) -> str:
+        """The last GTID of a domain, "" if it has none."""
+        found = self._last.get(domain)
+        return f"{domain}-{found[0]}-{found[1]}" if found else ""
+
+    def items(self) -> list[tuple[int, str]]:
+        """(domain, its last GTID), by domain."""
+        return [(domain, self.of(domain)) for domain in sorted(self._last)]
+
     def __bool__(self) -> bool:
         return bool(self._last)
 

@@ -43,7 +43,7 @@ def resolve_start(
     if start.file is not None:
         return _explicit(connection, info, start.file, start.offset)
     if start.gtid is not None:
-        return _after_gtids(connection, info, start.gtid)
+        return after_gtids(connection, info, start.gtid)
     assert start.timestamp is not None
     return _at_moment(endpoint, info, start.timestamp, server_id)
 
@@ -87,7 +87,7 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
     if offset not in {_FIRST_OFFSET, sizes[file]}:
         before = _FIRST_OFFSET
         at, kind = sizes[file], ""
-        for place, name, _ in _events(connection, file):
+        for place, name, _ in events_of(connection, file):
             if place >= offset:
                 at, kind = place, name
                 break
@@ -102,7 +102,7 @@ def _explicit(connection: Any, info: ServerInfo, file: str, offset: int) -> Posi
     return _at(info, file, offset)
 
 
-def _after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
+def after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
     """The first transaction that is not in ``done``. The server compares the sets; it knows tags and domains."""
     if info.is_mariadb:
         try:
@@ -134,7 +134,7 @@ def _after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
             "the server has purged transactions that are not in the given GTID set", hint=f"gtid_purged is {purged}"
         )
     for name, _ in info.binary_logs[[n for n, _ in info.binary_logs].index(candidate) :]:
-        for offset, kind, text in _events(connection, name):
+        for offset, kind, text in events_of(connection, name):
             if kind.lower() == "gtid":
                 gtid = text.split("'")[1] if "'" in text else text
                 if not rows_of(connection, "SELECT GTID_SUBSET(%s, %s)", (gtid, done))[0][0]:
@@ -145,7 +145,7 @@ def _after_gtids(connection: Any, info: ServerInfo, done: str) -> Position:
 def _scan_mariadb(connection: Any, info: ServerInfo, done: str) -> Position:
     reached = {next(iter(part.split("-")[:1])): int(part.split("-")[2]) for part in done.split(",")}
     for name, _ in info.binary_logs:
-        for offset, kind, text in _events(connection, name):
+        for offset, kind, text in events_of(connection, name):
             if kind == "Gtid":
                 word = next((w for w in text.replace(",", " ").split() if w.count("-") == 2), "")
                 if word and int(word.split("-")[2]) > reached.get(word.split("-")[0], -1):
@@ -154,7 +154,7 @@ def _scan_mariadb(connection: Any, info: ServerInfo, done: str) -> Position:
 
 
 def _previous_gtids(connection: Any, file: str) -> str:
-    for _, kind, text in _events(connection, file, limit=3):
+    for _, kind, text in events_of(connection, file, limit=3):
         if kind == "Previous_gtids":
             return str(text.replace("\n", ""))
     return ""
@@ -164,7 +164,7 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _events(connection: Any, file: str, limit: int | None = None) -> Any:
+def events_of(connection: Any, file: str, limit: int | None = None) -> Any:
     """(offset, kind, text) of the events of a file, in pieces.
 
     The server prints a statement in the bytes of its own session's charset, whatever the charset of the answer is said to be.

@@ -1,0 +1,67 @@
+"""Which server of a source group is read now, and since when it has been silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.coordination.layout import MEMBER, Layout
+from sluice.coordination.port import Create, Put, Step, Znodes, committed
+from sluice.model.stored_fields import known_fields
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The connection that is read now.
+
+    ``since_ms``: since when; ``silent_since_ms``: when it first did not answer, 0 while it does. Milliseconds since 1970.
+    """
+
+    connection: str = ""
+    since_ms: int = 0
+    silent_since_ms: int = 0
+    version: int = -1
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], version: int = -1) -> Member:
+        return cls(**{**known_fields(cls, data), "version": version})
+
+    def encoded(self) -> bytes:
+        """The content of its node."""
+        return MEMBER.encode({
+            "connection": self.connection,
+            "since_ms": self.since_ms,
+            "silent_since_ms": self.silent_since_ms,
+        })
+
+
+class SourceMember:
+    """Of one pipeline with several connections to its source."""
+
+    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+        self._z = znodes
+        self._path = layout.member
+
+    def read(self) -> Member:
+        """One without a connection where none was chosen yet."""
+        return MEMBER.read(self._z, self._path, Member.from_json) or Member()
+
+    def chosen(self, connection: str, at_ms: int) -> Step:
+        """The step that makes another server the one that is read."""
+        return self._written(self.read(), Member(connection, at_ms))
+
+    def silent_since(self, at_ms: int) -> Member:
+        """Note whether the server answers (0: it does); the first time counts. Returns what is noted then."""
+        while True:
+            now = self.read()
+            if bool(now.silent_since_ms) == bool(at_ms):
+                return now
+            changed = replace(now, silent_since_ms=at_ms)
+            if committed(self._z, self._written(now, changed)):
+                return changed
+
+    def _written(self, before: Member, after: Member) -> Step:
+        if before.version >= 0:
+            return Put(self._path, after.encoded(), before.version)
+        self._z.ensure(self._path.rpartition("/")[0])
+        return Create(self._path, after.encoded())

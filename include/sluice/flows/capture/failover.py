@@ -1,0 +1,162 @@
+"""Fail over: go on in the log of another server of the source group, at the same place.
+
+The place is known by GTIDs, which the servers of a group share. Another server is another *log epoch*: files and offsets of the two never
+compare. Nothing that was captured is read again, and a server that lacks something of it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.leases import Lease
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, LostPosition, OutOfOrder, SegmentError, SluiceError, SourceUnavailable
+from sluice.flows.runtime import Runtime
+from sluice.model.dumps import ChunkState
+from sluice.model.positions import Position
+from sluice.segments.schemas import SchemaStore
+
+_log = structlog.get_logger()
+
+BY = "sluice"
+"""In the audit: no person did it."""
+PATIENCE_S = 10.0
+"""How long a failover waits for a replica to apply what was read already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """Where another server has the captured position: ``connection``, its address, and the place in its log."""
+
+    connection: str
+    where: str
+    position: Position
+
+
+def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str = "") -> Relocation:
+    """The server to go on with: ``to``, or the first other one of the group that has everything that was read. Nothing is written.
+
+    Raises:
+        ConfigError: the source is no group, or ``to`` is not in it. LostPosition: none has everything; SourceUnavailable: none answers.
+    """
+    source, now = runtime.pipeline.source, runtime.member(state)
+    if not source.connections:
+        raise ConfigError(
+            f"the source of {runtime.name} is one server, {source.connection}",
+            hint="name all servers that replicate each other: source: {connections: [db1, db2]}",
+        )
+    if to and to not in source.connections:
+        raise ConfigError(
+            f"{to} is not a server of the source", hint=f"source.connections are: {', '.join(source.connections)}"
+        )
+    others = [to] if to else [name for name in source.connections if name != now]
+    errors: list[SluiceError] = []
+    for name in others:
+        try:
+            return _relocated(runtime, cursor, name)
+        except SluiceError as error:
+            error.message = f"{name}: {error.message}"
+            errors.append(error)
+    if not errors:
+        raise ConfigError(f"{now} is the only server of the source", hint="source.connections needs a second one")
+    if len(errors) == 1:
+        raise errors[0]
+    kind = SourceUnavailable if all(isinstance(error, SourceUnavailable) for error in errors) else LostPosition
+    raise kind("; ".join(error.message for error in errors), hint=errors[0].hint)
+
+
+def _relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
+    source = runtime.source_at(name)
+    with source.open() as session:
+        same = session.identity.server == cursor.position.server_uuid
+        position = cursor.position if same else session.relocate(cursor.position, patience_s=PATIENCE_S)
+        session.require_ready(position)
+        return Relocation(name, source.where, position)
+
+
+def fail_over(
+    runtime: Runtime, state: PipelineState, lease: Lease, cursor: Cursor, found: Relocation, *, by: str, reason: str
+) -> Cursor:
+    """Read ``found`` from now on. Definitions go along: they are those of the same transaction.
+
+    Raises OutOfOrder while somebody reads tables for a dump: its places are of the log of the other server.
+    """
+    dumps = state.dumps.active()
+    reading = [dump.id for dump in dumps if state.dumps.readers(dump.id)]
+    if reading:
+        raise OutOfOrder(
+            f"a dump is being read from the present server: {', '.join(reading)}",
+            where=f"pipeline {runtime.name}",
+            hint=f"stop its readers first: `sluice dump pause {runtime.name} {reading[0]}`, or wait until they have noticed",
+        )
+    for dump in dumps:  # places in the log of another server mean nothing: what is not placed yet is read again
+        for chunk in state.dumps.chunks(dump.id):
+            if chunk.state is not ChunkState.TODO:
+                state.dumps.redo(chunk)
+    schema = _schema(runtime, lease, cursor, found.position)
+    before = runtime.member(state)
+    moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
+    details = {
+        "from": f"{before}, {cursor.position}",
+        "to": f"{found.connection}, {found.position}",
+        "gtids": cursor.position.gtid_set,
+        "reason": reason,
+    }
+    state.audit(by=by, what="failover", details=details)
+    _log.warning(
+        "failed_over", pipeline=runtime.name, before=before, after=found.connection, position=str(found.position)
+    )
+    return moved
+
+
+def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) -> str:
+    """The schema history under its new place, "" where there is none: it is then made anew there."""
+    if not cursor.schema:
+        return ""
+    if position.log_epoch == cursor.position.log_epoch:
+        return cursor.schema
+    schemas = SchemaStore(runtime.store)
+    try:
+        known = schemas.load(cursor.schema, runtime.source.stored_definitions)
+    except SegmentError:
+        return ""
+    return schemas.save(known, position, lease.epoch)
+
+
+# -- by itself -----------------------------------------------------------------------------------------------------------------
+
+
+def answered(runtime: Runtime, state: PipelineState) -> None:
+    """The server answers: how long it was silent is forgotten."""
+    if runtime.pipeline.source.connections and state.member.read().silent_since_ms:
+        state.member.silent_since(0)
+
+
+def replaced(runtime: Runtime, state: PipelineState, lease: Lease, error: SourceUnavailable) -> None:
+    """The server does not answer. With ``failover: when_unreachable``, after the delay, another one is read from now on.
+
+    Raises ``error``, with what happens next in its hint; and what keeps the others from taking over.
+    """
+    source = runtime.pipeline.source
+    if not source.connections:
+        raise error
+    now_ms = int(time.time() * 1000)
+    silent_s = (now_ms - state.member.silent_since(now_ms).silent_since_ms) / 1000
+    left_s = source.failover_delay.total_seconds() - silent_s
+    if source.failover == "manual":
+        error.hint = (
+            f"{error.hint or 'start it again'}; or read another server of the group: `sluice failover {runtime.name}`"
+        )
+        raise error
+    if left_s > 0:
+        error.hint = f"{error.hint or 'start it again'}; another server of the group is read in {left_s:.0f} s"
+        raise error
+    cursor = state.cursor()
+    if cursor is None:
+        raise error
+    reason = f"{runtime.member(state)} has been silent for {silent_s:.0f} s"
+    fail_over(runtime, state, lease, cursor, find_member(runtime, state, cursor), by=BY, reason=reason)

@@ -1,0 +1,86 @@
+"""The same place in the log of another server that replicates with the first: found by GTIDs, which all of them know."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from sluice.errors import ConfigError, LostPosition
+from sluice.model.positions import Position
+from sluice.sources.mysql.events.gtids import MariaDbGtidState
+from sluice.sources.mysql.events.xa import parse_prepared
+from sluice.sources.mysql.reader.start_position import after_gtids, events_of
+from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+
+_STEP_S = 0.2
+_CHOICES = (
+    "choose another server of the group; or, if the lost transactions are given up, `sluice seek PIPELINE latest` after the connection points here "
+    "alone, then, with the pipeline running, `sluice verify PIPELINE --repair`"
+)
+
+
+def relocate(connection: Any, info: ServerInfo, at: Position, *, patience_s: float, where: str) -> Position:
+    """See :meth:`sluice.sources.base.SourceSession.relocate`."""
+    if not info.head.file:
+        raise LostPosition("the server keeps no binary log", where=where, hint="start it with log_bin=binlog")
+    if at.server_uuid.startswith("mariadb:") != info.is_mariadb:
+        raise ConfigError(f"the position {at} is of the other kind of server, and this is {info.flavour}", where=where)
+    if not at.gtid_set:
+        raise ConfigError(
+            f"the position {at} has no GTIDs, so that no other server knows its place",
+            where=where,
+            hint="a source group needs gtid_mode=ON (MySQL), or MariaDB's GTIDs, before the failover",
+        )
+    prepared = [item.xid for item in parse_prepared(at.prepared)]
+    if prepared:
+        raise LostPosition(
+            f"XA transactions are prepared at {at}, and their rows stand in the log of the server that was read: {', '.join(prepared[:10])}",
+            where=where,
+            hint="commit them or roll them back while that server can still be read, and fail over then",
+        )
+    missing = _lacks(connection, info, at)
+    end = time.monotonic() + patience_s
+    while missing and time.monotonic() < end:
+        time.sleep(_STEP_S)  # a replica that is still applying them
+        missing = _lacks(connection, info, at)
+    if missing:
+        raise LostPosition(
+            f"transactions that were read up to {at} are not on this server: {missing}",
+            where=where,
+            hint=_CHOICES,
+        )
+    found = after_gtids(connection, info, at.gtid_set)
+    return replace(found, gtid_set=at.gtid_set, commit_time_us=at.commit_time_us)
+
+
+def _lacks(connection: Any, info: ServerInfo, at: Position) -> str:
+    """Transactions of ``at`` that the server has not executed, "" for none."""
+    if info.is_mariadb:
+        return _lacks_mariadb(connection, info, at)
+    found = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed)", (at.gtid_set,))[0][0]
+    return str(found or "").replace("\n", "")
+
+
+def _lacks_mariadb(connection: Any, info: ServerInfo, at: Position) -> str:
+    """A domain's last GTID stands for all before it; so exactly that one has to be in the log, of the same server."""
+    here = MariaDbGtidState(str(rows_of(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+    wanted = MariaDbGtidState(at.gtid_set)
+    behind = [
+        f"{one} (it is at {here.of(domain) or 'none'})"
+        for domain, one in wanted.items()
+        if not here.reaches(MariaDbGtidState(one))
+    ]
+    if behind:
+        return ", ".join(f"those up to {one}" for one in behind)
+    left = {one for domain, one in wanted.items() if here.of(domain) != one}
+    for name, _ in reversed(info.binary_logs):
+        if not left:
+            break
+        for _, kind, text in events_of(connection, name):
+            words = set(text.replace(",", " ").replace("[", " ").replace("]", " ").split())
+            if kind.lower() in {"gtid", "gtid_list"}:
+                left -= words
+    return ", ".join(
+        f"{one} (another transaction has its number, or the log up to it was purged)" for one in sorted(left)
+    )

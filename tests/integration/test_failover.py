@@ -1,0 +1,201 @@
+"""The source fails over to a replica: found again by GTIDs, checked for what it lacks, and both sides equal after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devstack.mariadb import MariaDBServer
+from devstack.mysql import MySQLServer
+from sluice.errors import LostPosition, SourceUnavailable
+from sluice.flows.capture.drain import drain
+from sluice.sources.mysql.reader.batch_reader import warm_up
+from tests.support.numbered import rows, sluice
+from tests.support.pipelines import Case, assert_same_rows, case
+from tests.support.servers import UNSAFE
+from tests.support.waiting import wait_until
+
+
+@dataclass
+class Group:
+    """Two servers; the second follows the first."""
+
+    first: Any
+    second: Any
+
+    @property
+    def mariadb(self) -> bool:
+        return isinstance(self.first, MariaDBServer)
+
+    def follow(self) -> None:
+        address = f"'127.0.0.1', {{0}}_PORT = {self.first.port}, {{0}}_USER = 'root'"
+        if self.mariadb:
+            self.second.execute(
+                f"CHANGE MASTER TO MASTER_HOST = {address.format('MASTER')}, MASTER_USE_GTID = slave_pos", "START SLAVE"
+            )
+        else:
+            self.second.execute(
+                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = {address.format('SOURCE')}, SOURCE_AUTO_POSITION = 1, "
+                "GET_SOURCE_PUBLIC_KEY = 1",
+                "START REPLICA",
+            )
+
+    def apply(self, on: bool) -> None:
+        """Does the second one go on following?"""
+        self.second.execute(f"{'START' if on else 'STOP'} {'SLAVE' if self.mariadb else 'REPLICA'}")
+
+    def caught_up(self, schema: str) -> None:
+        def same() -> bool:
+            asked = f"SELECT COUNT(*), MAX(id) FROM `{schema}`.t"
+            try:
+                return bool(self.first.execute(asked) == self.second.execute(asked))
+            except Exception:  # the table is not there yet
+                return False
+
+        wait_until(same, "the replica")
+
+
+@pytest.fixture(scope="module", params=[MySQLServer, MariaDBServer], ids=["mysql", "mariadb"])
+def group(request: Any, tmp_path_factory: Any) -> Iterator[Group]:
+    warm_up()
+    folder = tmp_path_factory.mktemp("group")
+    options = {} if request.param is MySQLServer else {"log_slave_updates": "ON"}
+    with (
+        request.param(folder / "a", name="first", server_id=71, options={**UNSAFE, **options}) as first,
+        request.param(folder / "b", name="second", server_id=72, options={**UNSAFE, **options}) as second,
+    ):
+        made = Group(first, second)
+        made.follow()
+        yield made
+
+
+@pytest.fixture
+def made(group: Group, tmp_path: Path, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
+    if not group.first.running:
+        group.first.start()
+        group.apply(True)
+    schema = fresh_schema(mysql_target)
+    table = f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))"
+    group.second.execute("FLUSH BINARY LOGS", "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")  # files and offsets are its own
+    group.first.execute(f"CREATE DATABASE `{schema}`", table)
+    mysql_target.execute(table)
+    group.caught_up(schema)
+    with case(tmp_path, group.first, mysql_target, zookeeper, schema) as one:
+        one.connections["case_second"] = group.second.connection_json()
+        settings(one)
+        one.run_until_head()
+        yield one
+
+
+def settings(made: Case, more: str = "") -> None:
+    source = f"{{connections: [case_source, case_second]{more}}}"
+    made.path.write_text(made.yaml.replace("{connection: case_source, start: latest}", source))
+
+
+def insert(made: Case, *numbers: int) -> None:
+    for number in numbers:
+        made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES ({number}, 'n{number}')")
+
+
+def captured(made: Case) -> Any:
+    with made.runtime().state() as state:
+        cursor = state.cursor()
+    assert cursor is not None
+    return cursor.position
+
+
+def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case) -> None:
+    """With a batch that waits, a definition that changed, and rows that were not captured yet."""
+    insert(made, 1, 2)
+    made.run_until_head()
+    made.source.execute(f"ALTER TABLE `{made.schema}`.t ADD COLUMN more INT")
+    made.run_until_head()
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES (3, 'three', 3)")
+    assert drain(made.runtime(), claim="test:a:3", idle_wait_s=5).batch
+    made.source.execute(f"UPDATE `{made.schema}`.t SET note = 'later' WHERE id = 3")
+    group.caught_up(made.schema)
+    before = captured(made)
+    plan = sluice(made, "failover", "case", "--dry-run")
+    assert "read from now on: case_second" in plan
+    assert captured(made) == before
+    sluice(made, "failover", "case", "--to", "case_second", "--reason", "maintenance", "--yes")
+    after = captured(made)
+    assert after.log_epoch != before.log_epoch
+    assert after.gtid_set == before.gtid_set
+    made.run_until_head()
+    assert_same_rows(made)
+    made.source.execute(
+        f"INSERT INTO `{made.schema}`.t VALUES (4, 'four', 4)", f"DELETE FROM `{made.schema}`.t WHERE id = 1"
+    )
+    group.caught_up(made.schema)
+    made.run_until_head()
+    assert_same_rows(made)
+    with made.runtime().state() as state:
+        said = [entry for entry in state.audit_log() if entry["what"] == "failover"]
+    assert (said[-1]["reason"], said[-1]["to"].split(",")[0]) == ("maintenance", "case_second")
+
+    made.source.execute(f"INSERT INTO `{made.schema}`.t VALUES (5, 'five', 5)")
+    sluice(made, "failover", "case", "--yes")
+    assert captured(made).log_epoch == before.log_epoch
+    made.run_until_head()
+    assert_same_rows(made)
+    assert rows(made, made.target) == [2, 3, 4, 5]
+
+
+def test_a_server_that_lacks_transactions_is_refused_and_says_which(group: Group, made: Case, monkeypatch: Any) -> None:
+    monkeypatch.setattr("sluice.flows.capture.failover.PATIENCE_S", 0.2)
+    group.apply(False)
+    try:
+        insert(made, 1, 2)
+        made.run_until_head()
+        before = captured(made)
+        with pytest.raises(
+            LostPosition, match=r"transactions that were read up to .* are not on this server"
+        ) as caught:
+            sluice(made, "failover", "case", "--to", "case_second", "--yes")
+        last = str(before.last_event.gtid)
+        assert (last if group.mariadb else last.partition(":")[2]) in caught.value.message
+        assert captured(made) == before
+        insert(made, 3)
+        made.run_until_head()
+        assert rows(made, made.target) == [1, 2, 3]
+    finally:
+        group.apply(True)
+    monkeypatch.undo()
+    sluice(made, "failover", "case", "--yes")  # waits for what is on its way
+    insert(made, 4)
+    group.caught_up(made.schema)
+    made.run_until_head()
+    assert_same_rows(made)
+
+
+def test_a_server_that_is_silent_is_replaced_after_the_delay(group: Group, made: Case) -> None:
+    insert(made, 1)
+    made.run_until_head()
+    insert(made, 2)
+    group.caught_up(made.schema)
+    group.first.stop()
+    with pytest.raises(SourceUnavailable, match="`sluice failover case`"):
+        drain(made.runtime(), claim="test:a:0", idle_wait_s=0.1)
+    assert captured(made).server_uuid
+    settings(made, ", failover: when_unreachable, failover_delay: 1h")
+    with pytest.raises(SourceUnavailable, match=r"another server of the group is read in 3\d\d\d s"):
+        drain(made.runtime(), claim="test:a:0", idle_wait_s=0.1)
+    settings(made, ", failover: when_unreachable, failover_delay: 0s")
+    assert drain(made.runtime(), claim="test:a:1", idle_wait_s=5).batch
+    made.run_until_head()
+    made.source = group.second
+    assert_same_rows(made)
+    assert rows(made, made.target) == [1, 2]
+    with made.runtime().state() as state:
+        said = state.audit_log()[-1]
+        assert state.member.read().connection == "case_second"
+        assert not state.member.read().silent_since_ms
+    assert (said["what"], said["by"]) == ("failover", "sluice")
+    plan = json.loads(sluice(made, "recover", "case", "--json").splitlines()[-1])
+    assert all(finding["severity"] == "ok" for finding in plan["findings"])
