@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-memory bench-control bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-memory bench-control bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-control: venv kernels servers ## seconds from pause, resume, restart or ro
 
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py
+
+bench-verify: venv kernels servers ## rows a second of a verification, by checksums beside pt-table-checksum and by rows through a rule, and the log's lag meanwhile
+	@$(BIN)/python tests/bench/bench_verify.py
 
 bench-targets: venv kernels ## each kind of target beside its store's own bulk loader
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done

@@ -13,6 +13,8 @@ const STATES = {
   invalid: ["bad", "▲ invalid file"],
 };
 const onlyDag = new URLSearchParams(location.search).get("dag");
+const onlyResult = new URLSearchParams(location.search).get("verify");
+const resultOf = new URLSearchParams(location.search).get("pipeline");
 const cards = new Map();
 const holds = new Map();
 
@@ -146,6 +148,60 @@ function dumpsOf(status) {
   });
 }
 
+// The last verification: a line a table; and a page of its own with the rows that differ.
+const OUTCOMES = { equal: "good", different: "bad", incomplete: "warn" };
+const COUNTS = ["rows", "equal", "different", "missing", "extra", "undecided", "repaired"];
+const HEADS = ["Table", "Target", "By", "Rows", "Equal", "Different", "Missing", "Extra", "Undecided", "Repaired"];
+const when = (ms) => (ms ? `${new Date(ms).toISOString().slice(0, 19).replace("T", " ")} UTC` : "—");
+const resultPage = (pipeline, id) => `?${new URLSearchParams({ pipeline, verify: id, ...(onlyDag ? { dag: onlyDag } : {}) })}`;
+function countsOf(tables) {
+  return table(HEADS, tables.map((t) => [el("b", {}, t.table), t.target, t.skipped ? "not compared" : t.way, ...COUNTS.map((name) => (t.skipped ? "" : number.format(t[name])))]), [3, 4, 5, 6, 7, 8, 9]);
+}
+function verifiedOf(status) {
+  const result = status.verification;
+  if (!result) return [];
+  return [el("section", { "data-verified": result.outcome },
+    el("h3", {}, "Verified ", el("span", { class: `pill ${OUTCOMES[result.outcome] || "quiet"}` }, result.outcome)),
+    el("p", { class: "route" }, `${when(result.began_ms)}: ${result.line} `, el("a", { href: resultPage(status.pipeline, result.id) }, "Rows that differ")),
+    countsOf(result.tables),
+    result.count > result.tables.length ? el("p", { class: "route" }, `and ${result.count - result.tables.length} more tables: sluice verify show ${status.pipeline} ${result.id}`) : "",
+  )];
+}
+function differencesOf(one) {
+  const value = (text) => (text === null ? el("i", {}, "NULL") : el("code", {}, text));
+  const kinds = { missing: "missing at the target", extra: "only at the target", different: "different" };
+  const rows = one.differences.flatMap((d) => {
+    const head = [el("code", {}, `(${d.key.join(", ")})`), kinds[d.kind] + (d.copies > 1 ? ` ×${d.copies}` : "")];
+    if (!d.columns.length) return [[...head, "", "", ""]];
+    return d.columns.map((name, i) => [...(i ? ["", ""] : head), name, d.values.length ? value(d.values[i][0]) : "", d.values.length ? value(d.values[i][1]) : ""]);
+  });
+  return el("article", { "data-table": one.table },
+    el("div", { class: "title" }, el("h2", {}, `${one.table} at ${one.target}`)),
+    one.skipped ? el("p", { class: "route warned" }, `not compared: ${one.skipped}`) : "",
+    one.note ? el("p", { class: "route" }, one.note) : "",
+    one.repaired ? el("p", { class: "route" }, `${number.format(one.repaired)} of them are repaired`) : "",
+    rows.length ? table(["Key", "Row", "Column", "As it should be", "At the target"], rows) : "",
+  );
+}
+async function showResult() {
+  const main = document.getElementById("pipelines"), summary = document.getElementById("summary");
+  const back = el("a", { href: onlyDag ? `?dag=${encodeURIComponent(onlyDag)}` : "?" }, "All pipelines");
+  try {
+    const result = await json(`api/verify/${encodeURIComponent(resultOf || "")}/${encodeURIComponent(onlyResult)}`);
+    summary.replaceChildren(`Verification ${result.id} of ${result.pipeline} · `, back);
+    const top = el("article", { "data-result": result.id },
+      el("div", { class: "title" }, el("h2", {}, `Verification of ${result.pipeline}`), el("span", { class: `pill ${OUTCOMES[result.outcome] || "quiet"}` }, result.outcome)),
+      el("p", { class: "route" }, `${when(result.began_ms)}, by ${result.by}: ${result.line}`),
+      result.where ? el("p", { class: "route" }, `only rows with ${result.where}`) : "",
+      result.repair.length ? el("p", { class: "route" }, `repaired by dump ${result.repair.join(", ")}`) : "",
+      countsOf(result.tables));
+    const odd = result.tables.filter((t) => t.skipped || t.differences.length || t.note);
+    main.replaceChildren(top, ...odd.map(differencesOf));
+  } catch (error) {
+    summary.replaceChildren(`This result cannot be shown: ${error.message} · `, back);
+  }
+}
+
 function newCard(name) {
   const card = { name, lag: samples(name), stored: 0, pointer: null };
   card.top = el("div");
@@ -200,6 +256,7 @@ function render(card, status) {
       [2, 4, 5],
     )] : []),
     ...dumpsOf(status),
+    ...verifiedOf(status),
     ...((status.rules || []).length ? [el("h3", {}, `Rules in batch ${number.format(status.rules_batch)}`), table(
       ["Rule", "Rows in", "Rows out", "Time", "Errors", "Dead letters"],
       status.rules.map((r) => [el("b", {}, r.name), number.format(r.rows_in), number.format(r.rows_out), brief(r.seconds * 1000), number.format(r.errors), number.format(r.dead_letters)]),
@@ -301,6 +358,9 @@ function follow() {
 }
 
 follow();
-window.addEventListener("resize", () => cards.forEach(draw));
-ask();
-setTimeout(askHolds, 500);
+if (onlyResult) showResult();
+else {
+  window.addEventListener("resize", () => cards.forEach(draw));
+  ask();
+  setTimeout(askHolds, 500);
+}

@@ -8,14 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from sluice.errors import LoadError
-from sluice.targets.base import BatchInput, Capabilities, Checkpoint, RejectedRows, Share, WriteResult
+from sluice.model.planned import PlannedTable
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    Checkpoint,
+    KeyRange,
+    RangeDifferences,
+    RejectedRows,
+    Share,
+    WriteResult,
+)
 from sluice.targets.contract import CHECKS
 from sluice.targets.memory import target as module
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
+from sluice.targets.memory.comparing import MemoryComparer
 from sluice.targets.memory.store import MemoryStore, Message, Row, Table
 from sluice.targets.memory.target import MemoryOptions, MemorySession, MemoryTarget, MemoryUnit, MemoryWriter, Work
 from tests.support.target_benches import MemoryBench
@@ -223,6 +235,17 @@ def _new_ids(work: Work) -> Work:
     return replace(work, messages=tuple(replace(m, id=f"{m.id}{next(_random)}") for m in work.messages))
 
 
+class FindsEverythingEqual(Wrong):
+    def comparer(self) -> MemoryComparer:
+        class Blind(MemoryComparer):
+            def compare(
+                self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+            ) -> RangeDifferences:
+                return RangeDifferences()
+
+        return Blind(self.store)
+
+
 WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     1: (with_checkpoints(SaysSomethingAtFirst), {}),
     2: (with_work(_as(IgnoresUpdates)), {}),
@@ -245,11 +268,12 @@ WRONG: dict[int, tuple[type[MemoryTarget], dict[str, Any]]] = {
     19: (VisibleAtOnce, {"consistency": "batch"}),
     20: (ShowsItsEndpoint, {}),
     21: (TakesAnyOption, {}),
+    23: (FindsEverythingEqual, {}),
     22: (ClaimsTooMuch, {"options": {"guarantee": "idempotent", "keeps_checkpoint": False}}),
 }
 
 
-@pytest.mark.parametrize("number", range(1, 23))
+@pytest.mark.parametrize("number", range(1, 24))
 def test_a_target_that_is_wrong_fails_the_check(number: int) -> None:
     kind, settings = WRONG[number]
     check = CHECKS[number - 1]

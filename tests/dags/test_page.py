@@ -70,6 +70,38 @@ def test_a_pipeline_is_shown_to_those_who_may_read_its_dag(
     assert logged_in.get("/api/status/secret").status_code == 404
 
 
+def test_results_of_verifications(
+    app: Any, logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
+    from sluice.orchestration import web
+    from sluice.segments.store import SegmentStore
+
+    write_pipeline("shop")
+    store = SegmentStore(f"file://{tmp_path}/store", "shop")
+    monkeypatch.setattr("sluice.orchestration.runtime.open_runtime", lambda path: SimpleNamespace(store=store))
+    assert logged_in.get("/api/verify/shop/latest").status_code == 404  # the DAG verify__shop may not be read
+    manager = SimpleNamespace(
+        is_authorized_view=lambda **_: True,
+        is_authorized_dag=lambda *, method, details, user: method == "GET" and details.id == "verify__shop",
+    )
+    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    assert "not verified yet" in logged_in.get("/api/verify/shop/latest").json()["detail"]
+    odd = Difference(key=("7",), kind="different", columns=("v",), values=(("a", None),))
+    for number in (1, 2):
+        table = TableResult(table="s.t", target="copy", way="rows", rows=9, different=number, differences=(odd,))
+        keep(store, VerifyResult(id=f"id-{number}", pipeline="shop", tables=(table,)))
+    listed = logged_in.get("/api/verify/shop").json()["results"]
+    assert [(one["id"], one["count"], one["tables"]) for one in listed] == [("id-2", 1, []), ("id-1", 1, [])]
+    assert logged_in.get("/api/verify/shop/latest").json()["id"] == "id-2"
+    one = logged_in.get("/api/verify/shop/id-1").json()
+    assert one["tables"][0]["differences"][0]["values"] == [["a", None]]
+    assert logged_in.get("/api/verify/shop/no").status_code == 404
+    assert logged_in.get("/api/verify/nix/latest").status_code == 404
+    del app.dependency_overrides[next(iter(app.dependency_overrides))]
+    assert TestClient(app).get("/api/verify/shop/latest").status_code == 401
+
+
 def test_one_who_may_only_read_changes_nothing(
     logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

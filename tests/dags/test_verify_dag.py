@@ -84,8 +84,10 @@ def test_the_note_says_what_differs() -> None:
             different=2,
             note="a remark",
             differences=(Difference(key=("7",), kind="different", columns=("v",)),),
-        )
+        ),
+        "/sluice/?pipeline=shop&verify=x",
     )
+    assert "([all of it](/sluice/?pipeline=shop&verify=x))" in note
     assert "**different, 1,000 rows, 2 s, 2 differ**" in note
     assert "| s.t | copy | 1,000 | 998 | 2 | 0 | 0 | 0 | 0 |" in note
     assert "- s.t at copy: `(7)` different in v" in note

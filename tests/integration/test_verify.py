@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,6 +51,13 @@ CHANGED = {
     19: ("doc = NULL, raw = ''", "doc,raw"),
 }
 """By id: what is changed at the target, and the columns that differ then."""
+
+ANYWHERE = [
+    ("txt", "NULL"), ("pad", "'padded '"), ("pad", "'PADDED'"), ("dbl", "dbl * (1 + 1e-15)"), ("flt", "-flt"), ("dec_", "dec_ + 0.0001"),
+    ("word", "'caf'"), ("doc", "JSON_SET(doc, '$.b[1]', 2.51)"), ("doc", "NULL"), ("at_", "at_ + INTERVAL 1 HOUR"),
+    ("at_", "at_ + INTERVAL 1 MICROSECOND"), ("raw", "x'00'"), ("bits", "bits ^ 1"), ("long_", "CONCAT(long_, ' ')"), ("long_", "UPPER(long_)"),
+]  # fmt: skip
+"""Columns and what they are at the target: another value whatever the row has."""
 
 
 @pytest.fixture
@@ -125,6 +134,7 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
         shop,
         f"INSERT INTO vals VALUES {rows}, (5000, NULL, '', 0, 0, 0, '', NULL, NULL, '', NULL, '', 0, '')",
         "UPDATE vals SET dbl = 0, txt = '' WHERE id IN (2, 4)",
+        "UPDATE vals SET txt = '' WHERE id % 2 AND id > 99",
         "UPDATE vals SET flt = 0 WHERE id = 5",
         "INSERT INTO shapes VALUES (1, ST_GeomFromText('POINT(1 1)')), (2, NULL)",
         "INSERT INTO words VALUES ('abc', 1), ('\u00e9t\u00e9', 2), ('plain', 3)",
@@ -132,6 +142,21 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
     shop.run_until_head()
     planted = {("vals", (str(i),), "different", tuple(columns.split(","))) for i, (_, columns) in CHANGED.items()}
     at(shop.target, shop, *(f"UPDATE vals SET {change} WHERE id = {i}" for i, (change, _) in CHANGED.items()))
+    many = random.Random(7).sample(range(100, 1200), 180)  # any row, any kind
+    for number, i in enumerate(many):
+        if i == 600:
+            continue
+        kind = number % (len(ANYWHERE) + 2)
+        if kind < len(ANYWHERE):
+            name, value = ANYWHERE[kind]
+            at(shop.target, shop, f"UPDATE vals SET {name} = {value} WHERE id = {i}")
+            planted.add(("vals", (str(i),), "different", (name,)))
+        elif kind == len(ANYWHERE):
+            at(shop.target, shop, f"DELETE FROM vals WHERE id = {i}")
+            planted.add(("vals", (str(i),), "missing", ()))
+        else:
+            at(shop.target, shop, f"INSERT INTO vals (id, txt) VALUES ({100_000 + i}, 'extra')")
+            planted.add(("vals", (str(100_000 + i),), "extra", ()))
     at(
         shop.target,
         shop,
@@ -158,6 +183,7 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
     with Writers(shop, "live", 600, seed=3), rewriting(shop, "vals", 600), delivering(shop):
         first = verified(shop)
         assert found(first) == planted
+        assert len(planted) >= 200
         assert first.outcome == "different"
         assert {t.way for t in first.tables if not t.table.endswith(".shapes")} == {way}
         assert of(first, "vals").rows == 1200
@@ -588,3 +614,126 @@ def test_rows_under_a_condition(shop: Case) -> None:
             with pytest.raises(ConfigError, match=said):
                 verified(shop, **wrong)
         assert shop.cli("verify", str(shop.path), "--table", table, "--where", condition).returncode == 0
+
+
+def _keyed_tables(source: Any, schema: str, rows: int = 12) -> dict[str, str]:
+    """A table for each type of a key; statements that make and fill them."""
+    made = {}
+    for number, (columns, values) in enumerate(KEYS.values()):
+        table = f"k{number}"
+        made[table] = values
+        source.execute(
+            f"CREATE TABLE `{schema}`.{table} ({columns}, v INT) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_bin"
+        )
+        lines = ",".join(values.replace("{i}", str(i)) for i in range(rows))
+        source.execute(f"INSERT INTO `{schema}`.{table} VALUES {lines}")
+    return made
+
+
+def _values_table(source: Any, schema: str) -> None:
+    source.execute(
+        f"CREATE TABLE `{schema}`.vals (id INT PRIMARY KEY, txt VARCHAR(30), dbl DOUBLE, flt FLOAT, dec_ DECIMAL(12,4), at_ DATETIME(6), "
+        "day DATE, span TIME(3), raw VARBINARY(10), doc JSON, kind ENUM('a','b'), big BIGINT UNSIGNED, bits BIT(9))",
+        f"INSERT INTO `{schema}`.vals VALUES "
+        + ",".join(
+            f"({i}, 'text {i}', {i} / 7, {i} / 3, {i} / 9, '2024-01-01' + INTERVAL {i} SECOND, '2024-01-01', '-01:02:03.5', x'00ff', "
+            f"'{{\"a\": {i}}}', 'a', 18446744073709551615, b'101')"
+            for i in range(200)
+        ),
+        f"CREATE TABLE `{schema}`.live (id INT PRIMARY KEY, version BIGINT NOT NULL, note VARCHAR(40))",
+    )
+
+
+def test_delta(tmp_path, mysql_source, zookeeper, fresh_schema) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    from tests.integration.test_target_delta import Lake
+
+    schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
+    keyed = _keyed_tables(mysql_source, schema)
+    _values_table(mysql_source, schema)
+    extra = "    options: {wide_decimals: string}"
+    lake = Lake(tmp_path / "lake")
+    with case(
+        tmp_path,
+        mysql_source,
+        lake,
+        zookeeper,
+        schema,
+        kind="delta",
+        target_extra=extra,
+        start="dump",
+        extra="window: 1",
+    ) as made:
+        assert made.cli("check", "case", "--apply", "--yes").returncode == 0
+        made.run_until_head()
+        fill(made, "live", 60)
+        made.run_until_head()
+        with Writers(made, "live", 60, seed=3, count=1), delivering(made):
+            first = verified(made)
+            assert (found(first), first.outcome) == (set(), "equal")
+        made.run_until_head()
+        planted = {
+            1: ("txt", "'text 1 '"), 2: ("txt", "NULL"), 3: ("dbl", "CAST('-0.5' AS DOUBLE)"), 4: ("flt", "1.25"), 5: ("at_", "NULL"),
+            6: ("raw", "X'00'"), 7: ("doc", "'{\"a\": 8}'"), 8: ("big", "NULL"), 9: ("day", "NULL"), 10: ("span", "NULL"),
+        }  # fmt: skip
+        table = deltalake.DeltaTable(str(lake.folder / schema / "vals"))
+        for key, (name, value) in planted.items():
+            table.update(updates={name: value}, predicate=f"id = {key}")
+        table.delete("id IN (20, 21)")
+        for name in keyed:
+            deltalake.DeltaTable(str(lake.folder / schema / name)).delete("v < 3")
+        wanted = {("vals", (str(key),), "different", (name,)) for key, (name, _) in planted.items()}
+        wanted |= {("vals", (key,), "missing", ()) for key in ("20", "21")}
+        with delivering(made):
+            result = verified(made, repair=True, values=True)
+            assert {one for one in found(result) if one[0] == "vals"} == wanted
+            assert {of(result, name).repaired for name in keyed} == {3}
+            assert (result.outcome, of(result, "vals").way) == ("equal", "rows of the source")
+            assert "has no ranges" in of(result, "vals").note
+            assert verified(made).outcome == "equal"
+
+
+@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json"])
+def test_kafka_has_the_newest_row_of_each_key(
+    tmp_path, mysql_source, kafka, zookeeper, fresh_schema, form: str
+) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    from tests.integration.test_target_kafka import pipeline
+    from tests.support import kafka_reading
+
+    schema = fresh_schema(mysql_source)
+    _values_table(mysql_source, schema)
+    keyed = _keyed_tables(mysql_source, schema) if form == "debezium-json" else {}
+    options = f"format: {form}, create_topics: {{when: needed, partitions: 2}}"
+    with pipeline(
+        tmp_path, mysql_source, kafka, zookeeper, schema, f"    options: {{{options}}}\n", extra="window: 1"
+    ) as made:
+        made.run_until_head()
+        mysql_source.execute(
+            f"UPDATE `{schema}`.vals SET txt = CONCAT(txt, '!')",
+            *(f"UPDATE `{schema}`.{k} SET v = v + 1" for k in keyed),
+        )
+        fill(made, "live", 60)
+        made.run_until_head()
+        changed = ["vals", "live", *keyed]
+        tables = [f"{schema}.{name}" for name in changed]
+        with Writers(made, "live", 60, seed=4, count=1), delivering(made):
+            first = verified(made, tables=tables)
+            assert (found(first), first.outcome) == (set(), "equal")
+            assert of(first, "vals").rows == 200
+        made.run_until_head()
+        messages = {one.key: one for one in kafka_reading.read(kafka, f"{schema}.vals")}
+        producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
+        wanted = set()
+        for number, one in enumerate(sorted(messages.values(), key=lambda one: one.key)[:4]):
+            text = one.value.decode()
+            [key] = set(re.findall(r"text (\d+)!", text))
+            value = None if number == 0 else text.replace(f"text {key}!", f"text {key} ").encode()
+            producer.produce(one.topic, value, one.key, one.partition)
+            wanted.add(("vals", (key,), "missing", ()) if number == 0 else ("vals", (key,), "different", ("txt",)))
+        assert producer.flush(20) == 0
+        with delivering(made):
+            result = verified(made, tables=tables, repair=True)
+            assert found(result) == wanted
+            assert result.outcome == "equal"
+            assert verified(made, tables=tables).outcome == "equal"

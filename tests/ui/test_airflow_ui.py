@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
 from tests.support.airflows import wait_until
 from tests.support.browsers import shot
 from tests.support.orders import settled
@@ -129,6 +130,29 @@ def test_a_held_pipeline_says_why_and_clear_takes_it_up_again(
         }  # fmt: skip
         stack.api.call("POST", f"{dag}/clearTaskInstances", body)
     wait_until(lambda: settled(made), "the delivery of all")
+
+
+def test_the_last_verification_and_the_rows_that_differ(page: Any, stack: Stack) -> None:
+    made = stack.made
+    if made is None:
+        pytest.skip("nothing is written into the store of a running stack")
+    odd = Difference(key=("7",), kind="different", columns=("note",), values=(("a <b>", None),))
+    table = TableResult(table="s.orders", target="reporting", way="rows", rows=1000, different=1, differences=(odd,))
+    result = VerifyResult(
+        id="20260301T000000.000-a", pipeline=stack.pipeline, by="anna", began_ms=1000, tables=(table,)
+    )
+    keep(made.runtime().store, result)
+    page.goto(f"{stack.url}/plugin/sluice")
+    frame = page.frame_locator("iframe")
+    section = frame.locator(f"article[data-pipeline={stack.pipeline}] section[data-verified=different]")
+    expect(section.locator("tbody tr")).to_contain_text("s.orders")
+    section.get_by_role("link", name="Rows that differ").click()
+    row = frame.locator("article[data-table='s.orders'] tbody tr")
+    expect(row).to_contain_text("a <b>")
+    expect(row).to_contain_text("NULL")
+    shot(page, "sluice-page-verified")
+    frame.get_by_role("link", name="All pipelines").click()
+    expect(frame.locator(f"article[data-pipeline={stack.pipeline}] .figures")).to_be_visible()
 
 
 def test_nothing_is_shown_without_a_login(browser: Any, stack: Stack) -> None:

@@ -30,10 +30,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from sluice.config.loading import load_pipeline, shown
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.errors import SluiceError
-from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dag_runs import dag_id_of, verify_id_of
 from sluice.orchestration.dags.common import pipeline_files
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
 from sluice.orchestration.dags.sync import invalid_dag_id
+from sluice.segments.store import SegmentStore
 
 _log = structlog.get_logger()
 
@@ -168,6 +169,26 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
                 return JSONResponse(one, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
+    @app.get("/api/verify/{pipeline}")
+    def verifications(pipeline: str, user: User) -> JSONResponse:
+        """The last results without their differences, newest first."""
+        from sluice.flows.verify.result import kept
+
+        store = _results_of(pipelines, pipeline, user)
+        return JSONResponse({"results": [one.summary(0) for one in reversed(kept(store))]}, headers=_PRIVATE)
+
+    @app.get("/api/verify/{pipeline}/{result}")
+    def verification(pipeline: str, result: str, user: User) -> JSONResponse:
+        """One result; ``latest``: the newest."""
+        from sluice.flows.verify.result import named
+
+        store = _results_of(pipelines, pipeline, user)
+        try:
+            found = named(store, pipeline, "" if result == "latest" else result)
+        except SluiceError as error:
+            raise HTTPException(503 if error.retryable else 404, shown(str(error))) from None
+        return JSONResponse({**found.to_json(), "line": found.in_a_line()}, headers=_PRIVATE)
+
     @app.post("/api/pipelines/{pipeline}/{action}")
     def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
         path = _file_of(pipelines, pipeline)
@@ -237,6 +258,16 @@ def _file_of(folder: Path, pipeline: str) -> Path | None:
             if load_pipeline(path).pipeline == pipeline:
                 return path
     return None
+
+
+def _results_of(folder: Path, pipeline: str, user: BaseUser) -> SegmentStore:
+    """Where the results of a pipeline's verifications are; for those who may read the DAG that makes them. They may hold values of rows."""
+    from sluice.orchestration.runtime import open_runtime
+
+    path = _file_of(folder, pipeline)
+    if path is None or not _may_read(verify_id_of(pipeline), user):
+        raise HTTPException(404, f"there is no pipeline {pipeline!r} whose verifications you may see")
+    return open_runtime(str(path)).store
 
 
 def _may(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:

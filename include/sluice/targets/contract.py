@@ -1,4 +1,4 @@
-"""What every kind of target must keep, by capability: 22 checks over the port alone.
+"""What every kind of target must keep, by capability: 23 checks over the port alone.
 
 A kind gives a :class:`Bench`: how to make its tables, read its rows from outside, and kill its connections. A test then is three lines::
 
@@ -51,6 +51,7 @@ from sluice.targets.base import (
     TableInput,
     Target,
     WriteResult,
+    comparer_of,
 )
 from sluice.targets.memory.checkpoints import MemoryCheckpoints
 from sluice.targets.memory.store import MemoryStore
@@ -953,3 +954,39 @@ def capabilities_hold(bench: Bench) -> None:
     pipe.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
     pipe.deliver((table, [gone(1, "a", 1)]))
     assert pipe.state(table) == _rows((2, "b", 2)), "DELETE is declared, and a deleted row stayed"
+
+
+@_check(
+    23,
+    "rows are compared with what the target holds",
+    _both(_merged, lambda bench: comparer_of(bench.target()) is not None),
+)
+def compared(bench: Bench) -> None:
+    [table] = _made(bench, "people")
+    pipe, plan = Pipe(bench), planned_table(table)
+    comparer = comparer_of(pipe.target)
+    assert comparer is not None
+
+    def look(*rows: tuple[Any, ...], item: KeyRange | None = None) -> Any:
+        return comparer.compare(plan, _table(table, [new(*row) for row in rows], 0), item, values=True)
+
+    pipe.deliver((table, [new(1, "a", None), new(2, "b", 2), new(3, "ü😀", 1), new(4, "", 0)]))
+    found = look((4, "", 0), (1, "a", None), (3, "ü😀", 1), (2, "b", 2))
+    assert (found.missing, found.different, found.extra) == ((), (), ()), f"equal rows are said to differ: {found}"
+    found = look((1, "a", 1), (2, "B", 2), (3, "ü😀 ", 1), (4, None, 0), (5, "e", 5))
+    assert found.missing == (4,), f"missing is row 4, said are {found.missing}"
+    columns = {one.row: one.columns for one in found.different}
+    assert columns == {0: ("points",), 1: ("email",), 2: ("email",), 3: ("email",)}, f"columns that differ: {columns}"
+    values = {one.row: one.values for one in found.different}
+    assert (values[0], values[1], values[3]) == ((("1", None),), (("B", "b"),), ((None, ""),)), f"values: {values}"
+    features = bench.target().capabilities.features
+    removed = [gone(2, "b", 2)] if Feature.DELETE in features else []
+    pipe.deliver((table, [*removed, changed((1, "a", None), (1, "a", 1)), new(6, "f", 6)]))
+    found = look((1, "a", 1), (2, "b", 2))
+    assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
+    if bench.appends or not {Feature.RECONCILE, Feature.DELETE} <= features:
+        return
+    found = look((3, "ü😀", 1), item=KeyRange(("id",), after=("1",), upto=("4",)))
+    assert (found.missing, found.different, found.extra) == ((), (), (("4",),)), f"in the range from 1 to 4: {found}"
+    found = look(item=KeyRange(("id",), listed=(("3",), ("5",), ("6",))))
+    assert set(found.extra) == {("3",), ("6",)}, f"of the listed keys: {found}"

@@ -34,6 +34,9 @@ _log = structlog.get_logger()
 STATUS_TIMEOUT_S = 3.0
 """A page asks for the status again and again; it must not hang for long on a ZooKeeper that is down."""
 
+SHOWN_TABLES = 20
+"""Of the last verification."""
+
 UNREAD_S = 30.0
 """A dump without a reader for longer is a warning; a run that has just begun is not."""
 
@@ -80,6 +83,7 @@ class Status:
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
         verified: when it was verified last and what came of it, "" if it never was.
+        verification: that result without its differences; None: there is none.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
@@ -104,6 +108,7 @@ class Status:
     dead_letters: int = 0
     dumps: list[DumpView] = field(default_factory=list)
     verified: str = ""
+    verification: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -229,20 +234,23 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         rules_batch=rules_batch,
         dead_letters=dead_letters,
         dumps=dumps,
-        verified=_verified(runtime),
+        **_verified(runtime),
     )
 
 
-def _verified(runtime: Runtime) -> str:
-    """The last result in a line."""
+def _verified(runtime: Runtime) -> dict[str, Any]:
+    """The last result, in a line and by table."""
     try:
         found = kept(runtime.store, 1)
     except SluiceError as error:
-        return f"the last result cannot be read: {error.message}"
+        return {"verified": f"the last result cannot be read: {error.message}"}
     if not found:
-        return ""
+        return {}
     began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(found[-1].began_ms / 1000))
-    return f"{began} UTC: {found[-1].in_a_line()}"
+    return {
+        "verified": f"{began} UTC: {found[-1].in_a_line()}",
+        "verification": found[-1].summary(SHOWN_TABLES),
+    }
 
 
 def _target_status(state: PipelineState, config: TargetConfig, found: _Delivery, source: _Source) -> TargetStatus:

@@ -100,6 +100,13 @@ class VerifyResult(_Stored):
         """With the outcome."""
         return {**self.model_dump(mode="json"), "outcome": self.outcome}
 
+    def summary(self, most: int) -> dict[str, Any]:
+        """Without the differences, and of at most ``most`` tables: those that differ first, then those that were not compared."""
+        order = sorted(self.tables, key=lambda table: (not table.differing, not (table.skipped or table.undecided)))
+        given = self.model_dump(mode="json", exclude={"tables"})
+        tables = [table.model_dump(mode="json", exclude={"differences"}) for table in order[:most]]
+        return {**given, "outcome": self.outcome, "line": self.in_a_line(), "tables": tables, "count": len(order)}
+
     def in_a_line(self) -> str:
         """For the status of a pipeline."""
         seconds = (self.ended_ms - self.began_ms) / 1000

@@ -107,7 +107,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
                 "; ".join(_unreadable(config) for config in configs),
-                hint="targets of type mysql and postgresql can be verified, where `changes` is latest",
+                hint="targets of type mysql, postgresql, delta and kafka can be verified, where `changes` is latest",
             )
         tables = source.tables(lambda table: table in names)
         one = _Verification(

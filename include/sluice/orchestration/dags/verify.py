@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.config.pipeline import PipelineConfig
@@ -128,7 +130,7 @@ class VerifyOperator(SluiceOperator):
             result = verify(runtime, spec, _Told(note))
         except ConfigError as error:  # nothing to wait for: somebody has to ask for something else
             raise AirflowFailException(str(error)) from None
-        note.write(result_note(result))
+        note.write(result_note(result, page_of(result)))
         self.log.info("verified %s", result.in_a_line())
         if result.differing:
             raise AirflowFailException(
@@ -152,10 +154,16 @@ class _Told:
         )
 
 
-def result_note(result: VerifyResult) -> str:
-    """The result in Markdown."""
+def page_of(result: VerifyResult) -> str:
+    """The path of the result's page in this Airflow."""
+    prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{prefix}/sluice/?pipeline={quote(result.pipeline)}&verify={quote(result.id)}"
+
+
+def result_note(result: VerifyResult, page: str = "") -> str:
+    """The result in Markdown. ``page``: where all of it is."""
     lines = [
-        f"**{result.in_a_line()}**",
+        f"**{result.in_a_line()}**" + (f" ([all of it]({page}))" if page else ""),
         "",
         "| table | target | rows | equal | different | missing | extra | undecided | repaired |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",

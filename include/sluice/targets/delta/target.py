@@ -32,6 +32,7 @@ from sluice.targets.base import (
 from sluice.targets.delta.appending import append
 from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import place_of
+from sluice.targets.delta.comparing import DeltaComparer
 from sluice.targets.delta.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, Follower
 from sluice.targets.delta.merging import Merging
 from sluice.targets.delta.options import DeltaOptions
@@ -94,6 +95,10 @@ class DeltaTarget:
 
     def reconciler(self) -> None:
         """Ranges are not made equal."""
+
+    def comparer(self) -> DeltaComparer | None:
+        """By key; every change is not compared."""
+        return DeltaComparer(self.site) if self.input is Input.MERGED else None
 
     def interrupt(self) -> None:
         """Nothing waits at the target: a commit is taken or refused."""

@@ -40,6 +40,7 @@ from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.fencing import require_no_newer
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
+from sluice.targets.kafka.comparing import KafkaComparer
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
@@ -128,6 +129,10 @@ class KafkaTarget:
 
     def reconciler(self) -> None:
         """What a topic holds is not known, so that ranges cannot be made equal."""
+
+    def comparer(self) -> KafkaComparer | None:
+        """By the newest message of each key; every change is not compared."""
+        return KafkaComparer(self.place) if self.input is Input.MERGED else None
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""

@@ -138,7 +138,7 @@ class KafkaSchema:
     def compare(self, tables: Sequence[PlannedTable]) -> Sequence[Finding]:
         """What is missing, what does not go, and where each table goes."""
         topics = Topics.look(self.place)
-        configs = _configs(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
+        configs = configs_of(self.place, [t for t in {topics.topic_of(p.target) for p in tables} if t in topics.counts])
         found: list[Finding] = []
         for plan in tables:
             found += self._about(plan, topics, configs)
@@ -214,7 +214,7 @@ class KafkaSchema:
         _wait(self.place, [plain["--topic"]])
 
 
-def _configs(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """Settings of topics; nothing where the login may not read them."""
     from confluent_kafka.admin import ConfigResource
 
@@ -222,7 +222,7 @@ def _configs(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         return {}
     found: dict[str, dict[str, str]] = {}
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ANSWER_S)
+    answers: Mapping[Any, Any] = place.client("AdminClient").describeconfigs_of(resources, request_timeout=ANSWER_S)
     for resource, answer in answers.items():
         try:
             found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}

@@ -1,0 +1,227 @@
+"""Rows compared with the newest message of their key: the messages that a load would send are made, and their rows compared with those in the topic.
+
+A topic is read once, and from then on what was added to it. The newest message of each key is kept in a file on disk, so that a large topic takes no
+memory. Only rows are compared, not what a message says of its batch.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.errors import LoadError, MappingError, TargetUnavailable
+from sluice.model.digests import RangeDigest
+from sluice.model.planned import PlannedTable
+from sluice.model.positions import Position
+from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.kafka.channel import Place
+from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, library, translated
+from sluice.targets.kafka.documents import Writer, merged_piece
+from sluice.targets.kafka.topics import Topics, configs_of
+
+SHOWN_CHARACTERS = 200
+_MESSAGES = 10_000
+_NO_PLACE = Position("", "binlog.000001", 4)
+"""What messages say of their batch is not compared."""
+
+
+@dataclass
+class KafkaComparer:
+    """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
+
+    place: Place
+    _read: dict[str, _Topic] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def compare(
+        self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
+    ) -> RangeDifferences:
+        """See :meth:`sluice.targets.base.Comparer.compare`. Raises MappingError for a table without a key or a topic."""
+        if item is not None:
+            raise NotImplementedError
+        if not plan.key:
+            raise MappingError(
+                f"messages of {plan.target} have no key: which is a row's newest one is not known",
+                where=str(plan.target),
+                hint="give it a primary key",
+            )
+        with self._lock:
+            topic = self._topic(plan)
+            try:
+                topic.read_on()
+            except KicksOut as error:  # said to producers only
+                raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
+            return self._compared(plan, rows, topic, values=values)
+
+    def _topic(self, plan: PlannedTable) -> _Topic:
+        topics = Topics.look(self.place)
+        name = topics.topic_of(plan.target)
+        if name not in topics.counts:
+            raise MappingError(
+                f"the topic {name} for {plan.target} is not there",
+                where=str(plan.target),
+                hint=f"`sluice check {self.place.pipeline} --apply` makes it",
+            )
+        if name not in self._read:
+            self._read[name] = _Topic(self.place, name)
+        self._read[name].partitions = topics.counts[name]
+        return self._read[name]
+
+    def _compared(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, *, values: bool) -> RangeDifferences:
+        options = self.place.options
+        messages = Writer(options, self.place.pipeline, 0, _NO_PLACE).messages(
+            merged_piece(plan.target, plan.key, rows)
+        )
+        missing, different = [], []
+        for number, key, value in zip(
+            messages.rows.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True
+        ):
+            mine, there = _row(options.format, value), _row(options.format, topic.newest(key))
+            assert mine is not None  # rows of the source are there
+            if there is None:
+                missing.append(number)
+                continue
+            odd = tuple(name for name, one in mine.items() if name not in there or _told(one) != _told(there[name]))
+            if odd:
+                pairs = tuple((_shown(mine[name]), _shown(there.get(name))) for name in odd) if values else ()
+                different.append(RowDifference(number, odd, pairs))
+        return RangeDifferences(tuple(missing), tuple(different))
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Never asked, as there are no words."""
+        raise NotImplementedError
+
+
+class _Topic:
+    """The newest message of each key of a topic, as of the last look."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        self.place, self.name, self.partitions = place, name, 0
+        self._next: dict[int, int] = {}
+        self._file = tempfile.NamedTemporaryFile(prefix="sluice-verify-", suffix=".db")  # noqa: SIM115
+        self._known = sqlite3.connect(self._file.name, check_same_thread=False)
+        self._known.execute("PRAGMA journal_mode = OFF")
+        self._known.execute("PRAGMA synchronous = OFF")
+        self._known.execute("CREATE TABLE newest (key BLOB PRIMARY KEY, at INTEGER, value BLOB) WITHOUT ROWID")
+
+    def newest(self, key: bytes) -> bytes | None:
+        """The value; None if there is no message, or the newest one says that the row was deleted."""
+        found = self._known.execute("SELECT value FROM newest WHERE key = ?", (key,)).fetchone()
+        return found[0] if found is not None else None
+
+    def read_on(self) -> None:
+        """Up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""
+        doing = f"reading topic {self.name}"
+        settings = {
+            "group.id": f"sluice-verify-{self.place.owner}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+            "auto.offset.reset": "error",
+        }
+        lib = library()
+        consumer = self.place.client("Consumer", **settings)
+        try:
+            with errors(self.place.endpoint, doing, where=self.name):
+                self._begin(consumer, lib)
+                consumer.assign([lib.TopicPartition(self.name, n, self._next[n]) for n in range(self.partitions)])
+                left, end = set(range(self.partitions)), time.monotonic() + ANSWER_S
+                while left:
+                    messages = consumer.consume(_MESSAGES, 0.1)
+                    end = time.monotonic() + ANSWER_S if messages else end
+                    if time.monotonic() > end:
+                        raise TargetUnavailable(f"{doing}: Kafka sent nothing for {ANSWER_S:.0f} s", where=self.name)
+                    left -= self._take(messages, doing, lib)
+        finally:
+            consumer.close()
+
+    def _begin(self, consumer: Any, lib: Any) -> None:
+        """Where partitions are read from that were not read yet."""
+        for number in range(self.partitions):
+            if number in self._next:
+                continue
+            low, _ = consumer.get_watermark_offsets(lib.TopicPartition(self.name, number), timeout=ANSWER_S)
+            policy = configs_of(self.place, [self.name]).get(self.name, {}).get("cleanup.policy", "") if low else ""
+            if low and policy != "compact":
+                raise LoadError(
+                    f"topic {self.name} begins at offset {low} of partition {number}: its older messages were removed, so that the newest one of "
+                    "each key is not known",
+                    where=self.name,
+                    hint="a topic that keeps each key's newest message has cleanup.policy: compact",
+                )
+            self._next[number] = low
+
+    def _take(self, messages: Sequence[Any], doing: str, lib: Any) -> set[int]:
+        """Keep messages; the partitions that end."""
+        ended, found = set(), []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                self._next[message.partition()] = message.offset() + 1
+                ended.discard(message.partition())
+                found.append((message.key(), message.timestamp()[1], message.value()))
+            elif error.code() == lib.KafkaError._PARTITION_EOF:
+                self._next[message.partition()] = max(self._next[message.partition()], message.offset())
+                ended.add(message.partition())
+            else:
+                raise translated(error, self.place.endpoint, doing, where=self.name)
+        self._known.executemany(
+            "INSERT INTO newest VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET at = excluded.at, value = excluded.value WHERE excluded.at >= at",
+            [one for one in found if one[0] is not None],
+        )
+        self._known.commit()
+        return ended
+
+
+def _row(form: str, value: bytes | None) -> dict[str, Any] | None:
+    """The row of a message as it is now; None: it was deleted. Numbers are told apart by every digit."""
+    if value is None:
+        return None
+    document = json.loads(value, parse_float=_Number)
+    if form == "debezium-json":
+        document = document.get("payload", document) if "op" not in document else document
+        row = document["after"]
+    elif form == "canal-json":
+        row = None if document["type"] == "DELETE" else document["data"][0]
+    else:
+        row = None if document["type"] == "delete" else document["data"]
+    return dict(row) if row is not None else None
+
+
+class _Number(str):
+    """A number with a fraction or an exponent, as it is written."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Number) and repr(float(self)) == repr(float(other))
+
+    def __hash__(self) -> int:
+        return hash(repr(float(self)))
+
+
+def _told(value: Any) -> Any:
+    """With its kind: 1 is not true, and not 1.0."""
+    return type(value), value
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:SHOWN_CHARACTERS]
+
+
+__all__ = ["KafkaComparer"]
