@@ -154,7 +154,8 @@ def main() -> None:
             "ratio": round(by_checksums / baseline, 2) if baseline else None, "wanted": "at least 2x", "cores": os.cpu_count(),
         },
         {
-            "measure": "verify_rules", "workload": f"{beside}, one row rule", "value": round(by_rows), "unit": "rows/s", "baseline": "verify_checksum",
+            "measure": "verify_rules", "workload": f"{beside}, one row rule", "value": round(by_rows), "unit": "rows/s",
+            "baseline": "verify_checksum",
             "baseline_value": round(by_checksums), "ratio": round(by_rows / by_checksums, 2), "wanted": "", "cores": os.cpu_count(),
         },
         {
