@@ -1,4 +1,4 @@
-"""Rows compared with what a Delta table holds: converted as for a load, and the table's rows of the same keys read beside them."""
+"""Rows compared with what a Delta table holds: converted as for a load, and compared with the rows of the same keys that the table has."""
 
 from __future__ import annotations
 
