@@ -12,8 +12,9 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
-from sluice.errors import LostPosition, SourceUnavailable
+from sluice.errors import LostPosition, SourceUnavailable, WrongServer
 from sluice.flows.capture.drain import drain
+from sluice.flows.operate.check import check
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.numbered import rows, sluice
 from tests.support.pipelines import Case, assert_same_rows, case
@@ -123,6 +124,8 @@ def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case
     plan = sluice(made, "failover", "case", "--dry-run")
     assert "read from now on: case_second" in plan
     assert captured(made) == before
+    [line] = [one for one in check(made.runtime()).findings if one.setting == "server case_second"]
+    assert (line.severity, line.why) == ("ok", "a failover to it is possible")
     sluice(made, "failover", "case", "--to", "case_second", "--reason", "maintenance", "--yes")
     after = captured(made)
     assert after.log_epoch != before.log_epoch
@@ -158,6 +161,8 @@ def test_a_server_that_lacks_transactions_is_refused_and_says_which(group: Group
             LostPosition, match=r"transactions that were read up to .* are not on this server"
         ) as caught:
             sluice(made, "failover", "case", "--to", "case_second", "--yes")
+        [line] = [one for one in check(made.runtime()).findings if one.setting == "server case_second"]
+        assert (line.severity, line.fix[:6]) == ("warning", "choose")
         last = str(before.last_event.gtid)
         assert (last if group.mariadb else last.partition(":")[2]) in caught.value.message
         assert captured(made) == before
@@ -172,6 +177,25 @@ def test_a_server_that_lacks_transactions_is_refused_and_says_which(group: Group
     group.caught_up(made.schema)
     made.run_until_head()
     assert_same_rows(made)
+
+
+def test_a_connection_that_leads_to_another_server_goes_on_there(group: Group, made: Case) -> None:
+    """One connection, e.g. a name or an address that moves with the role."""
+    made.path.write_text(made.yaml)
+    insert(made, 1, 2)
+    made.run_until_head()
+    insert(made, 3)
+    group.caught_up(made.schema)
+    made.connections["case_source"] = group.second.connection_json()
+    with pytest.raises(WrongServer, match="another server answers"):
+        made.run_until_head()
+    plan = json.loads(sluice(made, "recover", "case", "--json").splitlines()[-1])
+    assert plan["questions"] == []
+    assert "has every transaction that was read" in plan["measures"][0]["steps"][0]
+    sluice(made, "recover", "case", "--apply", "--yes")
+    made.run_until_head()
+    assert_same_rows(made)
+    assert rows(made, made.target) == [1, 2, 3]
 
 
 def test_a_server_that_is_silent_is_replaced_after_the_delay(group: Group, made: Case) -> None:

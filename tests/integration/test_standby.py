@@ -12,6 +12,12 @@ from typing import Any
 
 import pytest
 
+from sluice.config.loading import find_pipeline
+from sluice.errors import ConfigError
+from sluice.flows.capture.drain import drain
+from sluice.flows.load.ack import ack
+from sluice.flows.load.load import load
+from sluice.flows.transform.merge import merge
 from tests.support.pipelines import Case, case
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import wait_until
@@ -22,13 +28,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 class Owner:
     """A ``sluice run`` that goes on until it is ended; a stand-in for an installation."""
 
-    def __init__(self, made: Case, name: str) -> None:
+    def __init__(self, made: Case, name: str, *options: str) -> None:
         self.name = f"cli:{name}"
         self.log = made.folder / f"{name}.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                made.command("run", str(made.path), "--verbose"),
-                env={**made.environment, "SLUICE_INSTALLATION": name},
+                made.command("run", made.name, "--verbose", *options),
+                env={**made.environment, "SLUICE_INSTALLATION": name, "SLUICE_STANDBY": str(made.folder / "copies")},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -55,11 +61,11 @@ def orders(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any,
 
 
 @pytest.fixture
-def start(orders: Case) -> Iterator[Callable[[str], Owner]]:
+def start(orders: Case) -> Iterator[Callable[..., Owner]]:
     started: list[Owner] = []
 
-    def go(name: str) -> Owner:
-        started.append(Owner(orders, name))
+    def go(name: str, *options: str) -> Owner:
+        started.append(Owner(orders, name, *options))
         return started[-1]
 
     yield go
@@ -85,7 +91,7 @@ def delivered(made: Case) -> bool:
 
 
 def test_the_second_takes_over_from_a_dead_one_and_from_one_that_is_paused(
-    orders: Case, start: Callable[[str], Owner]
+    orders: Case, start: Callable[..., Owner]
 ) -> None:
     first = start("first")
     wait_until(lambda: owner_of(orders) == first.name, "the first working")
@@ -116,7 +122,7 @@ def test_the_second_takes_over_from_a_dead_one_and_from_one_that_is_paused(
 
 
 def test_an_orderly_end_hands_over_at_once_and_a_restart_is_waited_for(
-    orders: Case, start: Callable[[str], Owner]
+    orders: Case, start: Callable[..., Owner]
 ) -> None:
     first = start("first")
     wait_until(lambda: owner_of(orders) == first.name, "the first working")
@@ -142,7 +148,7 @@ def test_an_orderly_end_hands_over_at_once_and_a_restart_is_waited_for(
     assert owner_of(orders) == again.name == "cli:second"
 
 
-def test_until_head_ends_when_somebody_else_delivered(orders: Case, start: Callable[[str], Owner]) -> None:
+def test_until_head_ends_when_somebody_else_delivered(orders: Case, start: Callable[..., Owner]) -> None:
     first = start("first")
     wait_until(lambda: owner_of(orders) == first.name, "the first working")
     insert(orders, 1, 2, 3)
@@ -153,7 +159,7 @@ def test_until_head_ends_when_somebody_else_delivered(orders: Case, start: Calla
     assert first.process.poll() is None
 
 
-def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[[str], Owner]) -> None:
+def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[..., Owner]) -> None:
     target = orders.target
     with TcpProxy(target.host, target.port) as link:
         straight = f'"port": {target.port}'
@@ -170,3 +176,41 @@ def test_it_goes_on_when_the_target_was_away(orders: Case, start: Callable[[str]
         link.heal()
         wait_until(lambda: delivered(orders), "delivery")
         assert owner.process.poll() is None
+
+
+def test_a_standby_works_while_no_airflow_lives_and_hands_back(orders: Case, start: Callable[..., Owner]) -> None:
+    """From its own copy of the files when the shared folder is gone."""
+    airflow = orders.runtime()
+    airflow.owner = "airflow:east"
+    with airflow.state() as state:  # heard of from here on
+        state.turns.take(airflow.owner)
+        standby = start("aside", "--standby")
+        wait_until(lambda: standby.stands_by, "the standby")
+        assert owner_of(orders) == "airflow:east"
+        copy = orders.folder / "copies" / orders.name / "pipeline.yaml"
+        assert copy.read_text() == orders.path.read_text()
+    insert(orders, 1)
+    text = orders.path.read_text()
+    orders.path.rename(orders.folder / "away")
+    with pytest.raises(ConfigError, match="there is no pipeline"):
+        find_pipeline(orders.name, orders.folder)
+    wait_until(lambda: delivered(orders), "delivery by the standby")
+    assert "local_copy" in standby.log.read_text()
+    insert(orders, 2)
+    wait_until(lambda: delivered(orders), "more of it")
+
+    orders.path.write_text(text)
+    with airflow.state() as state:
+        wait_until(lambda: state.turns.is_mine("airflow:east"), "the turn being handed back")
+        state.turns.take("airflow:east")
+        insert(orders, 3)
+        seen = standby.log.read_text().count("standing_by")
+        wait_until(lambda: standby.log.read_text().count("standing_by") >= seen, "the standby looking")
+        assert owner_of(orders) == "airflow:east"
+        batch = drain(airflow, claim="airflow:east:1", idle_wait_s=5).batch
+        assert batch is not None
+        merge(airflow, batch)
+        load(airflow, "copy", batch)
+        ack(airflow, "copy", batch)
+    assert delivered(orders)
+    assert standby.process.poll() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -11,7 +12,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Pipeline, Verbose, err, log_to_stderr, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Pipeline, Verbose, err, log_to_stderr, out, print_json
+from sluice.config.connections import from_environment
+from sluice.config.loading import find_pipeline
+from sluice.config.pipeline import PipelineConfig
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime, pipelines_folder
 
 
 def run(
@@ -27,22 +33,40 @@ def run(
         int | None,
         typer.Option(min=1, max=64, help="Connections that read closed log files side by side (capture.readers)."),
     ] = None,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby", help="Work only while no Airflow is heard of, and hand back when one is. Never ends."
+        ),
+    ] = False,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Drain, merge, load and acknowledge in this process, without Airflow, through the same flows."""
+    from sluice.coordination.leases import owner_label
     from sluice.flows.run import run as run_flow
+    from sluice.flows.standby import LocalCopy, copies_folder, stand_by
 
     log_to_stderr(verbose)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in an orderly way: another one may go on at once
-    runtime = open_pipeline(pipeline, mode=None if spark else "local")
-    if readers is not None:
-        capture = runtime.pipeline.capture.model_copy(update={"readers": readers})
-        runtime.pipeline = runtime.pipeline.model_copy(update={"capture": capture})
+    if standby and (until_head or batches is not None):
+        raise ConfigError("--standby goes on until it is ended", hint="leave --until-head and --batches out")
+
+    def built(found: PipelineConfig) -> Runtime:
+        if readers is not None:
+            found = found.model_copy(update={"capture": found.capture.model_copy(update={"readers": readers})})
+        return Runtime.build(found, resolver=from_environment, runner=None if spark else "local")
+
     started = time.monotonic()
     changes = count = 0
     with err.status("looking at the source") if err.is_terminal and not as_json else _silence() as spinner:
-        for step in run_flow(runtime, until_head=until_head, batches=batches):
+        if standby:
+            copy = LocalCopy(pipeline, copies_folder())
+            steps = stand_by(lambda: copy.open(built), os.environ.get("SLUICE_INSTALLATION") or owner_label())
+        else:
+            runtime = built(find_pipeline(pipeline, pipelines_folder()))
+            steps = run_flow(runtime, until_head=until_head, batches=batches)
+        for step in steps:
             if step.phase == "acknowledged":
                 count += 1
                 changes += step.changes

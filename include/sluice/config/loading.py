@@ -220,9 +220,14 @@ def load_pipeline(path: Path) -> PipelineConfig:
 
 def find_pipeline(name: str, folder: Path) -> PipelineConfig:
     """The pipeline of that name in ``folder`` (or a path to a file). Raises ConfigError that lists the names there are."""
+    return find_pipeline_file(name, folder)[1]
+
+
+def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
+    """As :func:`find_pipeline`, with the path of its file."""
     direct = Path(name)
     if direct.suffix in {".yaml", ".yml"} and os.path.lexists(name):
-        return load_pipeline(direct)
+        return direct, load_pipeline(direct)
     names, broken = [], []
     for path in sorted(folder.glob("*.y*ml")):
         try:
@@ -233,7 +238,7 @@ def find_pipeline(name: str, folder: Path) -> PipelineConfig:
             broken.append(shown(path.name))
             continue
         if pipeline.pipeline == name:
-            return pipeline
+            return path, pipeline
         names.append(pipeline.pipeline)
     wrong = f"; files that cannot be read: {', '.join(broken)} (`sluice status` says why)" if broken else ""
     raise ConfigError(

@@ -339,6 +339,12 @@ class CoordinationConfig(_Model):
         le=MAX_GRACE,
         description="How long no other installation takes over after an announced restart.",
     )
+    worker_grace: Span = Field(
+        timedelta(seconds=90),
+        ge=timedelta(seconds=1),
+        le=MAX_GRACE,
+        description="Age of a batch that no worker loads after which its worker counts as lost, and another run delivers it.",
+    )
 
     @field_validator("root")
     @classmethod

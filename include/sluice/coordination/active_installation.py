@@ -66,7 +66,23 @@ class ActiveInstallation:
             return None
         seen = self._z.get(self._at.installation(owner))
         silent_s = max(at_ms - seen.modified_ms, 0) / 1000 if seen else float("inf")
-        return Turn(owner, silent_s, max(self._timeout_s + MARGIN_S, self._grace_s(at_ms, silent_s)))
+        return Turn(owner, silent_s, max(self.patience_s, self._grace_s(at_ms, silent_s)))
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds of silence after which an installation counts as gone."""
+        return self._timeout_s + MARGIN_S
+
+    def heard(self, me: str) -> list[str]:
+        """The other installations that were heard of lately, whether they work or stand by. Registers ``me``."""
+        at_ms, mine = self.beat(me), self._at.installation(me)
+        found = []
+        for name in self._z.children(self._at.installations):
+            path = f"{self._at.installations}/{name}"
+            node = self._z.get(path)
+            if path != mine and node is not None and at_ms - node.modified_ms <= self.patience_s * 1000:
+                found.append(name)
+        return found
 
     def is_mine(self, me: str) -> bool:
         """True if ``me`` may work now, or would get the turn by asking for it."""

@@ -206,8 +206,12 @@ class Layout:
     def restart(self) -> str:
         return f"{self.replicator}/restart"
 
+    @property
+    def installations(self) -> str:
+        return f"{self.replicator}/installations"
+
     def installation(self, name: str) -> str:
-        return f"{self.replicator}/installations/{name.replace('/', '|')}"
+        return f"{self.installations}/{name.replace('/', '|')}"
 
     def consumer(self, target: str) -> str:
         """Folder of the lease of a target's loader."""

@@ -11,9 +11,6 @@ from sluice.model.batches import Batch, DrainOutcome
 
 _log = structlog.get_logger()
 
-ORPHAN_AGE_S = 60.0
-"""An undelivered batch of this age, whose target is not being loaded, is taken up by a drain that found nothing new."""
-
 
 def delivered_again(batch: Batch, why: str) -> DrainOutcome:
     """The outcome of a drain that found ``batch`` made already."""
@@ -21,18 +18,18 @@ def delivered_again(batch: Batch, why: str) -> DrainOutcome:
     return DrainOutcome(batch.number, batch.last, batch.changes, closed_by=why, adopted=True)
 
 
-def orphan_of(state: PipelineState, claim: str) -> Batch | None:
-    """The oldest undelivered batch whose run is gone, now under ``claim``: of another installation, or old and not being loaded."""
+def orphan_of(state: PipelineState, claim: str, grace_s: float) -> Batch | None:
+    """The oldest undelivered batch whose run is gone, now under ``claim``: another installation's, or older than ``grace_s`` and not being loaded."""
     for number in state.in_window():
         batch = state.batch(number)
         if batch is None:
             continue
         foreign = batch.claim.split(":")[:2] != claim.split(":")[:2]
-        if (foreign or is_old(batch)) and not any(state.owner(target) for target in state.holds.going()):
+        if (foreign or is_old(batch, grace_s)) and not any(state.owner(target) for target in state.holds.going()):
             return state.reclaim(number, claim)
     return None
 
 
-def is_old(batch: Batch) -> bool:
+def is_old(batch: Batch, grace_s: float) -> bool:
     """Was it made so long ago that whoever made it would have delivered it?"""
-    return time.time() - batch.created_ms / 1000 > ORPHAN_AGE_S
+    return time.time() - batch.created_ms / 1000 > grace_s

@@ -183,7 +183,7 @@ def read_log(context: DrainContext) -> DrainOutcome | None:
 
 def take_up_orphan(context: DrainContext) -> DrainOutcome:
     """Nothing is new: a batch whose run is gone is delivered instead."""
-    orphan = orphan_of(context.state, context.claim)
+    orphan = orphan_of(context.state, context.claim, worker_grace_s(context.runtime))
     return delivered_again(orphan, "its run is gone") if orphan else context.idle
 
 
@@ -280,6 +280,11 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     return DrainOutcome(number, result.last, batch.changes, result.closed_by)
 
 
+def worker_grace_s(runtime: Runtime) -> float:
+    """Age of a batch that nobody loads after which its worker counts as lost."""
+    return runtime.pipeline.coordination.worker_grace.total_seconds()
+
+
 def patience_s(max_wait_s: float, behind_bytes: int) -> float:
     """How long a batch stays open: ``max_wait`` near the head of the log, longer the further behind, so that batches grow with a backlog."""
     return max(max_wait_s, min(behind_bytes / _CATCH_UP_BYTES_A_SECOND, _LONGEST_S))
@@ -365,4 +370,5 @@ def has_news(runtime: Runtime) -> bool:
                 return True
         if late_chunks(state, cursor.position):
             return True
-        return any(batch is not None and is_old(batch) for batch in map(state.batch, state.in_window()))
+        grace_s = worker_grace_s(runtime)
+        return any(batch is not None and is_old(batch, grace_s) for batch in map(state.batch, state.in_window()))

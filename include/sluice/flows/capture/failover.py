@@ -57,7 +57,7 @@ def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str 
     errors: list[SluiceError] = []
     for name in others:
         try:
-            return _relocated(runtime, cursor, name)
+            return relocated(runtime, cursor, name)
         except SluiceError as error:
             error.message = f"{name}: {error.message}"
             errors.append(error)
@@ -69,7 +69,8 @@ def find_member(runtime: Runtime, state: PipelineState, cursor: Cursor, to: str 
     raise kind("; ".join(error.message for error in errors), hint=errors[0].hint)
 
 
-def _relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
+def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
+    """The captured position at the server that answers under a connection. Raises LostPosition, ConfigError, PreflightError, SourceUnavailable."""
     source = runtime.source_at(name)
     with source.open() as session:
         same = session.identity.server == cursor.position.server_uuid

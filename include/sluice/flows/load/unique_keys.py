@@ -58,7 +58,8 @@ class SourceKeys:
             return None
         first = self._batch.first
         for path in (cursor.schema, *schemas.parents(cursor.schema)):
-            if schemas.position(path).order <= first.order:
+            at = schemas.position(path)
+            if at.log_epoch == first.log_epoch and at.order <= first.order:
                 return schemas.load(path, read)
         earlier = schemas.before(first)
         return schemas.load(earlier[0].path, read) if earlier else None

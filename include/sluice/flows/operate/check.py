@@ -8,6 +8,7 @@ from typing import Any
 
 from sluice.config.engine import RuleKind
 from sluice.errors import LostPosition, SluiceError
+from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
@@ -292,7 +293,29 @@ def _source(runtime: Runtime) -> list[CheckFinding]:
             lines += _same_log(source, cursor.position)
         who = source.identity
         words = f"{who.dialect} {who.version}: no problems found"
-        return lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
+        lines = lines or [CheckFinding("ok", "source", "pre-flight", str(source.head), words)]
+    return lines + _others(runtime)
+
+
+def _others(runtime: Runtime) -> list[CheckFinding]:
+    """The servers of the group that are not read now: could one of them be?"""
+    source = runtime.pipeline.source
+    if not source.connections:
+        return []
+    with runtime.state() as state:
+        now, cursor = runtime.member(state), state.cursor()
+    lines = []
+    for name in source.connections:
+        if name == now:
+            continue
+        try:
+            found = relocated(runtime, cursor, name) if cursor else None
+            place = str(found.position) if found else "nothing is captured yet"
+            lines.append(CheckFinding("ok", "source", f"server {name}", place, "a failover to it is possible"))
+        except SluiceError as error:
+            why = f"a failover to it is not possible now: {error.message}"
+            lines.append(CheckFinding("warning", "source", f"server {name}", source.failover, why, error.hint or ""))
+    return lines
 
 
 def _same_log(source: SourceSession, position: Position) -> list[CheckFinding]:

@@ -6,6 +6,8 @@ from functools import partial
 
 from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
+from sluice.flows.capture.failover import Relocation, fail_over, relocated
+from sluice.flows.operate.control import who
 from sluice.flows.recover.copies import copy, cost_of, rows_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
@@ -64,6 +66,8 @@ def _lost(
     )
     if isinstance(lost, LogPurged):
         return [finding], [copied], []
+    if (found := _elsewhere(runtime, state)) is not None:
+        return [finding], [found], []
     verify = f"sluice verify {runtime.name} --repair"
     verified = Measure(
         SUBJECT,
@@ -78,6 +82,33 @@ def _lost(
         "or make the targets equal to this one"
     )
     return [finding], [], [Question(SUBJECT, why, {"dump": copied, "verify": verified})]
+
+
+def _elsewhere(runtime: Runtime, state: PipelineState) -> Measure | None:
+    """Another server answers, and it has every transaction that was read: the log goes on there. None if it is not so."""
+    cursor = state.cursor()
+    try:
+        found = None if cursor is None else relocated(runtime, cursor, runtime.member(state))
+    except SluiceError:
+        return None
+    if found is None or cursor is None or found.position.log_epoch == cursor.position.log_epoch:
+        return None
+    return Measure(
+        SUBJECT,
+        (
+            f"another server answers at {found.where}, and it has every transaction that was read: the log is read on there",
+            f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+        ),
+        partial(_gone_over, runtime, state, found),
+        cost="seconds",
+    )
+
+
+def _gone_over(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
+    with state.replicator() as lease:
+        cursor = state.cursor()
+        if cursor is not None:
+            fail_over(runtime, state, lease, cursor, found, by=who(), reason="another server answers")
 
 
 def _copied(runtime: Runtime, state: PipelineState, position: Position) -> None:

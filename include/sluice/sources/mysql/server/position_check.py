@@ -30,7 +30,8 @@ def position_findings(connection: Any, info: ServerInfo, cursor: Position) -> li
                 "server",
                 info.server_uuid,
                 f"another server answers: the position {cursor} belongs to {cursor.server_uuid}",
-                "point the connection at the right server, or `sluice seek` to a position of the new one",
+                "point the connection at the right server; if this one replicates with it, `sluice recover PIPELINE` goes on at the same place "
+                "of its log; else `sluice seek PIPELINE` to a position of this one",
                 WrongServer,
             )
         ]
