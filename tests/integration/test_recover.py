@@ -387,6 +387,19 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     goes_on(made, 5)
 
 
+def test_a_batch_whose_worker_is_lost_is_taken_over_after_the_grace(made: Case) -> None:
+    """Its run does not end; another run of the same installation delivers it."""
+    batch = drained(made, 1)
+    other = drain(made.runtime(), claim="test:a:other", idle_wait_s=0.1)
+    assert other.batch is None  # 90 s by default
+    made.path.write_text(made.path.read_text().replace("session_timeout:", "worker_grace: 1s, session_timeout:"))
+    taken = drain(made.runtime(), claim="test:a:third", idle_wait_s=1.1)
+    assert (taken.batch, taken.adopted) == (batch, True)
+    with made.runtime().state() as state:
+        assert state.require(batch).claim == "test:a:third"
+    goes_on(made, 2)
+
+
 # -- the source ------------------------------------------------------------------------------------------------------------------
 
 
