@@ -281,7 +281,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
 
 
 def worker_grace_s(runtime: Runtime) -> float:
-    """Age of a batch that nobody loads after which its worker counts as lost."""
+    """Age of a batch that no process loads after which its worker counts as lost."""
     return runtime.pipeline.coordination.worker_grace.total_seconds()
 
 
