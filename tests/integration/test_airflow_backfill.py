@@ -14,12 +14,13 @@ import pytest
 
 from sluice.errors import RetryableError
 from sluice.flows.dump.progress import DumpView, cancel, one_view, pause, resume, tune, views
+from sluice.flows.verify.result import kept
 from tests.support.airflows import SharedAirflow, TestAirflow, wait_until
 from tests.support.browsers import login, shot
 from tests.support.pipelines import Case, case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-DAG, SYNC = "backfill__refill", "sync__refill"
+DAG, SYNC, VERIFY = "backfill__refill", "sync__refill", "verify__refill"
 HOUR = timedelta(hours=1)
 
 
@@ -47,7 +48,7 @@ def orders(shared_airflow: SharedAirflow, mariadb: Any, mysql_target: Any, zooke
 
 @pytest.fixture(scope="module")
 def started(orders: Case, shared_airflow: SharedAirflow) -> Iterator[TestAirflow]:
-    with shared_airflow.running(orders.connections, DAG, SYNC) as one:
+    with shared_airflow.running(orders.connections, DAG, SYNC, VERIFY) as one:
         yield one
 
 
@@ -308,3 +309,42 @@ def test_the_form_and_the_page_in_a_browser(orders: Case, started: TestAirflow, 
             shot(other, name)
         page.goto(f"{started.url}/dags/{DAG}/runs/{again}")
         shot(page, "backfill-run")
+
+
+def test_a_verification_by_the_form_in_a_browser(orders: Case, started: TestAirflow, browser: Any) -> None:
+    """A person asks for a repair of one table; the run ends well, and the page lists the rows that differed. A later run finds a row that differs."""
+    expect = pytest.importorskip("playwright.sync_api").expect
+    wait_until(lambda: equal(orders), "equal sides")
+    orders.target.execute(
+        f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id = 1500",
+        f"DELETE FROM {orders.schema}.orders WHERE id = 1600",
+        f"INSERT INTO {orders.schema}.orders VALUES (88888, 'extra')",
+    )
+    page = login(browser, started.url, started.password)
+    page.goto(f"{started.url}/dags/{VERIFY}")
+    page.get_by_role("button", name="Trigger").first.click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("Repair").first.wait_for()
+    dialog.locator("[name='element_repair']").first.evaluate("box => box.click()")
+    dialog.get_by_role("combobox").first.click()
+    page.get_by_role("option", name=f"{orders.schema}.orders").click()
+    page.keyboard.press("Tab")
+    shot(page, "verify-form")
+    dialog.get_by_role("button", name="Trigger").last.click()
+    wait_until(lambda: started.runs(VERIFY), "the run of the form")
+    [run] = started.runs(VERIFY)
+    assert started.wait_for_run(VERIFY, run["dag_run_id"]) == "success"
+    [result] = kept(orders.runtime().store)
+    [table] = result.tables
+    assert (result.outcome, table.repaired, result.by) == ("equal", 3, f"airflow:{run['dag_run_id']}")
+    assert equal(orders)
+    page.goto(f"{started.url}/sluice/?pipeline=refill&verify={result.id}")
+    rows = page.locator(f"article[data-table='{orders.schema}.orders'] tbody")
+    for text in ("1500", "missing at the target", "88888"):
+        expect(rows).to_contain_text(text)
+    shot(page, "verify-result")
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id = 7")
+    again = started.trigger(VERIFY, {**ORDERS, "where": "id < 10"})
+    assert started.wait_for_run(VERIFY, again) == "failed"
+    assert "1 differ" in started.log(VERIFY, again, "verify")
+    orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'first' WHERE id = 7")

@@ -14,6 +14,8 @@ import pytest
 
 from sluice.errors import ConfigError, Paused
 from sluice.flows.operate.control import pause
+from sluice.flows.verify import units
+from sluice.flows.verify import verify as flow
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.targets.sql import comparing
@@ -92,7 +94,7 @@ def verified(made: Case, **asked: Any) -> VerifyResult:
 
 
 @contextmanager
-def rewriting(made: Case, table: str, key: int) -> Iterator[None]:
+def rewriting(made: Case, table: str, key: int, column: str = "txt") -> Iterator[None]:
     """One row is written again and again."""
     stop = threading.Event()
 
@@ -101,7 +103,7 @@ def rewriting(made: Case, table: str, key: int) -> Iterator[None]:
             number = 0
             while not stop.wait(0.01):
                 number += 1
-                cursor.execute(f"UPDATE `{table}` SET txt = %s WHERE id = %s", (f"now {number}", key))
+                cursor.execute(f"UPDATE `{table}` SET {column} = %s WHERE id = %s", (f"now {number}", key))
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -337,7 +339,40 @@ def test_rows_go_through_the_rules(shop: Case) -> None:
             encoding="utf-8",
         )
         assert "other rows of" in of(verified(shop), "t").skipped
+        (rules / "up.sql").write_text("SELECT * REPLACE (v || random() AS v) FROM rows", encoding="utf-8")
+        (rules / "engine.yaml").write_text("rules: [{name: up, path: up.sql, type: sql}]\n", encoding="utf-8")
+        assert "other rows of" in of(verified(shop), "t").skipped
     assert at(shop.target, shop, "SELECT COUNT(*), MIN(BINARY v LIKE 'V%') FROM t") == [(180, 1)]
+
+
+def test_ranges_are_compared_on_spark(shop: Case, spark_connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
+    both(shop, LIVE)
+    rules = shop.folder / "rules"
+    (rules / "up.py").write_text(
+        "def transform(row, context):\n    return {**row, 'v': row['v'].upper()}\n", encoding="utf-8"
+    )
+    (rules / "engine.yaml").write_text(
+        "rules: [{name: up, path: up.py, type: row, match: {table: t}}]\n", encoding="utf-8"
+    )
+    settings(shop, "rules: engine.yaml")
+    shop.yaml = re.sub(r"(?m)^spark: .*$", "spark: {from_changes: 100}", shop.yaml)
+    shop.path.write_text(shop.yaml, encoding="utf-8")
+    shop.connections["spark_connect_default"] = spark_connect.connection_json()
+    monkeypatch.setattr(flow, "MOST_RANGE_ROWS", 200)
+    begin(shop)
+    at(shop.source, shop, f"INSERT INTO t VALUES {','.join(f'({i}, {chr(39)}v{i}{chr(39)})' for i in range(2000))}")
+    at(shop.source, shop, "ANALYZE TABLE t")
+    shop.run_until_head()
+    at(shop.target, shop, "UPDATE t SET v = 'v3' WHERE id = 3", "DELETE FROM t WHERE id = 1500")
+    ran: list[int] = []
+    original = units.Spread.__call__
+    monkeypatch.setattr(units.Spread, "__call__", lambda self, some: ran.append(len(some)) or original(self, some))
+    with Writers(shop, "live", 100, seed=8, count=1), rewriting(shop, "t", 700, "v"), delivering(shop):
+        result = verify(shop.runtime("connect"), VerifySpec())
+    assert found(result) == {("t", ("3",), "different", ("v",)), ("t", ("1500",), "missing", ())}
+    assert of(result, "t").rows == 2000
+    assert sum(ran) >= 10
 
 
 def unwrapped(text: str) -> str:

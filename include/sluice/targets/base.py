@@ -627,7 +627,10 @@ class RangeDifferences:
 
 
 class Comparer(Protocol):
-    """Optional (``Target.comparer()``): the target can be read back and compared. It writes nothing that stays."""
+    """Optional (``Target.comparer()``): the target can be read back and compared. It writes nothing that stays.
+
+    One with an attribute ``keeps = True`` remembers what it read, and is used in one process; of others there is one on each worker.
+    """
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False

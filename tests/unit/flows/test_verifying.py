@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ import pytest
 
 from sluice.errors import ConfigError, OutOfOrder
 from sluice.flows.operate.status import status
-from sluice.flows.verify import table_check
+from sluice.flows.verify import table_check, units
 from sluice.flows.verify import verify as flow
 from sluice.flows.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
 from sluice.flows.verify.table_check import ahead
 from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
 from tests.support.pipes import Pipe, pipe
 from tests.support.waiting import ended
@@ -114,6 +116,36 @@ def test_nothing_is_kept_of_each_row_of_a_table_that_differs_altogether(
         fixed = verified(one, repair=True, most=0)
         assert (fixed.outcome, fixed.tables[0].repaired) == ("equal", 590)
     assert one.rows() == one.made.rows()
+
+
+class _Elsewhere(LocalRunner):
+    """Units travel as to other processes."""
+
+    def run(self, function: Any, units: Any, **more: Any) -> list[Any]:
+        return [pickle.loads(pickle.dumps(function(pickle.loads(pickle.dumps(unit))))) for unit in units]
+
+
+@pytest.mark.parametrize("most", [1000, 0])
+def test_ranges_of_a_large_table_are_compared_by_workers(one: Pipe, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(units, "MOST_SUSPECTS", most)  # more of a range are looked at in the task
+    monkeypatch.setattr(flow, "MOST_RANGE_ROWS", 20)
+    monkeypatch.setattr(flow, "READ_BYTES", 1 << 40)
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(500)))
+    one.deliver()
+    rows = one.stores["copy"].tables[one.made.table].rows
+    del rows[7,]
+    rows[8,] = {"id": 8, "v": None}
+    rows[900,] = {"id": 900, "v": "extra"}
+    runtime = one.made.runtime()
+    runtime.mode, runtime._runner = "connect", _Elsewhere()
+    spark = runtime.pipeline.spark.model_copy(update={"from_changes": 100})
+    runtime.pipeline = runtime.pipeline.model_copy(update={"spark": spark})
+    with delivering(one):
+        [table] = verify(runtime, VerifySpec()).tables
+    assert {(d.key, d.kind) for d in table.differences} == {
+        (("7",), "missing"), (("8",), "different"), (("900",), "extra"),
+    }  # fmt: skip
+    assert (table.rows, table.equal) == (500, 498)
 
 
 def test_a_pipeline_that_stands_still_is_said(one: Pipe) -> None:

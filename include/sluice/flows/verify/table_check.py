@@ -38,7 +38,10 @@ CUTS = 16
 """Parts of a range whose checksums differ."""
 AHEAD = 32
 """Checksums that the source may be ahead of the target."""
-RANGES_AT_A_TIME = 8
+RANGES_AT_A_TIME = 32
+RANGES_AHEAD = 6
+"""Ranges of rows that the source is ahead of the target: the target is waited for once for all of them."""
+DIGESTS_AT_A_TIME = 256
 KEYS_A_LOOK = 10_000
 KEYS_A_SELECT = 2_000
 LOOKS = 12
@@ -67,6 +70,15 @@ class Odd:
     kind: Kind
     columns: tuple[str, ...] = ()
     values: tuple[tuple[str | None, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFound:
+    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here."""
+
+    stretch: Stretch
+    rows: int
+    keys: tuple[Key, ...] | None
 
 
 @dataclass
@@ -137,9 +149,47 @@ class Way:
         return KeyRange(self.plan.key, after=stretch.after, upto=stretch.upto)
 
 
+@dataclass(frozen=True)
+class Sides:
+    """Rows of the source and those of the target."""
+
+    comparer: Comparer
+    made: AsLoaded
+    texts: KeyText
+    way: Way
+
+    def compared(
+        self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
+    ) -> tuple[dict[Key, Odd], RangeDifferences]:
+        """What differs now, by the key at the source; and the last answer of the target, which is the only one where there is a range."""
+        keys: list[Key] | None = None
+        found: dict[Key, Odd] = {}
+        differs = RangeDifferences()
+        for one in loaded:
+            differs = self.comparer.compare(one.plan, one.rows, item, values=values)
+            if (differs.missing or differs.different) and keys is None:
+                keys = self.keys(pieces)
+            found |= _by_key(differs, one, keys or [])
+        return found, differs
+
+    def keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
+        """Of rows of the source."""
+        places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
+        keys: list[Key] = []
+        for piece in pieces:
+            table = pa.table([piece.column(i) for i in places], names=list(map(stored_name, self.way.key.names)))
+            keys += self.texts.literals(self.way.key.columns, table)
+        return keys
+
+
 @dataclass
 class TableCheck:
-    """Compares one table. ``told``: called with the rows of the source compared since the last call."""
+    """Compares one table.
+
+    Attributes:
+        told: called with the rows of the source compared since the last call.
+        spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all of it is done here.
+    """
 
     reader: ChunkReader
     comparer: Comparer
@@ -150,7 +200,13 @@ class TableCheck:
     values: bool = False
     told: Callable[[int], None] = lambda rows: None
     found: Found = field(default_factory=Found)
+    spread: Callable[[Sequence[Stretch]], Iterable[RangeFound]] | None = None
+    spread_ranges: int = 0
     _numbers: int = 0
+
+    @property
+    def _sides(self) -> Sides:
+        return Sides(self.comparer, self.made, self.texts, self.way)
 
     def run(self) -> Found:
         """Everything. Ranges are worked on some at a time, so that what differs takes no more memory in a table of which every row does."""
@@ -159,10 +215,14 @@ class TableCheck:
         suspects: dict[Key, None] = {}
         while True:
             cut = self.found.ranges
-            some = itertools.islice(whole, RANGES_AT_A_TIME * (AHEAD if way.digested else 1))
+            some = itertools.islice(
+                whole, DIGESTS_AT_A_TIME if way.digested else self.spread_ranges or RANGES_AT_A_TIME
+            )
             todo = deque(self._not_equal(some) if way.digested else some)
             if self.found.ranges == cut:
                 break
+            if self.spread is not None and not way.digested:
+                todo = deque(self._left_over(self.spread(list(todo)), suspects))
             while todo:
                 few = [todo.popleft() for _ in range(min(len(todo), RANGES_AT_A_TIME))]
                 for stretch, differs, keys in self._read_ranges(few):
@@ -178,6 +238,15 @@ class TableCheck:
                     suspects.clear()
         self.look_again(list(suspects))
         return self.found
+
+    def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[Stretch]:
+        """Take what workers found; ranges that are to be compared here."""
+        for one in found:
+            if one.keys is None:
+                yield one.stretch
+                continue
+            suspects |= dict.fromkeys(one.keys)
+            self._count(one.rows)
 
     @property
     def _keys_a_look(self) -> int:
@@ -258,35 +327,13 @@ class TableCheck:
                 pieces = list(self.reader.rows(self.way.request, self._chunk(stretch)))
                 yield stretch, pieces, self.reader.end_of_log()
 
-        for stretch, pieces, place in ahead(at_source(), 1):
+        for stretch, pieces, place in ahead(at_source(), RANGES_AHEAD if not self.way.digested else AHEAD):
             self.log.wait_for(place)
             item = self.way.stretch(stretch) if self.way.ranged else None
-            odd, more = self._compared(pieces, self.made(self.way.schema, pieces), item, values=False)
+            odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
             yield stretch, more, odd
             if not more.more:
                 self._count(sum(piece.num_rows for piece in pieces))
-
-    def _compared(
-        self, pieces: Sequence[pa.Table], loaded: Sequence[Loaded], item: KeyRange | None, *, values: bool
-    ) -> tuple[dict[Key, Odd], RangeDifferences]:
-        """What differs now, by the key at the source; and the last answer of the target, which is the only one where there is a range."""
-        keys: list[Key] | None = None
-        found: dict[Key, Odd] = {}
-        differs = RangeDifferences()
-        for one in loaded:
-            differs = self.comparer.compare(one.plan, one.rows, item, values=values)
-            if (differs.missing or differs.different) and keys is None:
-                keys = self._keys(pieces)
-            found |= _by_key(differs, one, keys or [])
-        return found, differs
-
-    def _keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
-        places = [i for name in self.way.key.names for i, c in enumerate(self.way.schema.columns) if c.name == name]
-        keys: list[Key] = []
-        for piece in pieces:
-            table = pa.table([piece.column(i) for i in places], names=list(map(stored_name, self.way.key.names)))
-            keys += self.texts.literals(self.way.key.columns, table)
-        return keys
 
     # -- suspects ------------------------------------------------------------------------------------------------------
     def look_again(self, suspects: Sequence[Key]) -> None:
@@ -314,7 +361,7 @@ class TableCheck:
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
         item = KeyRange(way.plan.key, listed=tuple(suspects)) if way.ranged else None
-        odd, _ = self._compared(pieces, loaded, item, values=self.values)
+        odd, _ = self._sides.compared(pieces, loaded, item, values=self.values)
         if not odd:
             return []
         if self.made.is_ruled(way.schema.table):
@@ -335,7 +382,7 @@ class TableCheck:
         if not known:
             return list(keys)
         item = KeyRange(way.plan.key, listed=tuple(known)) if way.ranged else None
-        odd, _ = self._compared(pieces, self.made(way.schema, pieces), item, values=self.values)
+        odd, _ = self._sides.compared(pieces, self.made(way.schema, pieces), item, values=self.values)
         later = self.log.changed(table, way.key, held, self.log.newest())
         if later is None or not self.log.still_holds(held):
             return list(keys)
@@ -397,4 +444,4 @@ def ahead(items: Iterator[_T], most: int) -> Iterator[_T]:
         thread.join()
 
 
-__all__ = ["Found", "Odd", "Stretch", "TableCheck", "Way", "ahead"]
+__all__ = ["Found", "Odd", "RangeFound", "Sides", "Stretch", "TableCheck", "Way", "ahead"]

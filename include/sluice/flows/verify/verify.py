@@ -27,6 +27,7 @@ from sluice.flows.verify.keyless_check import KeylessCheck
 from sluice.flows.verify.log_window import LogWindow
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
 from sluice.flows.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
+from sluice.flows.verify.units import Spread
 from sluice.mapping import TableRoute
 from sluice.model.dumps import Marking, TableRequest
 from sluice.model.nearest import meant
@@ -38,8 +39,8 @@ from sluice.targets.base import Comparer, CountingComparer, RowCount, Target, co
 
 _log = structlog.get_logger()
 
-READ_BYTES = 32 * 2**20
-"""Of rows of the source that are in memory at a time, by the server's own estimate of their size."""
+READ_BYTES = 8 * 2**20
+"""Of rows of a range, by the server's own estimate of their size. Some ranges are in memory at the same time."""
 MOST_RANGE_ROWS = 10_000
 SHOWN_COLUMNS = 5
 """Of a row without a key."""
@@ -271,7 +272,10 @@ class _Side:
             if table in whole.keyless:
                 return self._counted(reader, size, began)
             way, note, may_replace = self._way(reader, size)
+            spread = self._spread(way, size)
             check = self._check(reader, way, of_about=way.request.estimate or size.rows, keeps=whole.asked.repair)
+            if spread is not None:
+                check.spread, check.spread_ranges = spread, spread.ranges
             found = check.run()
         result = TableResult(
             table=str(table),
@@ -286,6 +290,14 @@ class _Side:
             **_counts(found, found.rows, found.undecided),
         )
         return _Checked(result, check, may_replace)
+
+    def _spread(self, way: Way, size: SourceTable) -> Spread | None:
+        """Workers of Spark, where ranges of rows are compared and there are many; as batches are loaded."""
+        runtime = self.whole.runtime
+        small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
+        if way.digested or small or getattr(self.comparer, "keeps", False):
+            return None
+        return Spread.of(runtime, self.made, self.whole.marking, self.target, way, self.config.parallelism)
 
     def _counted(self, reader: ChunkReader, size: SourceTable, began: float) -> _Checked:
         """A table without a key. Raises TerminalError."""

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ _NO_PLACE = Position("", "binlog.000001", 4)
 class KafkaComparer:
     """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
 
+    keeps: ClassVar[bool] = True
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

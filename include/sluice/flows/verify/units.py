@@ -1,0 +1,113 @@
+"""Ranges of a large table as work units: a worker reads them at the source, applies the rules, and asks the target. What differs is a suspect only.
+
+A unit does not wait for the log, so that rows on their way are suspects, too. A range with many of them is left to the task, which waits first.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+from sluice.config.resolved import ResolvedConnections
+from sluice.flows.runtime import Runtime
+from sluice.flows.verify.as_loaded import AsLoaded
+from sluice.flows.verify.table_check import RangeFound, Sides, Stretch, Way
+from sluice.model.dumps import Chunk, ChunkId, Marking
+from sluice.sources.base import KeyText
+from sluice.spark.base import UnitRunner
+from sluice.targets.base import Target, comparer_of
+from sluice.targets.registry import Kind, kind_of
+
+RANGES_A_UNIT = 8
+MOST_SUSPECTS = 1_000
+"""Of one range, that travel."""
+
+
+@dataclass(frozen=True)
+class VerifyUnit:
+    """Some ranges of one table. Picklable.
+
+    Attributes:
+        made: with a runtime that knows the source's connection alone. target: pickled, after ``kind`` is loaded.
+        rows: of a range, for the cost.
+    """
+
+    made: AsLoaded
+    texts: KeyText
+    marking: Marking
+    kind: Kind
+    target: bytes
+    way: Way
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return len(self.stretches) * self.way.range_rows
+
+
+def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
+    """Raises SourceUnavailable, TargetUnavailable, RuleError, MappingError, LoadError."""
+    unit.kind.load()
+    target: Target = pickle.loads(unit.target)  # noqa: S301 - what this program pickled
+    comparer = comparer_of(target)
+    assert comparer is not None
+    found = []
+    with unit.made.runtime.source.open_chunks(unit.marking, "verify") as reader:
+        reader.schema(unit.way.request.table)
+        sides = Sides(comparer, unit.made, unit.texts, unit.way)
+        for number, stretch in enumerate(unit.stretches, 1):
+            chunk = Chunk(ChunkId("verify", 0, number), after=stretch.after, upto=stretch.upto)
+            pieces = list(reader.rows(unit.way.request, chunk))
+            item = unit.way.stretch(stretch) if unit.way.ranged else None
+            odd, told = sides.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
+            rows = sum(piece.num_rows for piece in pieces)
+            found.append(RangeFound(stretch, rows, None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)))
+    return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Sends ranges to workers. ``unit``: without ranges."""
+
+    runner: UnitRunner
+    unit: VerifyUnit
+    parallelism: int
+
+    @classmethod
+    def of(
+        cls, runtime: Runtime, made: AsLoaded, marking: Marking, target: Target, way: Way, parallelism: int
+    ) -> Spread:
+        """The connections are resolved here."""
+        with runtime.state() as state:
+            member = runtime.member(state)
+        source = runtime.pipeline.source.model_copy(update={"connection": member, "connections": ()})
+        pipeline = runtime.pipeline.model_copy(update={"source": source})
+        endpoints = ResolvedConnections.of(runtime.resolver, [member])
+        travels = copy(made)
+        travels.runtime = Runtime(pipeline, endpoints, "local", runtime.rules_folder)
+        kind = kind_of(target.config.type, target.config.name)
+        unit = VerifyUnit(travels, runtime.source.keys, marking, kind, pickle.dumps(target), way, ())
+        return cls(runtime.runner, unit, parallelism)
+
+    @property
+    def ranges(self) -> int:
+        """That are sent together."""
+        return self.parallelism * 2 * RANGES_A_UNIT
+
+    def __call__(self, stretches: Sequence[Stretch]) -> Iterator[RangeFound]:
+        """In any order."""
+        units = [
+            replace(self.unit, stretches=tuple(stretches[at : at + RANGES_A_UNIT]))
+            for at in range(0, len(stretches), RANGES_A_UNIT)
+        ]
+        table = self.unit.way.request.table
+        for found in self.runner.run(
+            run_verify_unit, units, parallelism=self.parallelism, description=f"verify {table}"
+        ):
+            yield from found
+
+
+__all__ = ["Spread", "VerifyUnit", "run_verify_unit"]
