@@ -15,12 +15,15 @@ from dataclasses import dataclass
 
 import psutil
 import pymysql
+from kazoo.client import KazooClient
 
 from sluice.errors import SluiceError
 from sluice.flows.operate import control
 from tests.faults.dumps import dump_amid
 from tests.faults.world import SCHEMA, SESSION_S, Crew, World
 
+_LONG = bool(os.environ.get("SLUICE_FAULTS"))
+"""Of `make faults`."""
 TASKS = ("drain", "merge", "load", "ack")
 
 
@@ -209,6 +212,102 @@ def rotate(world: World, choose: random.Random) -> str:
     return ""
 
 
+def lose_segments(world: World, choose: random.Random) -> str:
+    """Of the batches that are on their way, or the whole store; with the pipeline paused, they are captured again."""
+    end = time.monotonic() + 3
+    with world.state() as state:
+        while not state.undelivered() and time.monotonic() < end:
+            time.sleep(0.01)
+    control.pause(world.runtime(), by="walk", reason="lost segments")
+    with world.state() as state:
+        waiting = state.undelivered()
+    store = world.disk.path / "case"
+    lost = [store] if choose.random() < 0.3 else [store / f"batch={number:010d}" for number in waiting]
+    world.inside(["rm", "-rf", *map(str, lost)])
+    world.sluice("recover", str(world.case.path), "--apply", "--yes")
+    control.resume(world.runtime(), by="walk")
+    return f"{'all' if lost == [store] else len(lost)}, {len(waiting)} batches were on their way"
+
+
+def lose_zookeeper(world: World, choose: random.Random) -> str:
+    """Every node of the pipeline, while no process of it lives; the segments with them, sometimes."""
+    for crew in world.crews:
+        crew.end()
+    with world.state() as state:
+        waiting = state.undelivered()
+    time.sleep(SESSION_S * 1.2)
+    client = KazooClient(f"127.0.0.1:{world.zookeeper.port}")
+    client.start()
+    try:
+        client.delete(f"/test/{SCHEMA}", recursive=True)
+    finally:
+        client.stop()
+        client.close()
+    world.sluice("recover", str(world.case.path), "--apply", "--yes")
+    world.counts_anew()
+    return f"{len(waiting)} batches were on their way"
+
+
+def put_target_back(world: World, choose: random.Random) -> str:
+    """To a backup that is some batches old; nothing tells the pipeline."""
+    tables = [
+        str(row[0]) for row in world.target.execute(f"SHOW FULL TABLES FROM `{SCHEMA}` WHERE Table_type = 'BASE TABLE'")
+    ]
+    tables.remove("_history")
+    control.pause(world.runtime(), by="walk", reason="a backup")
+    _stopped(world)
+    off, on = "SET SESSION foreign_key_checks = 0", "SET SESSION foreign_key_checks = 1"
+    world.target.execute(
+        "DROP DATABASE IF EXISTS backup", "CREATE DATABASE backup",
+        *(f"CREATE TABLE backup.`{name}` AS SELECT * FROM `{SCHEMA}`.`{name}`" for name in tables),
+    )  # fmt: skip
+    before = world.acknowledged()[0]
+    control.resume(world.runtime(), by="walk")
+    world.wait_until(lambda: world.acknowledged()[0] > before + 2, "some batches more")
+    control.pause(world.runtime(), by="walk", reason="a restore")
+    _stopped(world)
+    generated = {
+        (str(table), str(column))
+        for table, column in world.target.execute(
+            f"SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = '{SCHEMA}' AND GENERATION_EXPRESSION <> ''"
+        )
+    }
+    names = {
+        table: ", ".join(
+            f"`{row[0]}`"
+            for row in world.target.execute(f"SHOW COLUMNS FROM backup.`{table}`")
+            if (table, str(row[0])) not in generated
+        )
+        for table in tables
+    }
+    world.target.execute(
+        off,
+        *(
+            statement
+            for name in tables
+            for statement in (
+                f"DELETE FROM `{SCHEMA}`.`{name}`",
+                f"INSERT INTO `{SCHEMA}`.`{name}` ({names[name]}) SELECT {names[name]} FROM backup.`{name}`",
+            )
+        ),
+        on,
+    )
+    lacks = world.acknowledged()[0] - before
+    world.counts_anew()
+    control.resume(world.runtime(), by="walk")
+    return f"by {lacks} batches"
+
+
+def _stopped(world: World) -> None:
+    """Nothing writes to the target any more."""
+
+    def quiet() -> bool:
+        with world.state() as state:
+            return state.owner() is None and state.owner("copy") is None
+
+    world.wait_until(quiet, "the pause")
+
+
 FAULTS: list[Fault] = [
     Fault("kill a task", kill_task, weight=6),
     Fault("kill a crew", kill_crew, weight=2),
@@ -229,10 +328,13 @@ FAULTS: list[Fault] = [
     Fault("roll back", roll_back, weight=2),
     Fault("restart", restart_pipeline),
     Fault("rotate the log", rotate),
+    Fault("lost: segments", lose_segments, weight=2, possible=lambda: _LONG),
+    Fault("lost: ZooKeeper's nodes", lose_zookeeper, possible=lambda: _LONG),
+    Fault("lost: the target goes back", put_target_back, possible=lambda: _LONG),
     Fault(
         "a dump, and another fault",
         dump_amid(lambda: [f.strike for f in FAULTS[:-1] if f.possible()]),
         weight=3,
-        possible=lambda: bool(os.environ.get("SLUICE_FAULTS")),  # of `make faults`: it takes a quarter of a minute
+        possible=lambda: _LONG,  # of `make faults`: it takes a quarter of a minute
     ),
 ]

@@ -207,7 +207,7 @@ class World:
             "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
             f"INSERT INTO `{SCHEMA}`._history (old, new, epoch) VALUES (OLD.batch, NEW.batch, NEW.epoch); END IF; END",
         )
-        self._began = self.acknowledged()
+        self._began: tuple[int, int] | None = self.acknowledged()
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def runtime(self) -> Runtime:
@@ -354,9 +354,8 @@ class World:
         assert epochs == sorted(epochs), "an older epoch wrote after a newer one"
         batch, version = self.acknowledged()
         assert held is None or held == batch, f"the target holds {held}, ZooKeeper says {batch}"
-        assert version - self._began[1] == batch - self._began[0], (
-            "the acknowledgement moved more or less than once a batch"
-        )
+        began = self._began = self._began or (batch, version)
+        assert version - began[1] == batch - began[0], "the acknowledgement moved more or less than once a batch"
         with self.state() as state:
             numbers = state.numbers()
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), f"batches with gaps: {numbers}"
@@ -375,6 +374,21 @@ class World:
 
     def prune(self) -> None:
         """Retention, as its DAG runs it."""
-        argv = self.disk.inside(self.case.command("segments", str(self.case.path), "--prune"))
-        done = subprocess.run(argv, env=self.case.environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
+        self.sluice("segments", str(self.case.path), "--prune")
+
+    def sluice(self, *command: str) -> str:
+        """A command line where the store can be seen; what it printed."""
+        done = self.inside(self.case.command(*command))
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def inside(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
+        """A process where the store can be seen."""
+        return subprocess.run(
+            self.disk.inside(argv), env=self.case.environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    def counts_anew(self) -> None:
+        """What the target and ZooKeeper noted of earlier batches does not count: one of them was put back."""
+        self.target.execute(f"DELETE FROM `{SCHEMA}`._history")
+        self._began = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,14 @@ import pytest
 
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
-from sluice.errors import LostPosition, SourceUnavailable, WrongServer
+from sluice.errors import LostPosition, OutOfOrder, SourceUnavailable, WrongServer
 from sluice.flows.capture.drain import drain
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from sluice.flows.operate.check import check
+from sluice.model.dumps import ChunkState, Tuning
 from sluice.sources.mysql.reader.batch_reader import warm_up
+from tests.support.dumping import delivering
 from tests.support.numbered import rows, sluice
 from tests.support.pipelines import Case, assert_same_rows, case
 from tests.support.servers import UNSAFE
@@ -174,6 +179,42 @@ def test_a_server_that_lacks_transactions_is_refused_and_says_which(group: Group
     monkeypatch.undo()
     sluice(made, "failover", "case", "--yes")  # waits for what is on its way
     insert(made, 4)
+    group.caught_up(made.schema)
+    made.run_until_head()
+    assert_same_rows(made)
+
+
+def test_a_dump_goes_on_at_the_other_server(group: Group, made: Case) -> None:
+    """Chunks that were marked in the first server's log are read again; while somebody reads, there is no failover."""
+    insert(made, *range(1, 31))
+    made.run_until_head()
+    made.target.execute(
+        f"UPDATE `{made.schema}`.t SET note = 'wrong'", f"INSERT INTO `{made.schema}`.t VALUES (99, 'x')"
+    )
+    group.first.execute(f"UPDATE `{made.schema}`.t SET note = 'later' WHERE id < 5")
+    dump = start(made.runtime(), replace=True, tuning=Tuning(chunk_rows=10, parallelism=1))
+    stop = threading.Event()
+    reading: list[Any] = []
+
+    def marked(step: str, chunk: Any) -> None:
+        if step == "claimed" and chunk.id.number == 2:
+            with pytest.raises(OutOfOrder, match="a dump is being read"):
+                sluice(made, "failover", "case", "--yes")
+            reading.append(chunk)
+            stop.set()
+
+    work(made.runtime(), dump.id, stop=stop, hook=marked)
+    assert reading
+    with made.runtime().state() as state:
+        assert any(chunk.state is ChunkState.MARKED for chunk in state.dumps.chunks(dump.id))
+    group.caught_up(made.schema)
+    sluice(made, "failover", "case", "--yes")
+    with made.runtime().state() as state:
+        assert all(chunk.state is ChunkState.TODO for chunk in state.dumps.chunks(dump.id))
+    group.first.execute(f"UPDATE `{made.schema}`.t SET note = 'last' WHERE id > 25")
+    # marks are written where the chunks are read; a replica that may be written to has its own GTIDs for them
+    with delivering(made):
+        work(made.runtime(), dump.id)
     group.caught_up(made.schema)
     made.run_until_head()
     assert_same_rows(made)

@@ -268,6 +268,24 @@ def test_zookeeper_is_restored_from_a_backup(made: Case) -> None:
     goes_on(made, 6)
 
 
+@pytest.mark.parametrize(("choice", "has"), [("redeliver", [1, 2, 3, 4, 5]), ("delivered", [1, 2, 4, 5])])
+def test_zookeeper_is_lost_and_a_target_says_nothing(made: Case, choice: str, has: list[int]) -> None:
+    """As of one that keeps its checkpoint in ZooKeeper: a person says what it holds."""
+    deliver(made, 1, 2)
+    batch = drained(made, 3)
+    merge(made.runtime(), batch)
+    znodes(made, "")
+    removed(made)
+    plan = look(made)
+    assert [set(question["choices"]) for question in plan["questions"]] == [{"redeliver", "delivered"}]
+    with pytest.raises(ConfigError, match="ZooKeeper is lost, and target copy says nothing"):
+        sluice(made, "recover", "case", "--apply", "--yes")
+    recovered(made, "--choose", f"copy={choice}")
+    made.run_until_head()
+    deliver(made, 4, 5)
+    assert rows(made, made.target) == has
+
+
 def test_zookeeper_and_a_part_of_the_segments_are_lost(made: Case) -> None:
     """Two targets, one further than the other; a hole in the stored batches between them."""
     made.target.execute(

@@ -86,21 +86,18 @@ def fail_over(
 
     Raises OutOfOrder while somebody reads tables for a dump: its places are of the log of the other server.
     """
-    dumps = state.dumps.active()
-    reading = [dump.id for dump in dumps if state.dumps.readers(dump.id)]
+    reading = [dump.id for dump in state.dumps.active() if state.dumps.readers(dump.id)]
     if reading:
         raise OutOfOrder(
             f"a dump is being read from the present server: {', '.join(reading)}",
             where=f"pipeline {runtime.name}",
             hint=f"stop its readers first: `sluice dump pause {runtime.name} {reading[0]}`, or wait until they have noticed",
         )
-    for dump in dumps:  # places in the log of another server mean nothing: what is not placed yet is read again
-        for chunk in state.dumps.chunks(dump.id):
-            if chunk.state is not ChunkState.TODO:
-                state.dumps.redo(chunk)
+    _read_again(state)
     schema = _schema(runtime, lease, cursor, found.position)
     before = runtime.member(state)
     moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
+    _read_again(state)  # what a reader that began just now marked in the meantime
     details = {
         "from": f"{before}, {cursor.position}",
         "to": f"{found.connection}, {found.position}",
@@ -112,6 +109,14 @@ def fail_over(
         "failed_over", pipeline=runtime.name, before=before, after=found.connection, position=str(found.position)
     )
     return moved
+
+
+def _read_again(state: PipelineState) -> None:
+    """Places in the log of another server mean nothing: chunks that are not placed yet are read again."""
+    for dump in state.dumps.active():
+        for chunk in state.dumps.chunks(dump.id):
+            if chunk.state is not ChunkState.TODO:
+                state.dumps.redo(chunk)
 
 
 def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) -> str:

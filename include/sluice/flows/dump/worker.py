@@ -19,7 +19,7 @@ import structlog
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
-from sluice.errors import DumpRefused, RetryableError, SluiceError, TerminalError
+from sluice.errors import DumpRefused, RetryableError, SluiceError, SourceUnavailable, TerminalError
 from sluice.flows.dump.key_lists import stored_keys
 from sluice.flows.dump.throttle import Throttle
 from sluice.flows.runtime import Runtime
@@ -286,7 +286,8 @@ class _Worker:
         self.store = runtime.store
         dump = self.dumps.require(dump_id)
         owner = f"{owner_label()}:{number}"
-        self.reader = stack.enter_context(runtime.source.open_chunks(dump.marking, owner))
+        self.member = runtime.member(state)
+        self.reader = stack.enter_context(runtime.source_at(self.member).open_chunks(dump.marking, owner))
         self.throttle = stack.enter_context(Throttle.open(runtime))
         self.read = 0
         self.waiting_for = ""
@@ -392,6 +393,7 @@ class _Worker:
             path = chunk_path(chunk)
             written = write_chunk(self.store, path, schema, self._rows(request, chunk))
         self._tell("selected", chunk)
+        self._require_member()
         stored = self.dumps.move(
             chunk,
             ChunkState.STORED,
@@ -408,10 +410,21 @@ class _Worker:
         self._tell("stored", stored)
         marks.high(stored)
         self._tell("high", stored)
+        self._require_member()
         marked = self.dumps.move(stored, ChunkState.MARKED, end=self.reader.end_of_log())
         self._tell("marked", marked or stored)
         _log.debug("chunk_read", dump=dump.id, chunk=chunk.id.name, rows=written.rows, size_bytes=written.size_bytes)
         return marked or stored
+
+    def _require_member(self) -> None:
+        """Places of a chunk are of the log that is drained. Raises SourceUnavailable: this thread begins again, at the server that is read now."""
+        now = self.runtime.member(self.state)
+        if now != self.member:
+            raise SourceUnavailable(
+                f"{now} is read now, and no longer {self.member}: the chunk is read again",
+                where=f"dump {self.dump_id}",
+                hint="this happens by itself",
+            )
 
     def _rows(self, request: TableRequest, chunk: Chunk) -> Iterator[pa.Table]:
         keys: Iterable[list[tuple[str, ...]]] = ()
