@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -223,8 +224,10 @@ def lose_segments(world: World, choose: random.Random) -> str:
         waiting = state.undelivered()
     store = world.disk.path / "case"
     lost = [store] if choose.random() < 0.3 else [store / f"batch={number:010d}" for number in waiting]
-    world.inside(["rm", "-rf", *map(str, lost)])
-    world.sluice("recover", str(world.case.path), "--apply", "--yes")
+    for folder in lost:
+        shutil.rmtree(folder)
+    said = world.sluice("recover", str(world.case.path), "--apply", "--yes")
+    assert ("captured again" in said) == bool(waiting), said
     control.resume(world.runtime(), by="walk")
     return f"{'all' if lost == [store] else len(lost)}, {len(waiting)} batches were on their way"
 
