@@ -51,6 +51,15 @@ def running(made: Case) -> Iterator[None]:
             process.wait()
 
 
+def copied(made: Case, rows: int) -> None:
+    """Wait for the first copy."""
+    count = f"SELECT COUNT(*) FROM `{made.schema}`.sbtest"
+    until = time.monotonic() + 1800
+    while made.target.execute(count) != [(rows,)]:
+        assert time.monotonic() < until, (made.folder / "run.log").read_text()[-2000:]
+        time.sleep(0.5)
+
+
 @contextmanager
 def lags(made: Case) -> Iterator[list[float]]:
     """Seconds that the target lags, five times a second."""
@@ -122,8 +131,8 @@ def main() -> None:
             fill(source, schema, rows)
         with case(root / "plain", source, target, zookeeper, "plain", start="dump", name="plain") as made:
             made.cli("check", str(made.path), "--apply", "--yes")
-            made.run_until_head()
             with running(made):
+                copied(made, rows)
                 verified(made, rows, "checksums")  # both servers have read the table
                 by_checksums = verified(made, rows, "checksums")
                 baseline = pt_table_checksum(source, "plain", rows)
@@ -143,8 +152,8 @@ def main() -> None:
                 "rules: [{name: pad, path: pad.py, type: row}]\n", encoding="utf-8"
             )
             made.cli("check", str(made.path), "--apply", "--yes")
-            made.run_until_head()
             with running(made):
+                copied(made, rows)
                 by_rows = verified(made, rows, "rows of the source")
     lag, lag_under = statistics.median(quiet), statistics.median(under or [0.0])
     beside = f"sysbench's table of {rows:,} rows"

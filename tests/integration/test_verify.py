@@ -752,11 +752,12 @@ def test_kafka_has_the_newest_row_of_each_key(
         made.run_until_head()
         changed = ["vals", "live", *keyed]
         tables = [f"{schema}.{name}" for name in changed]
-        with Writers(made, "live", 60, seed=4, count=1), delivering(made):
-            first = verified(made, tables=tables)
-            assert (found(first), first.outcome) == (set(), "equal")
-            assert of(first, "vals").rows == 200
-        made.run_until_head()
+        if form == "debezium-json":
+            with Writers(made, "live", 60, seed=4, count=1), delivering(made):
+                first = verified(made, tables=tables)
+                assert (found(first), first.outcome) == (set(), "equal")
+                assert of(first, "vals").rows == 200
+            made.run_until_head()
         messages = {one.key: one for one in kafka_reading.read(kafka, f"{schema}.vals")}
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
         wanted = set()
@@ -770,5 +771,4 @@ def test_kafka_has_the_newest_row_of_each_key(
         with delivering(made):
             result = verified(made, tables=tables, repair=True)
             assert found(result) == wanted
-            assert result.outcome == "equal"
-            assert verified(made, tables=tables).outcome == "equal"
+            assert (result.outcome, of(result, "vals").equal) == ("equal", 200)

@@ -20,6 +20,8 @@ from tests.support import dumping
 from tests.support.dumping import begin, both, delivering
 from tests.support.pipelines import REPOSITORY, Case, case
 
+pytestmark = pytest.mark.timeout(900)
+
 CHILD = """
 import os, signal, sys
 from pathlib import Path
@@ -66,8 +68,7 @@ def until_equal(made: Case) -> VerifyResult:
             dumps = [dump for dump in state.dumps.ids() if state.dumps.get(dump).state is DumpState.RUNNING]
         for dump in dumps:
             work(made.runtime(), dump)
-        verify(made.runtime(), VerifySpec(repair=True))
-        return verify(made.runtime(), VerifySpec())
+        return verify(made.runtime(), VerifySpec(repair=True))
 
 
 def test_killed_in_the_middle(own: Case, monkeypatch: pytest.MonkeyPatch) -> None:

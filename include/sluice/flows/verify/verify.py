@@ -179,7 +179,7 @@ def _unreadable(config: TargetConfig) -> str:
     why = (
         "it gets every change, and not the newest row of each key"
         if config.changes == "all"
-        else "nothing reads it back"
+        else "what it holds is not read back"
     )
     return f"target {config.name} (type {config.type}) cannot be verified: {why}"
 

@@ -131,8 +131,8 @@ class KafkaTarget:
         """What a topic holds is not known, so that ranges cannot be made equal."""
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared."""
-        return KafkaComparer(self.place) if self.input is Input.MERGED else None
+        """By the newest message of each key; every change is not compared, and neither are messages in Avro."""
+        return KafkaComparer(self.place) if self.input is Input.MERGED and not self.options.avro else None
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""
