@@ -18,7 +18,7 @@ from devstack.mariadb import MariaDBServer, find_mariadb
 from devstack.mysql import MySQLServer
 from sluice.config.connections import parse_connection
 from sluice.config.pipeline import PipelineConfig
-from sluice.errors import ConfigError, LostPosition, SourceUnavailable
+from sluice.errors import ConfigError, LogPurged, LostPosition, SourceUnavailable
 from sluice.model.positions import split_file
 from sluice.sources.base import StreamLimits
 from sluice.sources.mysql.catalog.resolver import TableResolver
@@ -403,7 +403,7 @@ def test_file_numbers_beyond_six_digits_and_purged_files(cls, tmp_path):
                 assert [f for f in preflight(connection, info, PIPELINE, drain.position) if f.severity == "error"] == []
                 purge(server, "binlog.1000001")
                 (lost,) = preflight(connection, server_info(connection), PIPELINE, behind)
-            assert lost.kind is LostPosition
+            assert lost.kind is LogPurged
             assert "hours ago" in lost.why
             assert "binlog.1000001 to binlog.1000002" in lost.why
             drain.position = behind

@@ -30,7 +30,8 @@ def look_at_source(
         with runtime.source.open() as source:
             return _lost(runtime, state, source, position, lost)
     except SluiceError as error:
-        return [StoreFinding(SUBJECT, "warning", f"{error.message}; {error.hint or ''}".rstrip("; "))], [], []
+        other = f"`sluice failover {runtime.name}` reads another server" if runtime.pipeline.source.connections else ""
+        return [StoreFinding(SUBJECT, "warning", "; ".join(filter(None, (error.message, error.hint, other))))], [], []
 
 
 def _looked(
