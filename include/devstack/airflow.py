@@ -60,6 +60,7 @@ if "scheduler" in sys.argv:
         "sluice.orchestration.connections",
         "sluice.flows.capture.drain",
         "sluice.flows.drain_and_merge",
+        "sluice.flows.train",
         "sluice.flows.transform.merge",
         "sluice.flows.load.load",
         "sluice.flows.load.isolation",

@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -118,15 +119,18 @@ def _sluice(stack: Stack, seconds: float) -> list[dict[str, Any]]:
     """Freshness under the steady load; prints the stages of a batch and the CPU seconds of each server."""
     process = _workload(stack, RATE, seconds + WARM_S, 0, 1)
     time.sleep(WARM_S)
-    before, began = _cpu(stack), time.time()
+    before, began, grown = _cpu(stack), time.time(), _size(stack)
     with LagMeter(stack.source, stack.target, beat_s=0.1, look_s=0.01) as meter:
         time.sleep(seconds)
         meter.write_no_more()
         used, took = _cpu(stack), time.time() - began
+        memory, grown = _memory(stack), _growth(grown, _size(stack), took)
         _wait(lambda: meter.complete, 60, "the last heartbeat")
     changes = int(process.communicate()[0])
     print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
     print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
+    print(f"memory (PSS, MB): {memory}", flush=True)
+    print(f"Airflow an hour: {grown}", flush=True)
     rate = changes / (seconds + WARM_S)
     workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack"
     _wait(lambda: _equal(stack), 60, "both sides to be equal")
@@ -251,6 +255,41 @@ def _times(process: psutil.Process) -> float:
 def _rates(before: dict[str, float], after: dict[str, float], seconds: float) -> str:
     found = {name: (after[name] - before.get(name, 0.0)) / seconds for name in after}
     return ", ".join(f"{name} {rate:.2f}" for name, rate in sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _memory(stack: Stack) -> str:
+    """Proportional set size of Airflow's processes by kind, and how many there are."""
+    found = []
+    for name, handle in stack.handles().items():
+        if name.startswith("airflow"):
+            sizes = []
+            for process in processes.family(handle):
+                with contextlib.suppress(psutil.Error):
+                    sizes.append(process.memory_full_info().pss / 1e6)
+            found.append(f"{name} {sum(sizes):.0f} in {len(sizes)}")
+    return ", ".join(found)
+
+
+def _size(stack: Stack) -> dict[str, float]:
+    """What a busy pipeline makes in Airflow, so far."""
+    home = stack.airflow_home
+    database = home / "airflow.db"
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
+        rows = {
+            name: opened.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]
+            for name in ("dag_run", "task_instance", "xcom")
+        }
+    logs = [path for path in (home / "logs").rglob("*") if path.is_file()]
+    return {
+        **rows,
+        "MB of database": sum(path.stat().st_size for path in home.glob("airflow.db*")) / 1e6,
+        "log files": len(logs),
+        "MB of logs": sum(path.stat().st_size for path in logs) / 1e6,
+    }
+
+
+def _growth(before: dict[str, float], after: dict[str, float], seconds: float) -> str:
+    return ", ".join(f"{name} {(after[name] - before[name]) / seconds * 3600:.0f}" for name in after)
 
 
 def _instances(stack: Stack, since: float) -> dict[str, dict[str, dict[str, float | None]]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
-import threading
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -15,9 +16,20 @@ from typing import Any
 import pytest
 
 from sluice.errors import RetryableError
+from sluice.flows.operate import control
 from tests.support.airflows import SharedAirflow, TestAirflow, wait_until
 from tests.support.browsers import login, shot
-from tests.support.orders import acknowledged, change, delivered, orders_case, permit, settled
+from tests.support.orders import (
+    History,
+    acknowledged,
+    batches_of,
+    change,
+    delivered,
+    orders_case,
+    permit,
+    settled,
+    written,
+)
 from tests.support.pipelines import Case
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -137,28 +149,109 @@ def test_the_form_in_the_browser(orders: Case, east: TestAirflow, browser: Any) 
     east.wait_for_run("sluice_control", east.trigger("sluice_control", {"pipeline": "protocol", "action": "resume"}))
 
 
+def train_of(orders: Case, east: TestAirflow, at_least: int, *, state: str) -> str:
+    """A run in this state with so many batches."""
+    found = ""
+
+    def there() -> bool:
+        nonlocal found
+        for run in east.runs(DAG, state=state)[:4]:
+            if len(batches_of(orders, claim_of(run["dag_run_id"]))) >= at_least:
+                found = run["dag_run_id"]
+        return bool(found)
+
+    wait_until(there, f"a run ({state}) of {at_least} batches")
+    return found
+
+
+def claim_of(run: str) -> str:
+    return f"airflow:east:{DAG}:{run}"
+
+
+def states_of(east: TestAirflow, run: str) -> dict[str, str]:
+    return {task["task_id"]: task["state"] for task in east.tasks(DAG, run)}
+
+
+def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> None:
+    """One run, many batches; each task of it says what it is about, and Clear of any of them delivers nothing twice."""
+    change(orders, 20)
+    wait_until(lambda: settled(orders), "a first delivery")
+    history = History(orders)
+    with written(orders, 21):
+        run = train_of(orders, east, 4, state="success")
+    batches = batches_of(orders, claim_of(run))
+    green = {"drain": "success", "merge": "skipped", "load.copy": "success", "ack.copy": "success"}
+    assert states_of(east, run) == green
+    said = east.log(DAG, run, "drain")
+    assert f"delivered {len(batches)} batches" in said
+    assert all(f"batch {number}: " in said for number in batches)
+    assert f"up to batch {batches[-1]}" in east.log(DAG, run, "load.copy")
+    wait_until(lambda: settled(orders), "delivery of everything")
+    for tasks in (["load.copy"], ["merge", "ack.copy"], ["drain"]):
+        body = {"dry_run": False, "dag_run_id": run, "task_ids": tasks, "only_failed": False}
+        wait_until(
+            lambda body=body: east.api.call("POST", f"/dags/{DAG}/clearTaskInstances", body), "the press of Clear"
+        )
+        wait_until(lambda: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the cleared run's end")
+        wait_until(lambda: set(states_of(east, run).values()) <= {"success", "skipped"}, "its tasks' end")
+    assert batches_of(orders, claim_of(run)) == batches
+    history.assert_in_order()
+
+
+def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: TestAirflow) -> None:
+    """``kill -9`` of the process that drains, merges and loads, several times."""
+    history = History(orders)
+    with written(orders, 200):
+        for _ in range(3):
+            train_of(orders, east, 2, state="running")
+            with orders.runtime().state() as state:
+                wait_until(state.owner, "a drain at work")
+                owner = state.owner()
+            if owner:  # it may have ended just now
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(owner.rsplit(":", 1)[1]), signal.SIGKILL)
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches after the kill", 240)
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
+    history.assert_in_order()
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
+def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east: TestAirflow) -> None:
+    """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is delivered."""
+    history, by = History(orders), "a test"
+    with written(orders, 500):
+        train_of(orders, east, 2, state="running")
+        control.pause(orders.runtime(), by=by)
+        wait_until(
+            lambda: "deferred" in {task["state"] for task in east.tasks(DAG)},
+            "a task that waits for the end of the pause",
+        )
+        control.resume(orders.runtime(), by=by)
+        for act in (
+            lambda: control.restart(orders.runtime(), by=by, grace_s=1),
+            lambda: control.rollback(orders.runtime(), by=by, dry_run=False),
+            lambda: orders.source.execute(f"ALTER TABLE {orders.schema}.orders MODIFY note VARCHAR(250)"),
+        ):
+            run = train_of(orders, east, 2, state="running")
+            act()
+            wait_until(
+                lambda run=run: run in {r["dag_run_id"] for r in east.runs(DAG, state="success")}, "the run's end"
+            )
+            before = acknowledged(orders)
+            wait_until(lambda before=before: acknowledged(orders) > before + 2, "further batches")
+    wait_until(lambda: settled(orders), "delivery of everything", 180)
+    history.assert_in_order()
+    assert "varchar(250)" in str(orders.target.execute(f"SHOW CREATE TABLE {orders.schema}.orders"))
+    assert {run["state"] for run in east.runs(DAG, state="failed")} == set()
+
+
 def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirflow) -> None:
     """Tasks of ended and of open runs are cleared at random, one by one and by the dozen, while changes go on."""
-    schema = orders.schema
     change(orders, 60)
     wait_until(lambda: settled(orders), "a first delivery")
-    orders.target.execute(
-        f"CREATE TABLE {schema}._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT)",
-        f"CREATE TRIGGER {schema}._watch AFTER UPDATE ON {schema}._sluice_ack FOR EACH ROW BEGIN "
-        "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
-        f"INSERT INTO {schema}._history (old, new) VALUES (OLD.batch, NEW.batch); END IF; END",
-    )
-    choose, done = random.Random(5), threading.Event()
-
-    def write() -> None:
-        number = 100
-        while not done.wait(0.4):
-            change(orders, number)
-            number += 1
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
+    history, choose = History(orders), random.Random(5)
+    with written(orders, 1000, 0.4):
         wait_until(lambda: len(east.runs(DAG, state="success")) >= 6, "six batches")
         for _ in range(10):
             chosen = choose.sample(east.runs(DAG)[:9], choose.choice((1, 1, 2, 5)))
@@ -182,11 +275,5 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
                 )
         before = acknowledged(orders)
         wait_until(lambda: acknowledged(orders) > before + 2, "further batches after the clears", 240)
-    finally:
-        done.set()
-        writer.join()
     wait_until(lambda: settled(orders), "delivery of everything", 180)
-    moves = orders.target.execute(f"SELECT old, new FROM {schema}._history ORDER BY id")
-    assert len(moves) > 5
-    assert all(new == old + 1 for old, new in moves)
-    assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
+    history.assert_in_order()

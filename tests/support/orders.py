@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ def orders_case(
     name: str,
     target_name: str = "copy",
     retry: str = "{delay: 1s, max_delay: 3s}",
+    run: str = "{max_time: 2s}",
 ) -> Iterator[Case]:
     """A pipeline of this name, with a schema of its own, that has its first position."""
     schema = f"airflow_{name}"
@@ -30,7 +32,7 @@ def orders_case(
             f"CREATE TABLE {schema}.journal (what VARCHAR(40) NOT NULL)",
         )
     try:
-        with case(folder, source, target, zookeeper, schema, extra=f"retry: {retry}", name=name) as made:
+        with case(folder, source, target, zookeeper, schema, extra=f"retry: {retry}\nrun: {run}", name=name) as made:
             made.path.write_text(made.path.read_text().replace("name: copy", f"name: {target_name}"))
             made.run_until_head()
             yield made
@@ -45,6 +47,54 @@ def change(made: Case, number: int) -> None:
         f"INSERT INTO {made.schema}.journal VALUES ('n{number}')",
         f"UPDATE {made.schema}.orders SET note = CONCAT(LEFT(note, 150), '+') WHERE id > {number - 5}",
     )
+
+
+@contextmanager
+def written(made: Case, first: int, every_s: float = 0.1) -> Iterator[None]:
+    """Changes all the time, in a thread, numbered from ``first``."""
+    done = threading.Event()
+
+    def write() -> None:
+        number = first
+        while not done.wait(every_s):
+            change(made, number)
+            number += 1
+
+    writer = threading.Thread(target=write, name="writer")
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()
+
+
+class History:
+    """Every move of the batch that the target says it holds, by a trigger on its checkpoint."""
+
+    def __init__(self, made: Case) -> None:
+        self._made = made
+        schema = made.schema
+        if not made.target.execute(f"SHOW TABLES FROM {schema} LIKE '%history'"):
+            made.target.execute(
+                f"CREATE TABLE {schema}._history (id INT AUTO_INCREMENT PRIMARY KEY, old BIGINT, new BIGINT)",
+                f"CREATE TRIGGER {schema}._watch AFTER UPDATE ON {schema}._sluice_ack FOR EACH ROW BEGIN "
+                "IF NEW.scope = '' AND NEW.batch <> OLD.batch THEN "
+                f"INSERT INTO {schema}._history (old, new) VALUES (OLD.batch, NEW.batch); END IF; END",
+            )
+
+    def assert_in_order(self) -> None:
+        """Each batch once, one after the other."""
+        moves = self._made.target.execute(f"SELECT old, new FROM {self._made.schema}._history ORDER BY id")
+        assert len(moves) > 5
+        assert all(new == old + 1 for old, new in moves)
+        assert [old for old, _ in moves[1:]] == [new for _, new in moves[:-1]]
+
+
+def batches_of(made: Case, claim: str) -> list[int]:
+    """The batches of a run."""
+    with made.runtime().state() as state:
+        return [int(batch.number) for batch in state.claimed_all(claim)]
 
 
 def delivered(made: Case) -> bool:

@@ -613,6 +613,17 @@ class VerifyConfig(_Model):
         return parse_share(self.sample)
 
 
+class RunConfig(_Model):
+    """How long a run of the DAG makes one batch after the other. Every batch is still delivered, acknowledged and rolled back on its own."""
+
+    max_time: Span = Field(
+        timedelta(minutes=1),
+        le=timedelta(days=1),
+        description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one batch.",
+    )
+    max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
+
+
 class PipelineConfig(_Model):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
@@ -623,6 +634,7 @@ class PipelineConfig(_Model):
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="What is taken from the log.")
     schedule: str = Field("continuous", description="continuous, a cron expression, or an interval such as 30s.")
     window: Integer = Field(3, ge=1, le=64, description="Batches in flight at the same time.")
+    run: RunConfig = Field(default_factory=RunConfig, description="How many batches a run of the DAG carries.")
     spark: SparkConfig = Field(default_factory=SparkConfig, description="Where the work runs.")
     coordination: CoordinationConfig = Field(default_factory=CoordinationConfig, description="The ZooKeeper of record.")
     rules: str | None = Field(

@@ -85,6 +85,12 @@ class Batches:
                     return batch
         return None
 
+    def claimed_all(self, claim: str) -> list[Batch]:
+        """All batches that ``claim`` delivers and that are still known, oldest first."""
+        suffix = claim_suffix(claim)
+        numbers = [self._at.claimed_batch(name) for name in self._z.children(self._at.claims) if name.endswith(suffix)]
+        return [batch for batch in map(self.get, numbers) if batch and batch.claim == claim]
+
     def _index_claims(self) -> None:
         """Once, for a state of an older version: the nodes that :meth:`created` writes by now."""
         batches = [batch for batch in map(self.get, self.numbers()) if batch]

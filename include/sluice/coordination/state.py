@@ -291,6 +291,10 @@ class PipelineState:
         """The newest batch that ``claim`` delivers: what a retried drain gets again."""
         return self._batches.claimed(claim)
 
+    def claimed_all(self, claim: str) -> list[Batch]:
+        """All batches that ``claim`` delivers and that are still known, oldest first."""
+        return self._batches.claimed_all(claim)
+
     def reclaim(self, number: int, claim: str) -> Batch | None:
         """Let ``claim`` deliver a batch whose run is gone. None if the batch changed meanwhile."""
         return self._batches.reclaim(number, claim)

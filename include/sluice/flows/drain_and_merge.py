@@ -30,29 +30,34 @@ def drain_and_merge(runtime: Runtime, *, claim: str, idle_wait_s: float) -> Drai
     wrong. Raises what ``drain`` raises.
     """
     with runtime.state():
-        outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
-        if outcome.batch is None or not _is_small(runtime, outcome):
-            return outcome
-        try:
-            return replace(outcome, merged=bool(merge(runtime, outcome.batch).changeset))
-        except SluiceError as error:
-            _log.info("merge_left_to_its_task", pipeline=runtime.name, batch=outcome.batch, because=str(error))
-            return outcome
+        return merge_if_small(runtime, drain(runtime, claim=claim, idle_wait_s=idle_wait_s))
 
 
-def _is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
+def merge_if_small(runtime: Runtime, outcome: DrainOutcome) -> DrainOutcome:
+    """Merge what was drained, unless that is for its own task."""
+    if outcome.batch is None or not is_small(runtime, outcome):
+        return outcome
+    try:
+        return replace(outcome, merged=bool(merge(runtime, outcome.batch).changeset))
+    except SluiceError as error:
+        _log.info("merge_left_to_its_task", pipeline=runtime.name, batch=outcome.batch, because=str(error))
+        return outcome
+
+
+def is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
+    """May the batch be merged by its drain, without a task of its own?"""
     assert outcome.batch is not None
     if runtime.mode == "submit" or outcome.changes >= runtime.pipeline.spark.from_changes:
         return False
-    return runtime.rules_path is None or _rules_are_quick(runtime, outcome.batch - 1)
+    return runtime.rules_path is None or rules_are_quick(runtime, outcome.batch - 1)
 
 
-def _rules_are_quick(runtime: Runtime, earlier: int) -> bool:
+def rules_are_quick(runtime: Runtime, earlier: int) -> bool:
     """As far as the batch before tells; False if it does not."""
     try:
         with runtime.state() as state:
             record = state.batch(earlier)
-        if record is None or record.stages or not record.changeset:
+        if record is None or not record.changeset:
             return False
         rules = read_changeset(runtime.store, record.changeset).manifest.rules
     except SluiceError:

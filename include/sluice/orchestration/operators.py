@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator, TriggerRule
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from sluice.model.batches import DrainOutcome
+    from sluice.flows.runtime import Runtime
+    from sluice.flows.train import Carried, TrainOutcome
 
 _IDLE_WAIT_S = 2.0
 """How long a drain looks for changes before it gives its worker back. A trigger needs about 2.9 s when its event is
@@ -91,13 +94,14 @@ def report_failure(pipeline: str) -> None:
 
 
 class DrainOperator(SluiceOperator):
-    """Takes the next batch from the source's log; returns its number.
+    """Takes the next batch from the source's log, and while changes keep coming one after the other; returns the last one's number.
 
-    It first polls for changes itself and, when there are none, waits in the triggerer (``waits=True``) or ends
+    It delivers small batches itself (:mod:`sluice.flows.train`); the tasks after it do what it left, each its own stage of all batches of
+    the run. It first polls for changes itself and, when there are none, waits in the triggerer (``waits=True``) or ends
     the run as skipped (``waits=False``: the schedule is a clock). While another installation works on the pipeline, or a drain
     that died still has the lease, it stands by in the triggerer, or its run is skipped.
 
-    A small batch is merged here, too, and the task merge is skipped: the load follows a second sooner.
+    If nothing is left to merge, the task merge is skipped.
     """
 
     ui_color = "#d6eaf8"
@@ -108,28 +112,48 @@ class DrainOperator(SluiceOperator):
 
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
         """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
-        from sluice.flows.drain_and_merge import drain_and_merge
+        from sluice.flows.train import train
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        runtime = open_runtime(self.pipeline)
         try:
-            outcome = drain_and_merge(open_runtime(self.pipeline), claim=mine, idle_wait_s=_IDLE_WAIT_S)
+            outcome = train(
+                runtime,
+                claim=mine,
+                idle_wait_s=_IDLE_WAIT_S,
+                tell=partial(self._tell, runtime),
+                stop=_changed(Path(self.pipeline)),
+            )
         except (LeaseHeld, Fenced) as error:
             if not self.waits:
                 raise AirflowSkipException(f"standing by: {error}") from None
             self.log.info("standing by: %s", error)
             return self.wait(TurnTrigger(self.pipeline))
         self.log.info("drained %s", outcome.to_json())
-        self._take_up(outcome.due)
-        if outcome.batch is not None:
+        self._take_up(outcome.last.due)
+        if outcome.last.batch is not None:
             return self._hand_over(context, outcome)
         if not self.waits:
             raise AirflowSkipException("there is nothing new in the source's log")
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         return self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
-    def _hand_over(self, context: Context, outcome: DrainOutcome) -> int:
-        number = int(outcome.batch or 0)
-        if outcome.merged:
+    def _tell(self, runtime: Runtime, carried: Carried) -> None:
+        """A batch is delivered: a line in the log, and the metrics now and then."""
+        from sluice.orchestration.metrics import report
+
+        self.log.info("%s", carried)
+        report(runtime)
+
+    def _hand_over(self, context: Context, outcome: TrainOutcome) -> int:
+        from sluice.flows.train import table
+
+        number = int(outcome.last.batch or 0)
+        if outcome.carried:
+            self.log.info("delivered %d batches:\n%s", len(outcome.carried), table(outcome.carried))
+        if outcome.ended_by:
+            self.log.info("no further batch in this run: %s", outcome.ended_by)
+        if outcome.last.merged:
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=number)
             raise DownstreamTasksSkipped(tasks=["merge"])
         return number
@@ -143,13 +167,27 @@ class DrainOperator(SluiceOperator):
                 open_run(self.pipeline, dump)
 
 
+def _changed(path: Path) -> Callable[[], str]:
+    """Says so once the pipeline file is another one: the next run reads it."""
+
+    def stamp() -> tuple[int, int]:
+        try:
+            found = path.stat()
+        except OSError:
+            return (0, 0)
+        return (found.st_mtime_ns, found.st_size)
+
+    before = stamp()
+    return lambda: "the pipeline file changed" if stamp() != before else ""
+
+
 BATCH = "{{ ti.xcom_pull(task_ids='drain') }}"
-"""The number that this run's drain returned. As a template it is seen among a task's rendered fields, and draws no edge
+"""The number that this run's drain returned: of its last batch. As a template it is seen among a task's rendered fields, and draws no edge
 from drain to every task in the graph."""
 
 
 class BatchOperator(SluiceOperator):
-    """A task on one batch; ``batch``: its number, rendered from :data:`BATCH`."""
+    """A task on the batches of one run; ``batch``: the number of the last one, rendered from :data:`BATCH`."""
 
     template_fields: Sequence[str] = ("batch",)
 
@@ -170,6 +208,26 @@ class BatchOperator(SluiceOperator):
             )
         return self.number
 
+    def unfinished(self, context: Context) -> list[int]:
+        """The run's batches that have no changeset yet; its last one if all of them have. Raises ConfigError, see require_number."""
+        from sluice.flows.train import unfinished
+
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        return unfinished(open_runtime(self.pipeline), mine, self.require_number())
+
+    def show_batches(self, context: Context) -> None:
+        """What this task was about, at the end of its log."""
+        from sluice.flows.train import batches_of
+
+        number = self.require_number()
+        mine = claim(context["ti"].dag_id, context["ti"].run_id)
+        with suppress(SluiceError):  # it is done; this is for people
+            self.log.info(
+                "this run's batches, up to batch %d:\n%s",
+                number,
+                batches_of(open_runtime(self.pipeline), mine, number),
+            )
+
     def _done(self, outcome: Any) -> dict[str, Any]:
         summary: dict[str, Any] = outcome.to_json()
         self.log.info("done %s", summary)
@@ -177,7 +235,7 @@ class BatchOperator(SluiceOperator):
 
 
 class MergeOperator(BatchOperator):
-    """Merges a batch to one row per key and applies the rules, on Spark. Skipped where the drain has done it, for a small batch."""
+    """Merges batches to one row per key and applies the rules, on Spark. Skipped where the drain has done it, for small ones."""
 
     ui_color = "#fdebd0"
 
@@ -187,11 +245,15 @@ class MergeOperator(BatchOperator):
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         from sluice.flows.transform.merge import merge
 
-        return self._done(merge(open_runtime(self.pipeline), self.require_number()))
+        runtime, done = open_runtime(self.pipeline), {}
+        for number in self.unfinished(context):
+            done = self._done(merge(runtime, number))
+        self.show_batches(context)
+        return done
 
 
 class RuleOperator(BatchOperator):
-    """Takes a batch through one rule that has a task of its own, and the fused rules after it."""
+    """Takes batches through one rule that has a task of its own, and the fused rules after it."""
 
     ui_color = "#fcf3cf"
 
@@ -202,7 +264,11 @@ class RuleOperator(BatchOperator):
     def work(self, context: Context, **memory: Any) -> dict[str, Any]:
         from sluice.flows.transform.stages import apply_rule
 
-        return self._done(apply_rule(open_runtime(self.pipeline), self.require_number(), self.rule))
+        runtime, done = open_runtime(self.pipeline), {}
+        for number in self.unfinished(context):
+            done = self._done(apply_rule(runtime, number, self.rule))
+        self.show_batches(context)
+        return done
 
 
 class TargetOperator(BatchOperator):
@@ -231,6 +297,7 @@ class LoadOperator(TargetOperator):
         outcome = deliver(open_runtime(self.pipeline), self.target, self.require_number())
         if isinstance(outcome, Hold):
             raise AirflowSkipException(quarantine_text(self.target, outcome))
+        self.show_batches(context)
         return self._done(outcome)
 
 
@@ -275,6 +342,7 @@ class AckOperator(TargetOperator):
             return self._hold(f"{self.target} holds the batch, but its load task did not end as a success", waited)
         if number % _REPORT_EVERY == 0:
             report(open_runtime(self.pipeline), every_s=0.0)
+        self.show_batches(context)
         return self._done(outcome)
 
     def _load_is_green(self, context: Context) -> bool:

@@ -39,13 +39,17 @@ LEASE_WAIT_S = 0.5
 """How long a drain waits for the lease in its worker: for a drain that is just ending, not for one that died."""
 
 
-def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None) -> DrainOutcome:
+def drain(
+    runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None, another: bool = False
+) -> DrainOutcome:
     """Make (or find again) the batch that ``claim`` delivers.
 
     A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
     whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
     pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position. Something in the log that cannot be
     read ends the batch in front of it, and is raised by the drain that finds it first.
+
+    ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there is no batch.
 
     Raises:
         LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
@@ -55,7 +59,7 @@ def drain(runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position |
     """
     with runtime.state() as state, ExitStack() as opened:
         context = DrainContext(runtime, state, opened, claim, idle_wait_s, until)
-        for step in STEPS:
+        for step in STEPS_OF_ANOTHER if another else STEPS:
             outcome = step(context)
             if outcome is not None:
                 return outcome
@@ -124,6 +128,15 @@ def take_up_when_full(context: DrainContext) -> DrainOutcome | None:
     return delivered_again(taken, "the window is full") if taken else None
 
 
+def stop_when_full(context: DrainContext) -> DrainOutcome | None:
+    """With the window full, no further batch is made: somebody else made one meanwhile."""
+    if len(context.state.in_window()) < context.runtime.pipeline.window:
+        return None
+    cursor = context.state.cursor()
+    assert cursor is not None
+    return DrainOutcome(None, cursor.position, closed_by="the window is full")
+
+
 def open_source(context: DrainContext) -> None:
     """Connections for questions and for the log. Of a group, another server may take over. Raises SourceUnavailable, ConfigError, LostPosition."""
     runtime, state = context.runtime, context.state
@@ -187,6 +200,11 @@ def take_up_orphan(context: DrainContext) -> DrainOutcome:
     return delivered_again(orphan, "its run is gone") if orphan else context.idle
 
 
+def find_nothing(context: DrainContext) -> DrainOutcome:
+    """Nothing is new."""
+    return context.idle
+
+
 STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
     find_claimed,
@@ -201,6 +219,20 @@ STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_up_orphan,
 )
 """A drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
+
+STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
+    take_turn,
+    take_lease,
+    stop_when_full,
+    open_source,
+    check_source,
+    record_dumps,
+    begin_pipeline,
+    carry_history,
+    read_log,
+    find_nothing,
+)
+"""A drain of one more batch for a claim that has some."""
 
 
 def begin(runtime: Runtime, state: PipelineState, lease: Lease, position: Position) -> Cursor:

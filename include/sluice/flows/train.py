@@ -1,0 +1,324 @@
+"""train: one run delivers batch after batch while changes keep coming.
+
+A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as
+long as batches are small and nothing wants attention: one thread makes the next batch while another delivers the one before it. Nothing else
+changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task had done
+it, and targets are acknowledged batch by batch.
+
+So a train may end anywhere, also by ``kill -9``. Whatever of its batches is not merged, loaded or acknowledged then is left to the run's
+own tasks, which find it by the claim.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from sluice.coordination.permit import Permit
+from sluice.coordination.state import PipelineState
+from sluice.coordination.target_holds import Hold
+from sluice.errors import Paused, Restarted, SluiceError
+from sluice.flows.cancellation import CancellationGuard
+from sluice.flows.capture.drain import drain
+from sluice.flows.drain_and_merge import merge_if_small, rules_are_quick
+from sluice.flows.load.ack import ack
+from sluice.flows.load.isolation import deliver
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.stages import transform
+from sluice.model.batches import DrainOutcome
+
+_log = structlog.get_logger()
+
+SIDE_BY_SIDE = 20_000
+"""A batch of so many changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
+
+EARLIER_WAIT_S = 5.0
+"""How long a train waits for the batches before it, which other runs deliver. A small one needs a second or two."""
+
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A batch that a train delivered, with the seconds of its stages.
+
+    Attributes:
+        loaded: target -> seconds; None for one that is quarantined.
+        rows: rows written or removed, at all targets.
+    """
+
+    batch: int
+    changes: int
+    closed_by: str
+    drained_s: float
+    merged_s: float
+    loaded: tuple[tuple[str, float | None], ...]
+    rows: int
+
+    def __str__(self) -> str:
+        loads = ", ".join(
+            f"{target} quarantined" if seconds is None else f"{target} {seconds:.2f} s"
+            for target, seconds in self.loaded
+        )
+        return (
+            f"batch {self.batch}: {self.changes} changes, closed by {self.closed_by}; drain {self.drained_s:.2f} s, "
+            f"merge {self.merged_s:.2f} s, {loads}; {self.rows} rows"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOutcome:
+    """What a run has to deliver.
+
+    Attributes:
+        last: the drain of its last batch; ``merged``: none of its batches needs a merge any more, nor a stage of rules.
+        carried: the batches that were delivered already.
+        ended_by: why no further batch was made.
+    """
+
+    last: DrainOutcome
+    carried: tuple[Carried, ...] = ()
+    ended_by: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.last.to_json(), "carried": len(self.carried), "ended_by": self.ended_by}
+
+
+def train(
+    runtime: Runtime,
+    *,
+    claim: str,
+    idle_wait_s: float,
+    tell: Callable[[Carried], None] = lambda carried: None,
+    stop: Callable[[], str] = lambda: "",
+) -> TrainOutcome:
+    """Make a batch for ``claim``, deliver it, and go on with the next one.
+
+    It ends when the source is idle for ``idle_wait_s``, at the pipeline's ``run.max_time`` or ``run.max_batches``, and at all that is for its
+    own task to do or to say: a change of definitions, a large batch, slow rules, a dump that came due, a pause, any error. A claim that has a
+    batch already gets it back and no further one.
+
+    Args:
+        tell: called with each batch that is delivered, by the thread that delivered it.
+        stop: a reason to make no further batch, "" if there is none.
+
+    Raises:
+        What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
+    """
+    with runtime.state() as state:
+        began = time.monotonic()
+        first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
+        if first.batch is None:
+            return TrainOutcome(first)
+        return _Train(runtime, state, claim, first, idle_wait_s, tell, stop, began).run()
+
+
+def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
+    """The batches up to ``last`` that ``claim`` delivers and that have no changeset yet; ``[last]`` if all of them have."""
+    with runtime.state() as state:
+        found = [int(one.number) for one in state.claimed_all(claim) if one.number <= last and not one.changeset]
+    return found or [last]
+
+
+def batches_of(runtime: Runtime, claim: str, last: int) -> str:
+    """The batches up to ``last`` that ``claim`` delivers, for the end of a task's log. Those that were delivered long ago are not known any more."""
+    with runtime.state() as state:
+        found = [one for one in state.claimed_all(claim) if one.number <= last]
+        delivered = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+    lines = [["batch", "changes", "bytes", "merged", "acknowledged by", "ends at"]]
+    for one in found:
+        holders = [name for name, process in delivered.items() if process is not None and process.batch >= one.number]
+        merged = "yes" if one.changeset else "no"
+        lines.append([
+            str(one.number), str(one.changes), str(one.size_bytes), merged, ", ".join(holders) or "-", str(one.last)
+        ])  # fmt: skip
+    return _aligned(lines)
+
+
+def table(carried: Sequence[Carried]) -> str:
+    """What a train did, for the end of a log."""
+    targets = [target for target, _ in carried[-1].loaded] if carried else []
+    head = ["batch", "changes", "closed by", "drain s", "merge s", *(f"{target} s" for target in targets), "rows"]
+    lines = [head]
+    for one in carried:
+        loads = dict(one.loaded)
+        cells = [_seconds(loads.get(target)) for target in targets]
+        lines.append([
+            str(one.batch), str(one.changes), one.closed_by, _seconds(one.drained_s), _seconds(one.merged_s), *cells, str(one.rows),
+        ])  # fmt: skip
+    return _aligned(lines)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+class _HandOver(Exception):
+    """The rest is for the run's own tasks; the message says why."""
+
+
+@dataclass
+class _Train:
+    """One train, from its first batch on."""
+
+    runtime: Runtime
+    state: PipelineState
+    claim: str
+    last: DrainOutcome
+    idle_wait_s: float
+    tell: Callable[[Carried], None]
+    stop: Callable[[], str]
+    began: float
+    carried: list[Carried] = field(default_factory=list)
+    due: tuple[str, ...] = ()
+    _made: int = 0
+    _permit: Permit | None = None
+    _delivery: Future[None] | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> TrainOutcome:
+        """Deliver the first batch and what follows it."""
+        first = self.last
+        self.due = first.due
+        self._permit = self.state.permit()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="deliver")
+        try:
+            ended_by = self._carry(first, pool)
+        except (_HandOver, Paused, Restarted) as said:
+            ended_by = str(said.args[0])
+        except SluiceError as error:
+            ended_by = str(error)
+            _log.warning("left_to_the_tasks", pipeline=self.runtime.name, because=ended_by)
+        except Exception as error:  # whatever it is, the task of that stage meets it again and shows it
+            ended_by = f"{type(error).__name__}: {error}"
+            _log.exception("left_to_the_tasks", pipeline=self.runtime.name)
+        except BaseException:  # this process is to end: so does the delivery, which loses its session
+            self._over.set()
+            raise
+        finally:
+            pool.shutdown(wait=False)
+        self._end_delivery()
+        return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
+
+    def _carry(self, first: DrainOutcome, pool: ThreadPoolExecutor) -> str:
+        """Batch after batch; returns why no further one was made. Raises _HandOver, SluiceError."""
+        self._require_own_place(first)
+        for target in self.runtime.pipeline.targets:
+            self.runtime.resolver(target.connection)  # once, by this thread
+        made, drained_s = first, time.monotonic() - self.began
+        while True:
+            self._require_small(made)
+            if self._delivery is not None:
+                self._delivery.result()
+            self._delivery = pool.submit(self._deliver, made, drained_s)
+            self._made += 1
+            ended_by = self._end_after(made)
+            if ended_by or self.runtime.pipeline.window == 1:
+                self._delivery.result()
+            if ended_by:
+                return ended_by
+            self.state.require_permit(since=self._permit)  # a restart ends this process's work, too
+            at = time.monotonic()
+            made = drain(self.runtime, claim=self.claim, idle_wait_s=self.idle_wait_s, another=True)
+            drained_s, self.due = time.monotonic() - at, made.due
+            if made.batch is None:
+                self._delivery.result()
+                return made.closed_by
+            self.last = made
+
+    def _end_delivery(self) -> None:
+        """The batch under way is delivered, or left to its tasks."""
+        if self._delivery is not None:
+            with suppress(Exception):  # said already, or said by the task of that stage
+                self._delivery.result()
+
+    def _require_own_place(self, first: DrainOutcome) -> None:
+        """This run may deliver ``first``: it is new, small, and everything before it is delivered. Raises _HandOver, Paused, Restarted."""
+        limits, pipeline = self.runtime.pipeline.run, self.runtime.pipeline
+        if first.adopted or limits.max_batches == 1 or not limits.max_time or pipeline.schedule != "continuous":
+            self.last = merge_if_small(self.runtime, first)
+            raise _HandOver("the run has this batch already" if first.adopted else "a run has one batch")
+        self._require_small(first)
+        watch = CancellationGuard(self.state, "waiting for the batches before this one")
+        end = time.monotonic() + EARLIER_WAIT_S
+        while self._is_early(first):
+            if self.last is first:
+                self.last = merge_if_small(self.runtime, first)
+            if time.monotonic() > end:
+                raise _HandOver("batches before this one are not delivered yet")
+            watch()
+            time.sleep(_LOOK_S)
+
+    def _is_early(self, first: DrainOutcome) -> bool:
+        assert first.batch is not None
+        return self.state.delivered(self.state.holds.going()) < first.batch - 1
+
+    def _require_small(self, made: DrainOutcome) -> None:
+        """Raises _HandOver for a batch that has tasks of its own."""
+        assert made.batch is not None
+        spark = self.runtime.pipeline.spark
+        if self.runtime.mode == "submit":
+            raise _HandOver("stages run by spark-submit")
+        if made.closed_by == "ddl":
+            raise _HandOver("a change of definitions")
+        if made.changes >= max(spark.from_changes, SIDE_BY_SIDE):
+            raise _HandOver("a large batch")
+
+    def _end_after(self, made: DrainOutcome) -> str:
+        """Why no batch shall follow ``made``, "" if one may."""
+        limits = self.runtime.pipeline.run
+        if self._made >= limits.max_batches:
+            return "run.max_batches"
+        if time.monotonic() - self.began >= limits.max_time.total_seconds():
+            return "run.max_time"
+        return "a dump is due" if made.due else self.stop()
+
+    def _deliver(self, made: DrainOutcome, drained_s: float) -> None:
+        """All stages of one batch. Raises _HandOver, SluiceError."""
+        runtime, number = self.runtime, made.batch
+        assert number is not None
+        if runtime.rules_path is not None and not rules_are_quick(runtime, number - 1):
+            raise _HandOver("rules are slow, or nothing is known of them yet")
+        self._require_going()
+        began = time.monotonic()
+        transform(runtime, number)
+        merged_s, rows, loads = time.monotonic() - began, 0, list[tuple[str, float | None]]()
+        for target in runtime.pipeline.targets:
+            self._require_going()
+            at = time.monotonic()
+            outcome = deliver(runtime, target.name, number)
+            if isinstance(outcome, Hold):
+                loads.append((target.name, None))
+                continue
+            ack(runtime, target.name, number)
+            loads.append((target.name, time.monotonic() - at))
+            rows += outcome.upserts + outcome.deletes
+        done = Carried(number, made.changes, made.closed_by, drained_s, merged_s, tuple(loads), rows)
+        self.carried.append(done)
+        self.tell(done)
+
+    def _require_going(self) -> None:
+        """Raises _HandOver once this process is to end: nothing is begun any more."""
+        if self._over.is_set():
+            raise _HandOver("the task ended")
+
+    def _is_merged(self) -> bool:
+        """No batch of this claim waits for a merge or for rules."""
+        with suppress(SluiceError):
+            return all(one.changeset or one.dropped for one in self.state.claimed_all(self.claim))
+        return False
+
+
+__all__ = ["Carried", "TrainOutcome", "batches_of", "table", "train", "unfinished"]
