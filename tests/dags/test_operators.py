@@ -122,6 +122,15 @@ def test_wakeups_in_vain_come_less_often(path: str, flows: ModuleType) -> None:
     assert pauses[-1] == 5.0
 
 
+def test_a_train_ends_when_the_pipeline_file_changes(path: str) -> None:
+    changed = operators._changed(Path(path))
+    assert changed() == ""
+    Path(path).write_text(Path(path).read_text() + "\n")
+    assert changed() == "the pipeline file changed"
+    Path(path).unlink()
+    assert changed() == "the pipeline file changed"
+
+
 def test_by_the_clock_an_idle_run_is_skipped(path: str, flows: ModuleType) -> None:
     with pytest.raises(AirflowSkipException):
         DrainOperator(task_id="drain", pipeline=path, waits=False).execute(context())

@@ -40,6 +40,23 @@ def test_a_batch_that_its_drain_has_merged_skips_the_merge(write_pipeline: Write
     assert {e["target"] for e in flows.events("load")} == {"reporting", "archive"}
 
 
+def test_what_a_drain_has_delivered_is_confirmed_by_the_tasks_after_it(
+    write_pipeline: WritePipeline, flows: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_pipeline()
+    dag = build_sync_dag(load_pipeline(path), path)
+    (flows.folder() / "settings.json").write_text(json.dumps({"merges": True, "carries": True}))
+    flows.change(3)
+    run = dag.test()
+    assert run.state == "success"
+    states = {ti.task_id: ti.state for ti in run.get_task_instances()}
+    assert states.pop("merge") == "skipped"
+    assert set(states.values()) == {"success"}
+    assert sorted(e["target"] for e in flows.events("load")) == ["archive", "reporting"]
+    said = capsys.readouterr()
+    assert "delivered 1 batches" in said.out + said.err
+
+
 def test_an_idle_run_by_the_clock_is_all_skipped(
     write_pipeline: WritePipeline, flows: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

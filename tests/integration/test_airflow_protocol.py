@@ -177,7 +177,7 @@ def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> No
     change(orders, 20)
     wait_until(lambda: settled(orders), "a first delivery")
     history = History(orders)
-    with written(orders, 21):
+    with written(orders, 10_000):
         run = train_of(orders, east, 4, state="success")
     batches = batches_of(orders, claim_of(run))
     green = {"drain": "success", "merge": "skipped", "load.copy": "success", "ack.copy": "success"}
@@ -201,7 +201,7 @@ def test_a_run_carries_a_train_of_batches(orders: Case, east: TestAirflow) -> No
 def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: TestAirflow) -> None:
     """``kill -9`` of the process that drains, merges and loads, several times."""
     history = History(orders)
-    with written(orders, 200):
+    with written(orders, 20_000):
         for _ in range(3):
             train_of(orders, east, 2, state="running")
             with orders.runtime().state() as state:
@@ -220,7 +220,7 @@ def test_a_train_that_is_killed_is_finished_by_its_tasks(orders: Case, east: Tes
 def test_what_a_person_says_and_ddl_in_the_middle_of_a_train(orders: Case, east: TestAirflow) -> None:
     """Pause, resume, restart, roll back, and a change of definitions: the run ends green, and what follows is delivered."""
     history, by = History(orders), "a test"
-    with written(orders, 500):
+    with written(orders, 30_000):
         train_of(orders, east, 2, state="running")
         control.pause(orders.runtime(), by=by)
         wait_until(
@@ -251,7 +251,7 @@ def test_clears_in_any_order_deliver_nothing_twice(orders: Case, east: TestAirfl
     change(orders, 60)
     wait_until(lambda: settled(orders), "a first delivery")
     history, choose = History(orders), random.Random(5)
-    with written(orders, 1000, 0.4):
+    with written(orders, 40_000, 0.4):
         wait_until(lambda: len(east.runs(DAG, state="success")) >= 6, "six batches")
         for _ in range(10):
             chosen = choose.sample(east.runs(DAG)[:9], choose.choice((1, 1, 2, 5)))

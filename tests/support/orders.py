@@ -52,12 +52,16 @@ def change(made: Case, number: int) -> None:
 @contextmanager
 def written(made: Case, first: int, every_s: float = 0.1) -> Iterator[None]:
     """Changes all the time, in a thread, numbered from ``first``."""
-    done = threading.Event()
+    done, errors = threading.Event(), list[Exception]()
 
     def write() -> None:
         number = first
         while not done.wait(every_s):
-            change(made, number)
+            try:
+                change(made, number)
+            except Exception as error:
+                errors.append(error)
+                return
             number += 1
 
     writer = threading.Thread(target=write, name="writer")
@@ -67,6 +71,7 @@ def written(made: Case, first: int, every_s: float = 0.1) -> Iterator[None]:
     finally:
         done.set()
         writer.join()
+        assert not errors, errors
 
 
 class History:

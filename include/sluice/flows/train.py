@@ -37,7 +37,7 @@ from sluice.model.batches import DrainOutcome
 _log = structlog.get_logger()
 
 SIDE_BY_SIDE = 20_000
-"""A batch of so many changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
+"""A batch of this number of changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
 
 EARLIER_WAIT_S = 5.0
 """How long a train waits for the batches before it, which other runs deliver. A small one needs a second or two."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from sluice.config.engine import RuleConfig
 from sluice.config.pipeline import PipelineConfig, TargetConfig
 
-DRAIN = """Reads the source's log from the captured position and stores one **batch** of changes.
+DRAIN = """Reads the source's log from the captured position and stores a **batch** of changes; while changes keep coming, one after the other.
+
+Small batches are merged, loaded and acknowledged here, too. Its log has a line for each, and a table of all of them at the end. A batch that is
+large, that changes definitions, or whose delivery fails is left to the tasks that follow, and ends the run (`docs/capture.md`).
 
 It looks for changes itself for two seconds; when there are none it waits in the triggerer (*deferred*), which holds no
 worker. Runs drain one after the other: each waits for the drain of the run before it. A retry, or Clear, finds the
-same batch again.
+same batches again, makes no further one, and leaves what is not done of them to the tasks that follow."""
 
-A small batch is merged here, too: *merge* is skipped then, and the load follows a second sooner."""
+MERGE = """Merges the run's batches to one row per key and applies the rules, on Spark. Runs merge in parallel.
 
-MERGE = """Merges the batch to one row per key and applies the rules, on Spark. Batches merge in parallel.
-
-Skipped for a small batch (fewer than `spark.from_changes` changes, quick rules): its drain has merged it.
+Skipped if the drain has merged all of them: small batches with quick rules.
 
 A retry starts from the stored batch again; what an earlier attempt wrote is left aside."""
 
@@ -33,8 +34,9 @@ def rule_doc(rule: RuleConfig) -> str:
 def load_doc(target: TargetConfig) -> str:
     """Documentation of ``load.{target}``."""
     return (
-        f"Delivers the merged batch to **{target.name}** ({target.type}, connection `{target.connection}`), "
+        f"Delivers the run's merged batches to **{target.name}** ({target.type}, connection `{target.connection}`), "
         f"consistency `{target.consistency}`, {target.parallelism} connections.\n\n"
+        "Those that the drain has delivered are not delivered again. "
         "Batches are delivered in order: each load waits for the load of the run before it. The target itself remembers "
         "the last batch, so a retry, or Clear, never delivers a batch twice."
     )
@@ -43,8 +45,8 @@ def load_doc(target: TargetConfig) -> str:
 def ack_doc(target: TargetConfig) -> str:
     """Documentation of ``ack.{target}``."""
     return (
-        f"Moves the acknowledged position of **{target.name}** in ZooKeeper to the end of the batch. "
-        "From here on the batch is not needed again."
+        f"Moves the acknowledged position of **{target.name}** in ZooKeeper to the end of the run's last batch. "
+        "From here on its batches are not needed again."
     )
 
 
