@@ -294,20 +294,31 @@ class _Train:
         self._require_going()
         began = time.monotonic()
         transform(runtime, number)
-        merged_s, rows, loads = time.monotonic() - began, 0, list[tuple[str, float | None]]()
-        for target in runtime.pipeline.targets:
-            self._require_going()
-            at = time.monotonic()
-            outcome = deliver(runtime, target.name, number)
-            if isinstance(outcome, Hold):
-                loads.append((target.name, None))
-                continue
-            ack(runtime, target.name, number)
-            loads.append((target.name, time.monotonic() - at))
-            rows += outcome.upserts + outcome.deletes
-        done = Carried(number, made.changes, made.closed_by, drained_s, merged_s, tuple(loads), rows)
+        merged_s = time.monotonic() - began
+        targets = [target.name for target in runtime.pipeline.targets]
+        with ThreadPoolExecutor(len(targets), thread_name_prefix="target") as pool:  # each at its own pace
+            loaded = list(pool.map(lambda target: self._load(target, number), targets))
+        done = Carried(
+            number,
+            made.changes,
+            made.closed_by,
+            drained_s,
+            merged_s,
+            tuple((target, seconds) for target, (seconds, _) in zip(targets, loaded, strict=True)),
+            sum(rows for _, rows in loaded),
+        )
         self.carried.append(done)
         self.tell(done)
+
+    def _load(self, target: str, number: int) -> tuple[float | None, int]:
+        """Deliver a batch to one target; seconds (None: it is quarantined) and rows."""
+        self._require_going()
+        at = time.monotonic()
+        outcome = deliver(self.runtime, target, number)
+        if isinstance(outcome, Hold):
+            return None, 0
+        ack(self.runtime, target, number)
+        return time.monotonic() - at, outcome.upserts + outcome.deletes
 
     def _require_going(self) -> None:
         """Raises _HandOver once this process is to end: nothing is begun any more."""
