@@ -54,12 +54,17 @@ def is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
 
 def rules_are_quick(runtime: Runtime, earlier: int) -> bool:
     """As far as the batch before tells; False if it does not."""
+    seconds = seconds_of_rules(runtime, earlier)
+    return seconds is not None and seconds <= SLOW_RULES_S
+
+
+def seconds_of_rules(runtime: Runtime, batch: int) -> float | None:
+    """How long the rules took on a batch; None if that is not known."""
     try:
         with runtime.state() as state:
-            record = state.batch(earlier)
+            record = state.batch(batch)
         if record is None or not record.changeset:
-            return False
-        rules = read_changeset(runtime.store, record.changeset).manifest.rules
+            return None
+        return sum(rule.seconds for rule in read_changeset(runtime.store, record.changeset).manifest.rules)
     except SluiceError:
-        return False
-    return sum(rule.seconds for rule in rules) <= SLOW_RULES_S
+        return None

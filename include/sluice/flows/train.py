@@ -27,7 +27,7 @@ from sluice.coordination.target_holds import Hold
 from sluice.errors import Paused, Restarted, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture.drain import drain
-from sluice.flows.drain_and_merge import merge_if_small, rules_are_quick
+from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver
 from sluice.flows.runtime import Runtime
@@ -39,8 +39,13 @@ _log = structlog.get_logger()
 SIDE_BY_SIDE = 20_000
 """A batch of this number of changes has tasks of its own, so that the next one is drained and merged while it is loaded."""
 
-EARLIER_WAIT_S = 5.0
-"""How long a train waits for the batches before it, which other runs deliver. A small one needs a second or two."""
+EARLIER_WAIT_S = 20.0
+"""How long a train waits for the batches before it, which the tasks of other runs deliver: a few seconds, more on a busy machine. To wait costs
+little: loads are serial. Not to wait costs the train, and the next run would find the same."""
+
+SLOW_RULES_S = 5.0
+"""Rules that took longer on the batch before have tasks of their own, where batches are worked on side by side. Quicker ones only make the next batch
+larger."""
 
 _LOOK_S = 0.05
 
@@ -289,8 +294,8 @@ class _Train:
         """All stages of one batch. Raises _HandOver, SluiceError."""
         runtime, number = self.runtime, made.batch
         assert number is not None
-        if runtime.rules_path is not None and not rules_are_quick(runtime, number - 1):
-            raise _HandOver("rules are slow, or nothing is known of them yet")
+        if runtime.rules_path is not None and (seconds_of_rules(runtime, number - 1) or 0.0) > SLOW_RULES_S:
+            raise _HandOver("slow rules")
         self._require_going()
         began = time.monotonic()
         transform(runtime, number)
