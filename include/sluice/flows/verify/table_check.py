@@ -32,8 +32,8 @@ from sluice.model.tables import TableSchema, stored_name
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
 from sluice.targets.base import Comparer, KeyRange, RangeDifferences
 
-FEW_ROWS = 1_000
-"""A range of no more rows is read, and not cut again."""
+FEW_ROWS = 4_000
+"""A range of no more rows is read, and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
 CUTS = 16
 """Parts of a range whose checksums differ."""
 AHEAD = 32
@@ -253,6 +253,15 @@ class TableCheck:
         """Their rows are in memory together."""
         return min(KEYS_A_LOOK, self.way.range_rows)
 
+    @property
+    def _few_rows(self) -> int:
+        return max(min(FEW_ROWS, self.way.range_rows), 1)
+
+    @property
+    def _ranges_ahead(self) -> int:
+        """As many rows, whatever the ranges are."""
+        return RANGES_AHEAD * self.way.range_rows // self._few_rows if self.way.digested else RANGES_AHEAD
+
     # -- ranges --------------------------------------------------------------------------------------------------------
     def _cut(self, stretch: Stretch, rows: int) -> Iterator[Stretch]:
         """Ranges of about this many rows."""
@@ -287,13 +296,12 @@ class TableCheck:
             else:
                 todo.append((stretch, mine.rows))
         while todo:
-            few = [stretch for stretch, rows in todo if rows <= FEW_ROWS]
+            most = self._few_rows
+            few = [stretch for stretch, rows in todo if rows <= most]
             yield from few
-            many = [(stretch, rows) for stretch, rows in todo if rows > FEW_ROWS]
+            many = [(stretch, rows) for stretch, rows in todo if rows > most]
             todo = []
-            parts = (
-                part for stretch, rows in many for part in self._cut(stretch, max(-(-rows // CUTS), FEW_ROWS // 2))
-            )
+            parts = (part for stretch, rows in many for part in self._cut(stretch, max(-(-rows // CUTS), most // 2)))
             for stretch, mine, equal in self._digests(parts):
                 if equal:
                     self._count(mine.rows)
@@ -327,7 +335,7 @@ class TableCheck:
                 pieces = list(self.reader.rows(self.way.request, self._chunk(stretch)))
                 yield stretch, pieces, self.reader.end_of_log()
 
-        for stretch, pieces, place in ahead(at_source(), RANGES_AHEAD if not self.way.digested else AHEAD):
+        for stretch, pieces, place in ahead(at_source(), self._ranges_ahead):
             self.log.wait_for(place)
             item = self.way.stretch(stretch) if self.way.ranged else None
             odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
