@@ -22,6 +22,7 @@ from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.numbered import deliver, insert, rows, sluice
 from tests.support.pipelines import Case, case
+from tests.support.znodes import restored, saved, znodes
 
 
 @pytest.fixture
@@ -33,18 +34,6 @@ def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, f
     with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
         one.run_until_head()
         yield one
-
-
-def znodes(made: Case, *paths: str) -> None:
-    """Delete below the root, as somebody does with zkCli."""
-    client = KazooClient(made.zookeeper_hosts)
-    client.start()
-    try:
-        for path in paths:
-            client.delete(f"/test/{made.schema}/{path}".rstrip("/"), recursive=True)
-    finally:
-        client.stop()
-        client.close()
 
 
 def ack_row(made: Case, change: str) -> None:
@@ -181,35 +170,6 @@ def test_a_new_target_still_joins(made: Case) -> None:
     deliver(made, 3)
     with made.runtime().state() as state:
         assert {t: state.process(t).batch for t in ("copy", "late")} == {"copy": 3, "late": 3}
-
-
-def saved(made: Case) -> dict[str, bytes]:
-    """All nodes of the pipeline, as a backup of ZooKeeper has them."""
-    client = KazooClient(made.zookeeper_hosts)
-    client.start()
-    found: dict[str, bytes] = {}
-    try:
-        todo = [f"/test/{made.schema}"]
-        while todo:
-            path = todo.pop()
-            found[path] = client.get(path)[0]
-            todo += [f"{path}/{name}" for name in client.get_children(path)]
-    finally:
-        client.stop()
-        client.close()
-    return found
-
-
-def restored(made: Case, nodes: dict[str, bytes]) -> None:
-    client = KazooClient(made.zookeeper_hosts)
-    client.start()
-    try:
-        client.delete(f"/test/{made.schema}", recursive=True)
-        for path, data in sorted(nodes.items()):
-            client.create(path, data)
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.mark.parametrize("window", [1, 4])

@@ -21,8 +21,8 @@ from sluice.flows.load.batch_changes import stored_changes
 from sluice.model.tables import TableId
 from sluice.targets.kafka.documents import Writer
 from sluice.targets.kafka.options import KafkaOptions
-from tests.integration.test_kafka_documents import captured, statements_of_all_types
 from tests.support import kafka_reading, values
+from tests.support.kafka_pipelines import captured, statements_of_all_types
 from tests.support.pipelines import case
 
 fastavro = pytest.importorskip("fastavro")

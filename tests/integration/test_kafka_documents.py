@@ -6,7 +6,6 @@ import random
 import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions
 from tests.support import values
-from tests.support.pipelines import case
-
-ROWS = 40
+from tests.support.kafka_pipelines import ROWS, captured, statements_of_all_types
 
 
 def same(writer: Writer, piece: ChangePiece) -> Messages:
@@ -38,21 +35,6 @@ def same(writer: Writer, piece: ChangePiece) -> Messages:
         for number, (a, b) in enumerate(zip(one or (), other or (), strict=True)):
             assert a == b, f"{name} {number} of {piece.table}"
     return quick
-
-
-@contextmanager
-def captured(folder: Path, source: Any, kafka: Any, zookeeper: Any, schema: str) -> Iterator[Any]:
-    with case(folder, source, source, zookeeper, schema) as made:
-        made.connections["case_target"] = kafka.connection_json()
-        made.path.write_text(
-            made.yaml.replace(
-                "type: mysql",
-                f'type: kafka\n    options: {{create_topics: {{when: needed}}, ack_topic: "{schema}-{{pipeline}}.{{target}}"}}',
-            ),
-            encoding="utf-8",
-        )
-        made.run_until_head()
-        yield made
 
 
 @pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
@@ -155,13 +137,3 @@ def test_schemas_say_what_the_server_says(
         "z": "io.debezium.time.ZonedTimestamp:2024-02-29T12:00:00.125Z",
         "n": "string:é",
     }
-
-
-def statements_of_all_types(types: dict[str, Any], r: random.Random) -> Iterator[str]:
-    for number, names in enumerate(values.groups(types)):
-        table = f"t{number}"
-        yield values.create(table, names, types)
-        yield values.insert(table, range(ROWS), names, types, r)
-        yield f"UPDATE {table} SET `{names[0]}` = NULL WHERE id % 3 = 0"
-        yield f"UPDATE {table} SET id = id + 1000 WHERE id = 4"
-        yield f"DELETE FROM {table} WHERE id % 5 = 0"

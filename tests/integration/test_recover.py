@@ -22,12 +22,12 @@ from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.integration.test_checkpoints import restored, saved, znodes
 from tests.support.damage import flip
 from tests.support.dumping import both, delivering
 from tests.support.numbered import deliver, insert, rows, sluice
 from tests.support.pipelines import Case, case
 from tests.support.servers import UNSAFE
+from tests.support.znodes import restored, saved, znodes
 
 
 @pytest.fixture

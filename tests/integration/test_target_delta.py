@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
@@ -31,6 +30,7 @@ from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support import delta_values, pg_values
 from tests.support.boundary_values import BOTH, LENIENT, MYSQL, leniently
 from tests.support.delta_bench import DeltaBench
+from tests.support.lakes import Lake
 from tests.support.pipelines import Case, case
 
 deltalake = pytest.importorskip("deltalake")
@@ -39,31 +39,6 @@ deltalake = pytest.importorskip("deltalake")
 TYPES = BOTH | MYSQL
 COLUMNS = {"id": "int", "mark": "int", **{name: kind for name, (kind, _) in TYPES.items()}}
 K = ColumnKind
-
-
-class Lake:
-    """A folder as a server of the stack."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def connection_json(self) -> str:
-        return f'{{"conn_type": "fs", "extra": {{"path": "{self.folder}"}}}}'
-
-    def table(self, schema: str, table: str) -> Any:
-        return deltalake.DeltaTable(str(self.folder / schema / table))
-
-    def rows(self, schema: str, table: str) -> pa.Table:
-        return self.table(schema, table).to_pyarrow_table()
-
-    def duckdb_rows(self, schema: str, table: str) -> pa.Table:
-        """As DuckDB reads the files of the newest version."""
-        with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            files = self.table(schema, table).file_uris()
-            return connection.sql(
-                "SELECT * FROM read_parquet($1, union_by_name = true)", params=[files]
-            ).to_arrow_table()
 
 
 @contextmanager

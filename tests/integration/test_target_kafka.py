@@ -6,7 +6,6 @@ import json
 import logging
 import subprocess
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from sluice.targets.kafka.target import KafkaTarget
 from tests.support import kafka_reading
 from tests.support.dumping import delivering
 from tests.support.kafka_bench import KafkaBench
-from tests.support.pipelines import case
+from tests.support.kafka_pipelines import pipeline
 
 admin = pytest.importorskip("confluent_kafka.admin")
 
@@ -66,18 +65,6 @@ def test_partitions_are_those_of_kafkas_java_client(kafka: Any, tmp_path: Path) 
     run = [*start, "org.codehaus.janino.SimpleCompiler", str(tmp_path / "Partitions.java"), "Partitions", "7", *keys]
     said = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120).stdout.split()
     assert [partition_of(key.encode(), 7) for key in keys] == list(map(int, said))
-
-
-@contextmanager
-def pipeline(
-    folder: Path, source: Any, kafka: Any, zookeeper: Any, schema: str, target: str, *, extra: str = ""
-) -> Any:
-    with case(folder, source, source, zookeeper, schema, extra=extra) as made:
-        made.connections["case_target"] = kafka.connection_json(user="sluice", password="s3cret-of-the-broker")
-        own = f'options: {{ack_topic: "{schema}-{{pipeline}}.{{target}}", '  # all of these pipelines are called case
-        made.yaml = made.yaml.replace("    type: mysql\n", f"    type: kafka\n{target.replace('options: {', own)}")
-        made.path.write_text(made.yaml, encoding="utf-8")
-        yield made
 
 
 DDL = """CREATE TABLE {0}.t (id INT UNSIGNED, part VARCHAR(20) COLLATE utf8mb4_bin, big BIGINT UNSIGNED, amount DECIMAL(20,4), note TEXT,

@@ -681,7 +681,7 @@ def _values_table(source: Any, schema: str) -> None:
 
 def test_delta(tmp_path, mysql_source, zookeeper, fresh_schema) -> None:
     deltalake = pytest.importorskip("deltalake")
-    from tests.integration.test_target_delta import Lake
+    from tests.support.lakes import Lake
 
     schema = fresh_schema(mysql_source, options="CHARACTER SET utf8mb4")
     keyed = _keyed_tables(mysql_source, schema)
@@ -733,8 +733,8 @@ def test_kafka_has_the_newest_row_of_each_key(
     tmp_path, mysql_source, kafka, zookeeper, fresh_schema, form: str
 ) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
-    from tests.integration.test_target_kafka import pipeline
     from tests.support import kafka_reading
+    from tests.support.kafka_pipelines import pipeline
 
     schema = fresh_schema(mysql_source)
     _values_table(mysql_source, schema)

@@ -87,6 +87,11 @@ class Position:
         return f"{self.server_uuid}/{split_file(self.file)[0]}"
 
     @property
+    def executed(self) -> str:
+        """All transactions up to here, for people; "" where the server does not number them."""
+        return self.gtid_set
+
+    @property
     def log_names(self) -> tuple[str, str]:
         """(server, log): what tells log epochs apart, for names of files."""
         return self.server_uuid, split_file(self.file)[0]

@@ -73,7 +73,7 @@ def relocated(runtime: Runtime, cursor: Cursor, name: str) -> Relocation:
     """The captured position at the server that answers under a connection. Raises LostPosition, ConfigError, PreflightError, SourceUnavailable."""
     source = runtime.source_at(name)
     with source.open() as session:
-        same = session.identity.server == cursor.position.server_uuid
+        same = session.identity.server == cursor.position.log_names[0]
         position = cursor.position if same else session.relocate(cursor.position, patience_s=PATIENCE_S)
         session.require_ready(position)
         return Relocation(name, source.where, position)
@@ -101,7 +101,7 @@ def fail_over(
     details = {
         "from": f"{before}, {cursor.position}",
         "to": f"{found.connection}, {found.position}",
-        "gtids": cursor.position.gtid_set,
+        "gtids": cursor.position.executed,
         "reason": reason,
     }
     state.audit(by=by, what="failover", details=details)
