@@ -222,7 +222,7 @@ def configs_of(place: Place, topics: Sequence[str]) -> dict[str, dict[str, str]]
         return {}
     found: dict[str, dict[str, str]] = {}
     resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    answers: Mapping[Any, Any] = place.client("AdminClient").describeconfigs_of(resources, request_timeout=ANSWER_S)
+    answers: Mapping[Any, Any] = place.client("AdminClient").describe_configs(resources, request_timeout=ANSWER_S)
     for resource, answer in answers.items():
         try:
             found[resource.name] = {name: str(entry.value) for name, entry in answer.result(ANSWER_S).items()}
