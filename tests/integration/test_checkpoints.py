@@ -20,19 +20,14 @@ from sluice.flows.operate.check import check
 from sluice.flows.operate.status import status
 from sluice.flows.transform.merge import merge
 from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.support.numbered import deliver, insert, rows, sluice
+from tests.support.numbered import deliver, insert, numbered_pipeline, rows, sluice
 from tests.support.pipelines import Case, case
 from tests.support.znodes import restored, saved, znodes
 
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    warm_up()
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
-        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
-        one.run_until_head()
+    with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as one:
         yield one
 
 

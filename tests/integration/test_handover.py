@@ -14,7 +14,8 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from sluice.model.batches import DrainOutcome
-from tests.support.pipelines import Case, case
+from tests.support.numbered import numbered_pipeline
+from tests.support.pipelines import Case
 
 RULE = """
 def transform(batch, context):
@@ -24,11 +25,7 @@ def transform(batch, context):
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
-        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
-        one.run_until_head()
+    with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as one:
         yield one
 
 

@@ -27,8 +27,8 @@ from sluice.model.dumps import Dump, DumpState, TableRequest
 from sluice.model.tables import TableId
 from sluice.segments.schemas import SchemaStore
 from sluice.segments.store import SegmentStore
-from sluice.sources.mysql.reader.batch_reader import warm_up
-from tests.support.pipelines import Case, case
+from tests.support.numbered import numbered_pipeline
+from tests.support.pipelines import Case
 
 FIRST = 400
 """Number of the first real batch; those that are remembered have smaller ones."""
@@ -38,11 +38,7 @@ FEW, MANY = 12, KEPT_BATCHES - 10
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    warm_up()
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
-        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
+    with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema, begin=False) as one:
         (tmp_path / f"store/case/batch={FIRST - 1:010d}").mkdir(parents=True)
         one.run_until_head()
         yield one

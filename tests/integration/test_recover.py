@@ -21,10 +21,9 @@ from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
 from sluice.flows.verify.verify import VerifySpec, verify
-from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.damage import flip
 from tests.support.dumping import both, delivering
-from tests.support.numbered import deliver, insert, rows, sluice
+from tests.support.numbered import deliver, insert, numbered_pipeline, rows, sluice
 from tests.support.pipelines import Case, case
 from tests.support.servers import UNSAFE
 from tests.support.znodes import restored, saved, znodes
@@ -32,12 +31,7 @@ from tests.support.znodes import restored, saved, znodes
 
 @pytest.fixture
 def made(tmp_path: Path, mysql_source: Any, mysql_target: Any, zookeeper: Any, fresh_schema: Any) -> Iterator[Case]:
-    warm_up()
-    schema = fresh_schema(mysql_source, mysql_target)
-    for server in (mysql_source, mysql_target):
-        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
-    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as one:
-        one.run_until_head()
+    with numbered_pipeline(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) as one:
         yield one
 
 

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.command_line import printed
-from tests.support.pipelines import Case
+from tests.support.pipelines import Case, case
+
+
+@contextmanager
+def numbered_pipeline(
+    folder: Path, source: Any, target: Any, zookeeper: Any, fresh_schema: Callable[..., str], *, begin: bool = True
+) -> Iterator[Case]:
+    """A pipeline with the table at both sides. ``begin``: it has been drained once, so that what is inserted from now on is delivered."""
+    warm_up()
+    schema = fresh_schema(source, target)
+    for server in (source, target):
+        server.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY, note VARCHAR(40))")
+    with case(folder, source, target, zookeeper, schema) as made:
+        if begin:
+            made.run_until_head()
+        yield made
 
 
 def insert(made: Case, number: int) -> None:

@@ -8,6 +8,7 @@ from sluice.errors import SegmentError
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
 from sluice.model.positions import BatchNumber, Epoch
+from sluice.segments.changeset import damage
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 
@@ -28,13 +29,7 @@ def lost_segment(store: SegmentStore, record: Batch) -> str:
         manifest = store.read_manifest(record.manifest)
     except SegmentError:
         return record.manifest
-    for file in manifest.files:
-        try:
-            if store.checksum(file.path) != (file.size_bytes, file.crc32):
-                return file.path
-        except SegmentError:
-            return file.path
-    return ""
+    return damage(store, manifest.files)
 
 
 def record_of(store: SegmentStore, manifest: SegmentManifest, claim: str) -> Batch:

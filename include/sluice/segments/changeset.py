@@ -22,7 +22,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.sizes import cuts, row_bytes
 from sluice.model.tables import META_COLUMNS, TableId
 from sluice.segments.footers import footer_crc32, opened
-from sluice.segments.manifest import PositionRecord
+from sluice.segments.manifest import PositionRecord, SegmentFile
 from sluice.segments.packed import SMALL_BYTES, packed
 from sluice.segments.store import ChecksumSink, SegmentStore, made_anew, quoted
 
@@ -212,7 +212,7 @@ def read_changeset(store: SegmentStore, path: str) -> Changeset:
         ) from error
 
 
-def damage(store: SegmentStore, files: Iterable[ChangesetFile]) -> str:
+def damage(store: SegmentStore, files: Iterable[ChangesetFile | SegmentFile]) -> str:
     """The first file that is missing or damaged, "" if all are whole. Reads them all."""
     for file in files:
         try:

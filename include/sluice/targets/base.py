@@ -592,6 +592,9 @@ class Reconciler(Protocol):
         """Other pipelines that are known to write to the same place, whose rows must stay."""
 
 
+SHOWN_CHARACTERS = 200
+"""Of a value that differs and is shown."""
+
 MOST_EXTRA = 10_000
 """Keys of rows that only the target has, which one comparison tells."""
 
@@ -680,6 +683,18 @@ class RowCounts:
     undecided: int = 0
     first: tuple[RowCount, ...] = ()
     more: bool = False
+
+
+class ComparesRowsOnly:
+    """The part of a :class:`Comparer` that computes no checksums: its own server does not write values as the source's does."""
+
+    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
+        """Never asked, as there are no words."""
+        raise NotImplementedError
 
 
 @runtime_checkable

@@ -205,17 +205,14 @@ def find_nothing(context: DrainContext) -> DrainOutcome:
     return context.idle
 
 
+_READ = (open_source, check_source, record_dumps, begin_pipeline, carry_history, read_log)
+
 STEPS: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
     find_claimed,
     take_lease,
     take_up_when_full,
-    open_source,
-    check_source,
-    record_dumps,
-    begin_pipeline,
-    carry_history,
-    read_log,
+    *_READ,
     take_up_orphan,
 )
 """A drain, in order. The first step that has an outcome ends it; what was opened is closed after the last one."""
@@ -224,12 +221,7 @@ STEPS_OF_ANOTHER: tuple[Callable[[DrainContext], DrainOutcome | None], ...] = (
     take_turn,
     take_lease,
     stop_when_full,
-    open_source,
-    check_source,
-    record_dumps,
-    begin_pipeline,
-    carry_history,
-    read_log,
+    *_READ,
     find_nothing,
 )
 """A drain of one more batch for a claim that has some."""

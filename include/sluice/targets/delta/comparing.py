@@ -11,22 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.errors import MappingError
-from sluice.model.digests import RangeDigest
 from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.delta.client import errors, library
 from sluice.targets.delta.site import Site
 from sluice.targets.delta.tables import TableInfo, info_of
 from sluice.targets.delta.values import convert, plain, sent_columns, user_fields
 
-SHOWN_CHARACTERS = 200
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 """0 and -0 are told apart."""
 
 
 @dataclass(frozen=True)
-class DeltaComparer:
+class DeltaComparer(ComparesRowsOnly):
     """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
 
     site: Site
@@ -74,14 +72,6 @@ class DeltaComparer:
                 pieces.append(rows)
         found = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
         return {name: plain(found[name]) for name in mine}
-
-    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Never asked, as there are no words."""
-        raise NotImplementedError
 
 
 def _compared(

@@ -18,23 +18,21 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from sluice.errors import LoadError, MappingError, TargetUnavailable
-from sluice.model.digests import RangeDigest
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
-from sluice.targets.base import KeyRange, RangeDifferences, RowDifference
+from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, library, translated
 from sluice.targets.kafka.documents import Writer, merged_piece
 from sluice.targets.kafka.topics import Topics, configs_of
 
-SHOWN_CHARACTERS = 200
 _MESSAGES = 10_000
 _NO_PLACE = Position("", "binlog.000001", 4)
 """What messages say of their batch is not compared."""
 
 
 @dataclass
-class KafkaComparer:
+class KafkaComparer(ComparesRowsOnly):
     """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
 
     keeps: ClassVar[bool] = True
@@ -95,14 +93,6 @@ class KafkaComparer:
                 pairs = tuple((_shown(mine[name]), _shown(there.get(name))) for name in odd) if values else ()
                 different.append(RowDifference(number, odd, pairs))
         return RangeDifferences(tuple(missing), tuple(different))
-
-    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Never asked, as there are no words."""
-        raise NotImplementedError
 
 
 class _Topic:

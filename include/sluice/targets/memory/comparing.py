@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from sluice.model.digests import RangeDigest
 from sluice.model.planned import PlannedTable
-from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.base import MOST_EXTRA, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.memory.rows import merged_rows
 from sluice.targets.memory.schema import require
 from sluice.targets.memory.store import Key, MemoryStore
 
 
 @dataclass(frozen=True)
-class MemoryComparer:
+class MemoryComparer(ComparesRowsOnly):
     """See :class:`sluice.targets.base.Comparer`. Of ranges it reads literals of whole numbers only, and it computes no checksums."""
 
     store: MemoryStore
@@ -43,14 +42,6 @@ class MemoryComparer:
         most = len(beyond) if item is None or item.listed is not None else MOST_EXTRA
         extra = tuple(tuple(map(str, key)) for key in sorted(beyond)[:most])
         return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)
-
-    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Never asked, as there are no words."""
-        raise NotImplementedError
 
 
 def _text(value: object) -> str | None:

@@ -25,7 +25,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, MysqlType, type_named
 from sluice.mysql.range_digest import digest_sql, digest_word, exact_text
-from sluice.targets.base import KeyRange, RangeDifferences, RowCounts, RowDifference
+from sluice.targets.base import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.range_delete import declared, stretches
 from sluice.targets.mysql.session import Session
@@ -34,7 +34,6 @@ from sluice.targets.mysql.tables import read_tables
 from sluice.targets.sql.comparing import (
     MOST_COUNTS,
     NUMBER,
-    SHOWN_CHARACTERS,
     counted,
     differences,
     first_of,

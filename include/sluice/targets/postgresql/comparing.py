@@ -16,11 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sluice.model.digests import RangeDigest
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
-from sluice.targets.base import KeyRange, RangeDifferences, RowCounts, RowDifference
+from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.range_delete import stretches
@@ -29,7 +28,6 @@ from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.comparing import (
     MOST_COUNTS,
     NUMBER,
-    SHOWN_CHARACTERS,
     counted,
     differences,
     first_of,
@@ -54,7 +52,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True)
-class PostgreSQLComparer:
+class PostgreSQLComparer(ComparesRowsOnly):
     """See :class:`sluice.targets.base.Comparer`. It computes no checksums: the source's server writes values in another way."""
 
     target: Server
@@ -90,14 +88,6 @@ class PostgreSQLComparer:
         with self.target.session(f"comparing {plan.target}") as session:
             count = _Count(Stage(session.cursor, table, self.zero_dates), table, plan)
             return count.run(rows, changed, whole=whole, shown=shown, most=most)
-
-    def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
-        """None."""
-        return ()
-
-    def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
-        """Never asked, as there are no words."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

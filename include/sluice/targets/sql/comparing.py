@@ -10,10 +10,6 @@ from sluice.targets.base import MOST_EXTRA, KeyRange, RangeDifferences, RowCount
 NUMBER = "_sluice_row"
 """Column that numbers the rows sent."""
 
-SHOWN_CHARACTERS = 200
-"""Of a value that is shown."""
-
-
 MOST_COUNTS = 100_000
 """Different rows of a table without a key whose number differs; they are in memory together."""
 
