@@ -213,17 +213,15 @@ class Rows:
         self.table, self._at = table, at
         fields = tuple(field for field in rows.schema if field.name not in META_COLUMNS)
         self._columns = columns_of(fields)
-        self._values = {true_name(f): _whole(rows[f.name]) for f in fields}
-        self._old: dict[str, pa.Array] = {}
-        self.now = texts_of(list(self._values.items()), self._columns)
+        values = {true_name(f): _whole(rows[f.name]) for f in fields}
+        self.now = texts_of(list(values.items()), self._columns)
         before = _whole(rows["_before"])
         self.existed = before.is_valid()
         self.gone = pc.equal(_whole(rows["_op"]), Op.DELETE.value)
         self._any_before = bool(pc.any(self.existed).as_py())
         self.then: Texts = {}
         if self._any_before:
-            self._old = dict(zip(self._values, before.flatten(), strict=True))
-            self.then = texts_of(list(self._old.items()), self._columns)
+            self.then = texts_of(list(zip(values, before.flatten(), strict=True)), self._columns)
 
     def keys(self, format_name: str, names: Sequence[str], then: bool = False) -> pa.Array:
         """Key documents. ``then``: of the rows as they were."""
@@ -235,14 +233,8 @@ class Rows:
         return joined(*parts, closing)
 
     def moved(self, names: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Mask of the updates that change one of these columns."""
-        found = np.zeros(self.rows.num_rows, bool)
-        if self._any_before:
-            for name in names:
-                found |= _differ(self._values[name], self._old[name])
-            update = pc.and_(pc.equal(_whole(self.rows["_op"]), Op.UPDATE.value), self.existed)
-            found &= update.to_numpy(zero_copy_only=False)
-        return found
+        """See :func:`moved`."""
+        return moved(self.rows, names)
 
     def _images(self) -> tuple[pa.Array | str, pa.Array | str]:
         """``before`` and ``after`` of each document."""
@@ -258,8 +250,8 @@ class Rows:
         old = pc.if_else(self.existed, then, _NULL)
         return pc.if_else(self.gone, was, old), pc.if_else(self.gone, _NULL, now)
 
-    def documents(self, source: str) -> pa.Array:
-        """One document a row, as of a row that did not change its key."""
+    def documents(self, source: str, in_transaction: pa.Array | str = "null") -> pa.Array:
+        """One document a row, as of a row that did not change its key. ``in_transaction``: see :func:`places`."""
         rows, at = self.rows, self._at
         before, after = self._images()
         us = _whole(rows["_commit_ts"]).view(pa.int64())
@@ -280,9 +272,34 @@ class Rows:
         return joined(
             '{"before":', before, ',"after":', after, ',"source":{' + head, ms, ',"snapshot":', read,
             f',"db":{json_text(self.table.schema)},"sequence":null,"ts_us":', micros, ',"ts_ns":', nanos,
-            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":null,"op":', op,
+            f',"table":{json_text(self.table.table)}', *place, ',"thread":null,"query":null},"transaction":', in_transaction, ',"op":', op,
             ',"ts_ms":', ms, ',"ts_us":', micros, ',"ts_ns":', nanos, "}",
         )  # fmt: skip
+
+
+def moved(rows: pa.Table, names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """Mask of the updates (of SEGMENT_ROWS or CHANGESET_ROWS, none partial) that change one of these columns."""
+    found = np.zeros(rows.num_rows, bool)
+    before = _whole(rows["_before"])
+    if before.null_count == len(before):
+        return found
+    fields = [field for field in rows.schema if field.name not in META_COLUMNS]
+    old = dict(zip((true_name(field) for field in fields), before.flatten(), strict=True))
+    for field in fields:
+        if true_name(field) in names:
+            found |= _differ(_whole(rows[field.name]), old[true_name(field)])
+    update = pc.and_(pc.equal(_whole(rows["_op"]), Op.UPDATE.value), before.is_valid())
+    found &= update.to_numpy(zero_copy_only=False)
+    return found
+
+
+def places(transactions: pa.Array, total_order: pa.Array, table_order: pa.Array) -> pa.Array:
+    """What documents say of their place in a transaction; transactions: text, null for a row that is of none."""
+    made = joined(
+        '{"id":', _repeated(transactions, quoted), ',"total_order":', numbers(total_order), ',"data_collection_order":',
+        numbers(table_order), "}",
+    )  # fmt: skip
+    return pc.fill_null(made, _NULL)
 
 
 def _differ(one: pa.Array, other: pa.Array) -> np.ndarray[Any, Any]:

@@ -188,3 +188,82 @@ _BLOCK = _struct(
     optional=True,
     version=1,
 ) | {"field": "transaction"}
+
+
+def _array(items: Schema, name: str) -> Schema:
+    return {"type": "array", "items": items, "optional": False, "field": name}
+
+
+def _named(fields: Sequence[Schema], name: str) -> Schema:
+    return _struct(fields, name=name, version=1)
+
+
+TRANSACTION_KEY = json_text(
+    _named([_plain("string", "id", required=True)], "io.debezium.connector.common.TransactionMetadataKey")
+)
+TRANSACTION_VALUE = json_text(
+    _named(
+        [
+            *(_plain("string", name, required=True) for name in ("status", "id")),
+            _plain("int64", "event_count"),
+            _array(
+                _named(
+                    [
+                        _plain("string", "data_collection", required=True),
+                        _plain("int64", "event_count", required=True),
+                    ],
+                    "event.collection",
+                ),
+                "data_collections",
+            )
+            | {"optional": True},
+            _plain("int64", "ts_ms", required=True),
+        ],
+        "io.debezium.connector.common.TransactionMetadataValue",
+    )
+)
+"""Of the events of :func:`sluice.formats.debezium.transaction_event`."""
+
+_TEXT_ITEM: Schema = {"type": "string", "optional": False}
+_COLUMN = _named(
+    [
+        _plain("string", "name", required=True),
+        _plain("int32", "jdbcType", required=True),
+        _plain("int32", "nativeType"),
+        _plain("string", "typeName", required=True),
+        *(_plain("string", name) for name in ("typeExpression", "charsetName")),
+        *(_plain("int32", name) for name in ("length", "scale")),
+        _plain("int32", "position", required=True),
+        *(_plain("boolean", name) for name in ("optional", "autoIncremented", "generated")),
+        *(_plain("string", name) for name in ("comment", "defaultValueExpression")),
+        _array(_TEXT_ITEM, "enumValues") | {"optional": True},
+    ],
+    "io.debezium.connector.schema.Column",
+)
+_TABLE = _named(
+    [
+        _plain("string", "defaultCharsetName"),
+        _array(_TEXT_ITEM, "primaryKeyColumnNames") | {"optional": True},
+        _array(_COLUMN, "columns"),
+        _plain("string", "comment"),
+    ],
+    "io.debezium.connector.schema.Table",
+) | {"field": "table", "optional": True}
+_CHANGE = _named(
+    [*(_plain("string", name, required=True) for name in ("type", "id")), _TABLE], "io.debezium.connector.schema.Change"
+)
+SCHEMA_CHANGE_KEY = json_text(
+    _named([_plain("string", "databaseName", required=True)], "io.debezium.connector.mysql.SchemaChangeKey")
+)
+SCHEMA_CHANGE_VALUE = json_text(
+    _named(
+        [
+            _SOURCE,
+            _plain("int64", "ts_ms", required=True),
+            *(_plain("string", name) for name in ("databaseName", "schemaName", "ddl")),
+            _array(_CHANGE, "tableChanges"),
+        ],
+        "io.debezium.connector.mysql.SchemaChangeValue",
+    )
+)
+"""Of the events of :func:`sluice.formats.debezium.statement`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -38,12 +39,14 @@ def row(change: Change, source: str) -> tuple[str, ...]:
     """The events of a change: one, or for an update that changes the primary key two, a delete of the old row and a create of the new one."""
     before, after = converted(change, change.before, value_of), converted(change, after_of(change), value_of)
     if change.op == Op.UPDATE and not set(changed(change)).isdisjoint(change.key):
-        return _event(change, source, "d", before, None), _event(change, source, "c", None, after)
+        return _event(change, source, "d", before, None), _event(change, source, "c", None, after, later=1)
     return (_event(change, source, _OPS[Op(change.op)], before, after),)
 
 
-def _event(change: Change, source: str, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
-    us = change.commit_time_us
+def _event(
+    change: Change, source: str, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None, later: int = 0
+) -> str:
+    us, place = change.commit_time_us, change.in_transaction
     return json_text({
         "before": before,
         "after": after,
@@ -53,7 +56,9 @@ def _event(change: Change, source: str, op: str, before: dict[str, Any] | None, 
             "server_id": change.origin, "gtid": change.gtid, "file": change.file, "pos": change.offset, "row": change.row,
             "thread": None, "query": None,
         },
-        "transaction": None,
+        "transaction": None if place is None else {
+            "id": place.id, "total_order": place.total_order + later, "data_collection_order": place.table_order + later,
+        },
         "op": op,
         "ts_ms": us // 1000,
         "ts_us": us,
@@ -136,6 +141,28 @@ def statement(made: Statement, source: str) -> tuple[str, ...]:
             "tableChanges": [_table_change(change) for change in made.changes if change.table.table],
         }),
     )  # fmt: skip
+
+
+def statement_key(made: Statement) -> str:
+    """The key of the event of a statement."""
+    return json_text({"databaseName": made.tables[0].schema if made.tables else made.schema})
+
+
+def transaction_key(transaction: str) -> str:
+    """The key of both events of a transaction."""
+    return json_text({"id": transaction})
+
+
+def transaction_event(transaction: str, commit_time_us: int, counts: Mapping[TableId, int] | None = None) -> str:
+    """The event that begins a transaction, or with the number of events of each table the one that ends it."""
+    tables = [{"data_collection": str(table), "event_count": count} for table, count in (counts or {}).items()]
+    return json_text({
+        "status": "BEGIN" if counts is None else "END",
+        "id": transaction,
+        "event_count": None if counts is None else sum(counts.values()),
+        "data_collections": None if counts is None else tables,
+        "ts_ms": commit_time_us // 1000,
+    })
 
 
 def _table_change(change: TableChange) -> dict[str, Any]:

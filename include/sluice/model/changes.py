@@ -11,6 +11,19 @@ from sluice.model.tables import TableId
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceInTransaction:
+    """Where an event stands among those of its transaction, both counted from 1.
+
+    Attributes:
+        id: of the transaction. total_order: among all events; table_order: among those of its table.
+    """
+
+    id: str
+    total_order: int
+    table_order: int
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One change of one row. ``after`` is None for a delete, ``before`` for an insert.
 
@@ -19,7 +32,7 @@ class Change:
 
     ``fields`` are the Arrow fields of the user's columns (metadata: ``sluice.type``, ``sluice.name`` …); ``key`` names the primary key's columns.
     ``txn`` is the transaction's ordinal in the batch, ``txn_row`` the change's place in its transaction, from 0.
-    ``part`` tells rows apart that a rule made of one change.
+    ``part`` tells rows apart that a rule made of one change. ``in_transaction``: only where events are counted.
     """
 
     table: TableId
@@ -39,3 +52,4 @@ class Change:
     last_in_txn: bool = False
     txn_row: int = 0
     part: int = 0
+    in_transaction: PlaceInTransaction | None = None

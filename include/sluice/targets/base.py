@@ -369,7 +369,7 @@ class RowReader(Protocol):
 class SourceStatement:
     """A statement as the source ran it: for targets that understand its dialect, and for people.
 
-    ``schema``: the session's default; ``mode``, ``session``: its settings.
+    ``schema``: the session's default; ``mode``, ``session``: its settings. ``file``, ``offset``, ``gtid``, ``commit_time_us``: its place in the log.
     """
 
     dialect: str
@@ -377,6 +377,10 @@ class SourceStatement:
     schema: str = ""
     mode: int = 0
     session: StatementSession | None = None
+    file: str = ""
+    offset: int = 0
+    gtid: str | None = None
+    commit_time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

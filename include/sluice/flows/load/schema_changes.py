@@ -89,7 +89,17 @@ def _change(
     return SchemaChange(
         number=number,
         where=where,
-        statement=SourceStatement(dialect, record.sql, record.schema_, record.sql_mode, record.session),
+        statement=SourceStatement(
+            dialect,
+            record.sql,
+            record.schema_,
+            record.sql_mode,
+            record.session,
+            record.file,
+            record.offset,
+            record.gtid,
+            record.commit_time_us,
+        ),
         tables=changes,
         mapping=routes,
         before_rows=record.seq < manifest.changes,

@@ -20,6 +20,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import ChangePiece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
+from sluice.targets.kafka.transactions import NumberedPiece, places_of
 
 if TYPE_CHECKING:
     from sluice.formats.avro import Encoder
@@ -129,7 +130,7 @@ class InAvro(Envelope):
 class Numbers(Protocol):
     """The numbers of schemas, as a registry knows them."""
 
-    def number_of(self, table: TableId, side: str, record: str, schema: str) -> int:
+    def number_of(self, table: TableId | str, side: str, record: str, schema: str) -> int:
         """See :meth:`sluice.targets.kafka.registry.Registry.number_of`."""
 
 
@@ -146,7 +147,7 @@ class Writer:
     batch: int
     at: Position | None = None
     numbers: Numbers | None = None
-    _encoders: dict[tuple[TableId, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
+    _encoders: dict[tuple[TableId | str, str, str], tuple[bytes, Encoder]] = field(default_factory=dict, init=False)
 
     def key_of(self, table: TableId, key: tuple[str, ...]) -> tuple[str, ...]:
         """Columns of the message key."""
@@ -184,13 +185,18 @@ class Writer:
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
         value_schema = connect.value_schema(rows.schema, piece.table, self.source, whole=columns.can(rows))
-        piece = replace(piece, rows=rows)
-        if self.options.schemas:
-            return piece, WithSchemas(key_schema, value_schema)
-        keyed = self._encoder(piece.table, "key", key_schema) if key else None
-        return piece, InAvro(keyed, self._encoder(piece.table, "value", value_schema))
+        return replace(piece, rows=rows), self.envelope(piece.table, key_schema, value_schema)
 
-    def _encoder(self, table: TableId, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
+    def envelope(self, table: TableId | str, key_schema: str, value_schema: str) -> Envelope:
+        """What is put around the documents of a table, or of a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
+        if self.options.schemas:
+            return WithSchemas(key_schema, value_schema)
+        if not self.options.avro:
+            return Envelope()
+        keyed = self._encoder(table, "key", key_schema) if key_schema else None
+        return InAvro(keyed, self._encoder(table, "value", value_schema))
+
+    def _encoder(self, table: TableId | str, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
         """What stands before each message, and the encoder. Raises what :class:`Numbers` raises."""
         from sluice.formats.avro import Encoder
 
@@ -205,7 +211,10 @@ class Writer:
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
         """The quick way, for rows of which none changed its key."""
         count, ops = piece.rows.num_rows, piece.rows["_op"].combine_chunks()
-        values = envelope.values(rows.documents(self.source)).cast(pa.large_binary())
+        places: pa.Array | str = "null"
+        if isinstance(piece, NumberedPiece):
+            places = columns.places(piece.transaction, piece.total_order, piece.table_order)
+        values = envelope.values(rows.documents(self.source, places)).cast(pa.large_binary())
         keys = pa.nulls(count, pa.large_binary())
         if key:
             keys = envelope.keys(rows.keys("debezium-json", key)).cast(pa.large_binary())
@@ -275,7 +284,8 @@ class Writer:
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         routes: list[bytes] = []
-        for number, one in enumerate(rows):
+        for number, (one, place) in enumerate(zip(rows, places_of(piece), strict=True)):
+            one = one if place is None else replace(one, in_transaction=place)
             for step, (image, text) in enumerate(self._documents(form.row(one, self.source), one, key)):
                 key_bytes = envelope.key(self._key(one, image, key)) if key else None
                 numbers.append(number)

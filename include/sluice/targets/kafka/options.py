@@ -102,6 +102,16 @@ class KafkaOptions(BaseModel):
     )
     headers: bool = Field(True, description="Messages have headers: batch, change, position, GTID, origin.")
     create_topics: MissingTopics = Field(default_factory=MissingTopics, description="How missing topics are made.")
+    transaction_topic: str = Field(
+        "",
+        description="Topic for an event at the begin and one at the end of each transaction, as Debezium's provide.transaction.metadata has "
+        "them; documents then say their place in it. For the debezium formats, with changes: all. {pipeline}, {target}: names.",
+    )
+    schema_topic: str = Field(
+        "",
+        description="Topic for statements that change definitions: Debezium's schema changes, and the DDL documents of canal and Maxwell. "
+        "{pipeline}, {target}: names.",
+    )
     max_message_bytes: int = Field(
         1_000_000,
         ge=1_000,
@@ -129,9 +139,11 @@ class KafkaOptions(BaseModel):
         for name, template, needed in (
             ("topic", self.topic, ()),
             ("ack_topic", self.ack_topic, ("pipeline", "target")),
+            ("transaction_topic", self.transaction_topic, ()),
+            ("schema_topic", self.schema_topic, ()),
         ):
             fields = _fields(name, template)
-            known = {"pipeline", "target"} if needed else {"schema", "table", "pipeline", "target"}
+            known = {"pipeline", "target", *(("schema", "table") if name == "topic" else ())}
             if fields - known:
                 raise ValueError(f"{name}: {{{min(fields - known)}}} is not known; write {_listed(known)}")
             if not set(needed) <= fields:
@@ -141,6 +153,8 @@ class KafkaOptions(BaseModel):
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
+        if self.transaction_topic and not self.format.startswith("debezium-"):
+            raise ValueError("transaction_topic goes with the debezium formats")
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
         if self.avro and one and self.subjects is Subjects.TOPIC:
@@ -163,6 +177,15 @@ class KafkaOptions(BaseModel):
         """Name of the topic; characters that Kafka does not take become _, as Debezium has it."""
         filled = self.topic.format(schema=table.schema, table=table.table, pipeline=pipeline, target=target)
         return _legal(filled)
+
+    def side_topics_of(self, pipeline: str, target: str) -> dict[str, str]:
+        """Option -> name of each topic for what is no row."""
+        given = {"transaction_topic": self.transaction_topic, "schema_topic": self.schema_topic}
+        return {
+            name: _legal(template.format(pipeline=pipeline, target=target))
+            for name, template in given.items()
+            if template
+        }
 
     def ack_topic_of(self, pipeline: str, target: str) -> str:
         """Name of the topic with the checkpoint."""

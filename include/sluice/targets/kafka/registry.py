@@ -28,10 +28,11 @@ class Registry:
 
     place: Place
 
-    def number_of(self, table: TableId, side: str, record: str, schema: str) -> int:
+    def number_of(self, table: TableId | str, side: str, record: str, schema: str) -> int:
         """The registry's number of an Avro schema; it is registered if the options say so.
 
         Args:
+            table: whose rows it describes; a name: of a topic that has no rows.
             side: "key" or "value". record: full name of the schema's record. schema: JSON text.
 
         Raises:
@@ -63,10 +64,10 @@ class Registry:
         except _no_answer() as error:
             raise self._silent(error, doing) from None
 
-    def subject_of(self, table: TableId, side: str, record: str) -> str:
+    def subject_of(self, table: TableId | str, side: str, record: str) -> str:
         """As the naming strategies of Confluent's serializers say."""
         place = self.place
-        topic = place.options.topic_of(table, place.pipeline, place.target)
+        topic = table if isinstance(table, str) else place.options.topic_of(table, place.pipeline, place.target)
         if place.options.subjects is Subjects.RECORD:
             return record
         if place.options.subjects is Subjects.TOPIC_RECORD:
@@ -93,7 +94,7 @@ class Registry:
     def _where(self) -> str:
         return f"schema registry of connection {self.place.endpoint.connection_id}"
 
-    def _translated(self, error: Any, doing: str, subject: str, table: TableId | None) -> Exception:
+    def _translated(self, error: Any, doing: str, subject: str, table: TableId | str | None) -> Exception:
         status, why = int(error.http_status_code), self._plain(error)
         if status in _NOT_ALLOWED:
             return ConfigError(

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
+from sluice.formats import Statement
 from sluice.model.fields import is_masked
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
@@ -45,7 +46,9 @@ from sluice.targets.kafka.documents import Messages, Writer, merged_piece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
 from sluice.targets.kafka.registry import Registry
+from sluice.targets.kafka.side_topics import statement_messages, statement_of, transaction_messages
 from sluice.targets.kafka.topics import KafkaSchema, Topics
+from sluice.targets.kafka.transactions import Transaction, numbered
 from sluice.targets.options import options_of
 
 _K = ChangeKind
@@ -101,6 +104,11 @@ class KafkaTarget:
             raise ConfigError(
                 f"target {config.name!r}: options.key_columns is for changes: all; merged rows are told apart by the primary key",
                 hint="name other key columns in the mapping: key",
+            )
+
+        if self.input is Input.MERGED and self.options.transaction_topic:
+            raise ConfigError(
+                f"target {config.name!r}: options.transaction_topic is for changes: all; merged rows are of no transaction"
             )
 
     @property
@@ -171,7 +179,8 @@ class KafkaWriter:
     def plan(self, parallelism: int) -> list[list[KafkaUnit]]:
         """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
         batch, place = self.batch, self.target.place
-        if not batch.tables and not batch.changes:
+        told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
+        if not batch.tables and not batch.changes and not told:
             return []
         if batch.tables:
             topics = Topics.look(place)
@@ -183,7 +192,7 @@ class KafkaWriter:
                 self._require_key(table)
         lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
         unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
-        return [[unit]]
+        return [[replace(unit, statements=told)]]
 
     def _require_key(self, table: TableInput) -> None:
         """A row's messages are all in one partition, else a compacted topic keeps its old ones."""
@@ -218,6 +227,7 @@ class KafkaUnit:
     position: Any
     changes: int = 0
     replay: str = ""
+    statements: tuple[Statement, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -288,6 +298,7 @@ class _Sending:
         self._options = unit.place.options
         self._topics = Topics.look(unit.place, channel.producer)
         self._merged = not unit.changes
+        self._transactions: list[Transaction] = []
         at = unit.position if self._merged else None
         numbers = Registry(unit.place) if self._options.avro else None
         self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at, numbers)
@@ -303,10 +314,32 @@ class _Sending:
 
     @cached_property
     def _pieces(self) -> Sequence[ChangePiece]:
-        return self._unit.reader.change_pieces() if self._unit.changes else ()
+        if not self._unit.changes:
+            return ()
+        pieces = self._unit.reader.change_pieces()
+        if not self._options.transaction_topic:
+            return pieces
+        counted, self._transactions = numbered(list(pieces))
+        return counted
+
+    def _side(self) -> None:
+        """What is no row."""
+        names = self._topics.side
+        if "schema_topic" in names:
+            made = statement_messages(self._writer, names["schema_topic"], self._unit.statements)
+            self._send_side(names["schema_topic"], made)
+        if "transaction_topic" in names:
+            made = transaction_messages(self._writer, names["transaction_topic"], self._transactions)
+            self._send_side(names["transaction_topic"], made)
+
+    def _send_side(self, topic: str, made: Sequence[tuple[bytes | None, bytes]]) -> None:
+        header = [("sluice.batch", str(self._unit.fence.batch).encode())] if self._options.headers else []
+        keys, values = [key for key, _ in made], [value for _, value in made]
+        self._channel.produce_each(topic, keys, values, [0] * len(made), [header] * len(made))
 
     def send(self, channel: Channel) -> None:
         """Everything but the checkpoint."""
+        self._side()
         if self._merged:
             for table in self._unit.tables:
                 self._table(table)

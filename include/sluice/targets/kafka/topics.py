@@ -38,9 +38,23 @@ class Topics:
         """Of a table of the target."""
         return self.place.options.topic_of(table, self.place.pipeline, self.place.target)
 
+    @property
+    def side(self) -> dict[str, str]:
+        """Option -> name of each topic for what is no row."""
+        return self.place.options.side_topics_of(self.place.pipeline, self.place.target)
+
     def require(self, tables: Iterable[TableId]) -> None:
-        """Each table has its topic; missing ones are made, if that is wanted. Raises MappingError."""
-        missing = {self.topic_of(table): table for table in tables if self.topic_of(table) not in self.counts}
+        """Each table and all that is no row has its topic; missing ones are made, if that is wanted. Raises MappingError."""
+        wanted: dict[str, TableId | str] = {self.topic_of(table): table for table in tables}
+        for option, topic in self.side.items():
+            if topic in wanted or topic == self.place.ack_topic:
+                raise MappingError(
+                    f"options.{option} names {topic}, which has other messages already",
+                    where=self.place.owner,
+                    hint="give it a topic of its own",
+                )
+            wanted[topic] = f"options.{option}"
+        missing = {topic: table for topic, table in wanted.items() if topic not in self.counts}
         if not missing:
             return
         made = self.place.options.create_topics
@@ -142,6 +156,14 @@ class KafkaSchema:
         found: list[Finding] = []
         for plan in tables:
             found += self._about(plan, topics, configs)
+        for option, topic in topics.side.items() if tables else ():
+            if topic not in topics.counts:
+                missing = statement(topic, self.place.options.create_topics.model_copy(update={"partitions": 1}))
+                found.append(
+                    Finding(
+                        "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
+                    )
+                )
         if self.place.options.avro:
             try:
                 Registry(self.place).check()
