@@ -113,7 +113,7 @@ def test_rows_of_a_dump_are_of_no_transaction(
     assert len(documents(kafka, f"{schema}-transactions")) == 2
 
 
-@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json"])
+@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"])
 def test_definitions_in_each_format(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, fresh_schema: Any, form: str
 ) -> None:
@@ -137,6 +137,11 @@ def test_definitions_in_each_format(
         assert [(one["isDdl"], one["type"], one["table"]) for one in told] == [(True, "ALTER", "t")]
     elif form == "maxwell-json":
         assert [(one["type"], one["table"]) for one in told] == [("table-alter", "t")]
+    elif form == "cloudevents-json":
+        assert [one["type"].rsplit(".", 1)[1] for one in told] == ["SchemaChangeEvent"]
+        [row] = kafka_reading.read(kafka, f"{schema}.t")
+        assert row.headers["content-type"].startswith("application/cloudevents+json")
+        assert row.document["data"]["after"]["e"] == "a"
     else:
         messages = [
             one for topic in ("changes", "transactions") for one in kafka_reading.read(kafka, f"{schema}-{topic}")

@@ -26,7 +26,7 @@ from tests.support.values import MODE, create, groups, insert, types_of
 
 ROWS = 10
 IMAGES = ("FULL", "MINIMAL", "NOBLOB")
-FORMATS = ("debezium-json", "maxwell-json", "canal-json")
+FORMATS = ("debezium-json", "maxwell-json", "canal-json", "cloudevents-json")
 SPATIAL = {"geometry", "point"}
 
 
@@ -166,6 +166,7 @@ READ: dict[str, Callable[[Any, str, list[str | None], bool], bool]] = {
     "debezium-json": of_debezium,
     "maxwell-json": of_maxwell,
     "canal-json": of_canal,
+    "cloudevents-json": of_debezium,
 }
 
 
@@ -173,6 +174,13 @@ def images(name: str, document: dict[str, Any]) -> tuple[str, str, dict[str, Any
     """(table, kind, before, after) of a document; ``before`` only of columns that changed where the format has no more."""
     if name == "debezium-json":
         return document["source"]["table"], document["op"], document["before"], document["after"]
+    if name == "cloudevents-json":
+        return (
+            document["iodebeziumtable"],
+            document["iodebeziumop"],
+            document["data"]["before"],
+            document["data"]["after"],
+        )
     if name == "maxwell-json":
         kind = {"insert": "c", "update": "u", "delete": "d"}[document["type"]]
         data = document["data"]
@@ -282,7 +290,7 @@ def test_statements_stand_at_their_place_in_the_log(piped) -> None:
             state.acknowledge("copy", state.require(outcome.batch))
         first = outcome.batch + 1
     assert first == len(steps) + 1
-    debezium, maxwell, canal = (found[name] for name in FORMATS)
+    debezium, maxwell, canal, _ = (found[name] for name in FORMATS)
     assert [d.get("op") or d["tableChanges"][0]["type"] for d in debezium] == ["CREATE", "c", "ALTER", "d", "c", "DROP"]
     assert {d["source"]["name"] for d in debezium} == {"case"}
     assert [c["name"] for c in debezium[2]["tableChanges"][0]["table"]["columns"]] == ["id", "v"]

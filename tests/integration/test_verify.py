@@ -728,7 +728,7 @@ def test_delta(tmp_path, mysql_source, zookeeper, fresh_schema) -> None:
             assert verified(made).outcome == "equal"
 
 
-@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json"])
+@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"])
 def test_kafka_has_the_newest_row_of_each_key(
     tmp_path, mysql_source, kafka, zookeeper, fresh_schema, form: str
 ) -> None:

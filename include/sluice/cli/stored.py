@@ -51,7 +51,9 @@ def segments(
 
 def tail(
     pipeline: Pipeline,
-    fmt: Annotated[str, typer.Option("--format", help="debezium-json, maxwell-json or canal-json.")] = "debezium-json",
+    fmt: Annotated[
+        str, typer.Option("--format", help="debezium-json, maxwell-json, canal-json or cloudevents-json.")
+    ] = "debezium-json",
     from_batch: Annotated[
         int | None, typer.Option("--from-batch", help="First batch to print; default: only new ones.")
     ] = None,

@@ -36,18 +36,23 @@ _OPS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.READ: "r"}
 
 
 def row(change: Change, source: str) -> tuple[str, ...]:
+    """The documents of :func:`events`."""
+    return tuple(map(json_text, events(change, source)))
+
+
+def events(change: Change, source: str) -> list[dict[str, Any]]:
     """The events of a change: one, or for an update that changes the primary key two, a delete of the old row and a create of the new one."""
     before, after = converted(change, change.before, value_of), converted(change, after_of(change), value_of)
     if change.op == Op.UPDATE and not set(changed(change)).isdisjoint(change.key):
-        return _event(change, source, "d", before, None), _event(change, source, "c", None, after, later=1)
-    return (_event(change, source, _OPS[Op(change.op)], before, after),)
+        return [_event(change, source, "d", before, None), _event(change, source, "c", None, after, later=1)]
+    return [_event(change, source, _OPS[Op(change.op)], before, after)]
 
 
 def _event(
     change: Change, source: str, op: str, before: dict[str, Any] | None, after: dict[str, Any] | None, later: int = 0
-) -> str:
+) -> dict[str, Any]:
     us, place = change.commit_time_us, change.in_transaction
-    return json_text({
+    return {
         "before": before,
         "after": after,
         "source": {
@@ -63,7 +68,7 @@ def _event(
         "ts_ms": us // 1000,
         "ts_us": us,
         "ts_ns": us * 1000,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def value_of(value: Any, column: Column) -> Any:
@@ -124,10 +129,14 @@ def _geometry(value: bytes, column: Column) -> dict[str, Any]:
 
 
 def statement(made: Statement, source: str) -> tuple[str, ...]:
+    """The document of :func:`schema_change`."""
+    return (json_text(schema_change(made, source)),)
+
+
+def schema_change(made: Statement, source: str) -> dict[str, Any]:
     """The schema change event of a statement, as the connector writes it to the topic that bears the source's name."""
     us, tables = made.commit_time_us, made.tables
-    return (
-        json_text({
+    return {
             "source": {
                 "version": __version__, "connector": "mysql", "name": source, "ts_ms": us // 1000, "snapshot": "false",
                 "db": tables[0].schema if tables else made.schema, "sequence": None, "ts_us": us, "ts_ns": us * 1000,
@@ -139,8 +148,7 @@ def statement(made: Statement, source: str) -> tuple[str, ...]:
             "schemaName": None,
             "ddl": made.sql,
             "tableChanges": [_table_change(change) for change in made.changes if change.table.table],
-        }),
-    )  # fmt: skip
+    }  # fmt: skip
 
 
 def statement_key(made: Statement) -> str:

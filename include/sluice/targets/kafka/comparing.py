@@ -185,6 +185,8 @@ def _row(form: str, value: bytes | None) -> dict[str, Any] | None:
     if form == "debezium-json":
         document = document.get("payload", document) if "op" not in document else document
         row = document["after"]
+    elif form == "cloudevents-json":
+        row = document["data"]["after"]
     elif form == "canal-json":
         row = None if document["type"] == "DELETE" else document["data"][0]
     else:

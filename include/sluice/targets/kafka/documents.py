@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.formats import FORMATS, columns, connect
+from sluice.formats import FORMATS, cloudevents, columns, connect
 from sluice.formats.common import changed, columns_of
 from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Header = tuple[str, bytes]
 _FROM_COLUMNS = {"debezium-json", "debezium-avro"}
+_CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 _RARE = 50
 """Where one row in this number changes its key, all of a piece goes the slow way."""
 
@@ -293,7 +294,8 @@ class Writer:
                 values.append(None if text is None else envelope.value(text))
                 routes.append(self._route(one, image, key_bytes))
                 if self.options.headers:
-                    headers.append(self._headers(one, parts[number], step))
+                    typed = _CONTENT_TYPES.get(self.options.format, ()) if text is not None else ()
+                    headers.append([*typed, *self._headers(one, parts[number], step)])
         kind = pa.large_binary()
         arrays = pa.array(keys, kind), pa.array(values, kind), pa.array(routes, kind)
         return Messages(np.array(numbers, np.int64), *arrays, headers if self.options.headers else None)

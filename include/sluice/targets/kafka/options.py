@@ -66,10 +66,10 @@ class KafkaOptions(BaseModel):
         min_length=1,
         description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json"] = Field(
+    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
         "debezium-json",
-        description="What a message says: as Debezium, canal (flat messages) or Maxwell. debezium-avro: in Avro, with the schema registry that "
-        "schema.registry.url in the connection's extra names.",
+        description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
+        "debezium-avro: in Avro, with the schema registry that schema.registry.url in the connection's extra names.",
     )
     schemas: bool = Field(
         False,
@@ -153,8 +153,8 @@ class KafkaOptions(BaseModel):
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
-        if self.transaction_topic and not self.format.startswith("debezium-"):
-            raise ValueError("transaction_topic goes with the debezium formats")
+        if self.transaction_topic and not self.debezium:
+            raise ValueError("transaction_topic goes with the debezium formats and cloudevents-json")
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
         if self.avro and one and self.subjects is Subjects.TOPIC:
@@ -167,6 +167,11 @@ class KafkaOptions(BaseModel):
         if ours:
             raise ValueError(f"producer: {ours[0]} is set by Sluice")
         return self
+
+    @property
+    def debezium(self) -> bool:
+        """Do messages say what Debezium's do?"""
+        return self.format in {"debezium-json", "debezium-avro", "cloudevents-json"}
 
     @property
     def avro(self) -> bool:
