@@ -66,10 +66,13 @@ class KafkaOptions(BaseModel):
         min_length=1,
         description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json", "cloudevents-json"] = Field(
-        "debezium-json",
-        description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
-        "debezium-avro: in Avro, with the schema registry that schema.registry.url in the connection's extra names.",
+    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json", "cloudevents-json", "arrow"] = (
+        Field(
+            "debezium-json",
+            description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
+            "debezium-avro: in Avro, with the schema registry that schema.registry.url in the connection's extra names. "
+            "arrow: an Arrow IPC stream with some rows of one table, without a key.",
+        )
     )
     schemas: bool = Field(
         False,
@@ -153,6 +156,12 @@ class KafkaOptions(BaseModel):
             raise ValueError(
                 "partitioning: global needs one topic for all tables: leave {schema} and {table} out of topic"
             )
+        if self.arrow and (self.schema_topic or self.key_columns):
+            raise ValueError(
+                "format: arrow has no keys and no documents of statements: leave out key_columns and schema_topic"
+            )
+        if self.arrow and self.partitioning not in {Partitioning.TABLE, Partitioning.GLOBAL}:
+            raise ValueError("format: arrow has many rows in a message: write partitioning: table, or global")
         if self.transaction_topic and not self.debezium:
             raise ValueError("transaction_topic goes with the debezium formats and cloudevents-json")
         if self.schemas and self.format != "debezium-json":
@@ -172,6 +181,16 @@ class KafkaOptions(BaseModel):
     def debezium(self) -> bool:
         """Do messages say what Debezium's do?"""
         return self.format in {"debezium-json", "debezium-avro", "cloudevents-json"}
+
+    @property
+    def keys_are_alike(self) -> bool:
+        """May messages of two tables have the same key?"""
+        return self.format not in {"maxwell-json", "arrow"}
+
+    @property
+    def arrow(self) -> bool:
+        """Are messages record batches, without keys?"""
+        return self.format == "arrow"
 
     @property
     def avro(self) -> bool:

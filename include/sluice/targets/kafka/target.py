@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailable
 from sluice.formats import Statement
+from sluice.model.batches import Op
 from sluice.model.fields import is_masked
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
@@ -39,6 +41,7 @@ from sluice.targets.base import (
 )
 from sluice.targets.changes_in_order import in_log_order
 from sluice.targets.fencing import require_no_newer
+from sluice.targets.kafka.arrow_messages import CONTENT_TYPE, arrow_messages
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.comparing import KafkaComparer
@@ -139,8 +142,9 @@ class KafkaTarget:
         """What a topic holds is not known, so that ranges cannot be made equal."""
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared, and neither are messages in Avro."""
-        return KafkaComparer(self.place) if self.input is Input.MERGED and not self.options.avro else None
+        """By the newest message of each key; every change is not compared, and neither are messages in Avro or Arrow."""
+        plain = not self.options.avro and not self.options.arrow
+        return KafkaComparer(self.place) if self.input is Input.MERGED and plain else None
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""
@@ -185,7 +189,7 @@ class KafkaWriter:
         if batch.tables:
             topics = Topics.look(place)
             targets = [table.target for table in batch.tables]
-            if place.options.format != "maxwell-json":
+            if place.options.keys_are_alike:
                 topics.require_own(targets)
             topics.require(targets)
             for table in batch.tables:
@@ -347,7 +351,10 @@ class _Sending:
         together = self._options.partitioning is Partitioning.GLOBAL
         for pieces in in_log_order(self._pieces, _ROWS, together=together):
             for piece in pieces:
-                self._send(piece, self._writer.messages(piece))
+                if self._options.arrow:
+                    self._record_batches(piece)
+                else:
+                    self._send(piece, self._writer.messages(piece))
                 self.result += WriteResult(appended=piece.rows.num_rows)
 
     def _table(self, table: TableInput) -> None:
@@ -359,8 +366,35 @@ class _Sending:
         if self._rejected is not None:
             self._rejected(f"kafka-{table.target}", table.target, refused)
 
+    def _record_batches(self, piece: ChangePiece) -> dict[int, str]:
+        """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it."""
+        options, topic, batch = self._options, self._topics.topic_of(piece.table), self._unit.fence.batch
+        [place] = self._places(piece.table, 1, None, self._topics.counts[topic])
+        at, refused = self._unit.position if self._merged else None, {}
+        for value, first, rows in arrow_messages(piece, batch, options.max_message_bytes, at):
+            if len(value) > options.max_message_bytes:  # one row
+                refused[first] = self._refusal(piece, len(value), "none")
+                continue
+            about = {
+                "content-type": CONTENT_TYPE,
+                "sluice.batch": batch,
+                "sluice.table": piece.table,
+                "sluice.rows": rows,
+            }
+            header = [(name, str(said).encode()) for name, said in about.items()] if options.headers else []
+            self._channel.produce_each(topic, [None], [value], [place], [header])
+        return refused
+
     def _merged_rows(self, table: TableInput, rows: pa.Table) -> list[Rejection]:
         piece = merged_piece(table.target, table.plan.key, rows)
+        if self._options.arrow:
+            refused = self._record_batches(piece)
+            gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
+            kept = np.ones(rows.num_rows, bool)
+            kept[list(refused)] = False
+            deletes = int((gone & kept).sum())
+            self.result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
+            return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
         messages = self._writer.messages(piece)
         refused = self._too_large(piece, messages)
         if refused:
@@ -375,21 +409,26 @@ class _Sending:
 
     def _too_large(self, piece: ChangePiece, messages: Messages) -> dict[int, str]:
         """Rows with a message that is not to be sent, and why. Raises LoadError for the first where no row may be left out."""
-        limit, found = self._options.max_message_bytes, {}
-        for number, size in messages.too_large(limit):
-            row, key = int(messages.rows[number]), messages.keys[number].as_py()
-            hidden = any(map(is_masked, piece.rows.schema))
-            said = "(masked)" if hidden else _said(key, self._options.avro)
-            why = f"a message of {size:,} bytes is larger than options.max_message_bytes, {limit:,}"
-            if self._rejected is None or not self._merged:
-                raise LoadError(
-                    f"{why}: a row of {piece.table}, key {said}",
-                    where=f"{piece.table}, topic {self._topics.topic_of(piece.table)}",
-                    hint="raise it and the topic's max.message.bytes, or leave the column out: mapping.columns.exclude"
-                    + ("; on_error: dead_letter leaves such rows out" if self._merged else ""),
-                )
-            found[row] = why
+        found = {}
+        for number, size in messages.too_large(self._options.max_message_bytes):
+            key = _said(messages.keys[number].as_py(), self._options.avro)
+            found[int(messages.rows[number])] = self._refusal(piece, size, key)
         return found
+
+    def _refusal(self, piece: ChangePiece, size: int, key: str) -> str:
+        """Why a row is left out. Raises LoadError where none may be."""
+        hidden = any(map(is_masked, piece.rows.schema))
+        why = (
+            f"a message of {size:,} bytes is larger than options.max_message_bytes, {self._options.max_message_bytes:,}"
+        )
+        if self._rejected is None or not self._merged:
+            raise LoadError(
+                f"{why}: a row of {piece.table}, key {'(masked)' if hidden else key}",
+                where=f"{piece.table}, topic {self._topics.topic_of(piece.table)}",
+                hint="raise it and the topic's max.message.bytes, or leave the column out: mapping.columns.exclude"
+                + ("; on_error: dead_letter leaves such rows out" if self._merged else ""),
+            )
+        return why
 
     def _send(self, piece: ChangePiece, messages: Messages) -> None:
         if not len(messages):
@@ -399,7 +438,7 @@ class _Sending:
         topic = self._topics.topic_of(piece.table)
         if any(map(is_masked, piece.rows.schema)):
             self._channel.hidden.add(topic)
-        places = self._partitions(piece.table, messages, self._topics.counts[topic])
+        places = self._places(piece.table, len(messages), messages.routes, self._topics.counts[topic])
         keys, values, headers = messages.keys.to_pylist(), messages.values.to_pylist(), messages.headers
         if headers is None:
             given = [
@@ -410,11 +449,12 @@ class _Sending:
             return
         self._channel.produce_each(topic, keys, values, places, headers)
 
-    def _partitions(self, table: TableId, messages: Messages, count: int) -> list[int]:
+    def _places(self, table: TableId, messages: int, routes: pa.Array | None, count: int) -> list[int]:
+        """The partition of each message. ``routes``: None where they are not asked for."""
         how = self._options.partitioning
         if how is Partitioning.GLOBAL or count == 1:
-            return [0] * len(messages)
+            return [0] * messages
         if how is Partitioning.TABLE:
-            return [partition_of(str(table).encode(), count)] * len(messages)
-        found: list[int] = partitions(messages.routes, count).tolist()
+            return [partition_of(str(table).encode(), count)] * messages
+        found: list[int] = partitions(routes, count).tolist()
         return found

@@ -169,7 +169,7 @@ class KafkaSchema:
                 Registry(self.place).check()
             except SluiceError as error:
                 found += [Finding("error", p.target, "", error.message, hint=error.hint or "") for p in tables[:1]]
-        if self.input is Input.MERGED and self.place.options.format != "maxwell-json":
+        if self.input is Input.MERGED and self.place.options.keys_are_alike:
             try:
                 topics.require_own([plan.target for plan in tables])
             except MappingError as error:
@@ -178,7 +178,7 @@ class KafkaSchema:
 
     def _about(self, plan: PlannedTable, topics: Topics, configs: Mapping[str, Mapping[str, str]]) -> list[Finding]:
         options, topic, merged = self.place.options, topics.topic_of(plan.target), self.input is Input.MERGED
-        key = options.key_columns.get(str(plan.target), plan.key)
+        key = () if options.arrow else options.key_columns.get(str(plan.target), plan.key)
         names = {column.name for column in plan.columns}
         found = []
         for option, columns in (("key_columns", options.key_columns), ("partition_columns", options.partition_columns)):
@@ -194,7 +194,7 @@ class KafkaSchema:
             ))  # fmt: skip
         if topic not in topics.counts:
             made = options.create_topics
-            wanted = {"cleanup.policy": "compact", **made.config} if merged and plan.key else made.config
+            wanted = {"cleanup.policy": "compact", **made.config} if merged and key else made.config
             missing = made.model_copy(update={"config": wanted})
             return [
                 *found,
