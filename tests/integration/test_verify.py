@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from sluice.flows.verify import units
 from sluice.flows.verify import verify as flow
 from sluice.flows.verify.result import TableResult, VerifyResult
 from sluice.flows.verify.verify import VerifySpec, verify
+from sluice.model.tables import TableId
+from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
 from sluice.targets.sql import comparing
 from tests.support.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
@@ -201,6 +204,56 @@ def test_every_planted_difference_is_found_while_writers_work_and_repaired(shop:
     with shop.runtime().state() as state:
         [entry] = [entry for entry in state.audit_log() if entry["what"] == "repair"]
     assert (entry["by"], entry["dump"]) == ("anna@here", repaired.repair[0])
+
+
+TOLD_APART = {
+    "a": ("TINYINT", ("NULL", "-1", "0", "1")),
+    "b": ("VARCHAR(9) CHARACTER SET latin1", ("NULL", "''", "','", "'1,'", "'0'", "' '", "'é'")),
+    "c": ("BIGINT UNSIGNED", ("NULL", "0", "18446744073709551615")),
+    "d": ("VARBINARY(9)", ("NULL", "x''", "x'2c'", "x'00'", "x'0000'", "x'e9'", "x'c3a9'")),
+    "e": ("DOUBLE", ("NULL", "0", "-0e0", "1e0")),
+    "f": ("DECIMAL(6,2)", ("NULL", "0", "1.1")),
+    "g": ("VARCHAR(9) CHARACTER SET utf16", ("NULL", "''", "'é'", "','")),
+}
+
+
+@pytest.mark.parametrize("kind", ["mysql_source", "mariadb"])
+def test_no_two_rows_have_the_same_text(kind: str, request: pytest.FixtureRequest, fresh_schema) -> None:
+    server = request.getfixturevalue(kind)
+    schema = fresh_schema(server)
+    sets = [
+        " UNION ALL ".join(f"SELECT {value} AS {name}" for value in values) for name, (_, values) in TOLD_APART.items()
+    ]
+    columns = [DigestColumn(name, declared.partition(" CHAR")[0].lower()) for name, (declared, _) in TOLD_APART.items()]
+    conditions = [f"{name} IS NOT NULL" for name in TOLD_APART]
+    rows = 1
+    for _, values in TOLD_APART.values():
+        rows *= len(values)
+    text, bare = row_text(columns), row_text([replace(column, nullable=False) for column in columns])
+    *_, [(count, texts, longest)] = [
+        server.execute(f"USE `{schema}`", sql)
+        for sql in (
+            f"CREATE TABLE t ({', '.join(f'{name} {declared}' for name, (declared, _) in TOLD_APART.items())})",
+            f"INSERT INTO t SELECT * FROM {', '.join(f'({some}) s{i}' for i, some in enumerate(sets))}",
+            f"SELECT COUNT(*), COUNT(DISTINCT {text}), MAX(LENGTH({text})) FROM t",
+        )
+    ]
+    distinct = rows if kind == "mysql_source" else rows * 3 // 4  # MariaDB writes -0e0 as 0
+    assert (count, texts) == (rows, distinct)
+    assert longest < 100
+    # A column that may be NULL at one side only.
+    [(same,)] = server.execute(f"SELECT MIN({text} <=> {bare}) FROM `{schema}`.t WHERE {' AND '.join(conditions)}")
+    assert same == 1
+    mariadb = kind == "mariadb"
+    [[whole, checksum]] = server.execute(digest_sql(TableId(schema, "t"), columns, "", mariadb=mariadb))
+    assert (whole, checksum > 2**32) == (rows, True)
+    [[none, nothing]] = server.execute(digest_sql(TableId(schema, "t"), columns, "", "a > 99", mariadb=mariadb))
+    assert (none, int(nothing)) == (0, 0)
+    # Two rows swap a value: a CRC32 of the rows would stay.
+    server.execute(f"USE `{schema}`", "CREATE TABLE u LIKE t", "INSERT INTO u (a, b) VALUES (0, 'x'), (1, 'y')")
+    before = server.execute(digest_sql(TableId(schema, "u"), columns, "", mariadb=mariadb))
+    server.execute(f"USE `{schema}`", "UPDATE u SET a = 1 - a")
+    assert server.execute(digest_sql(TableId(schema, "u"), columns, "", mariadb=mariadb)) != before
 
 
 def test_a_row_that_changes_all_the_time_is_compared_with_the_log(shop: Case) -> None:

@@ -1,14 +1,29 @@
 """Checksums of key ranges that MySQL and MariaDB compute themselves: COUNT and BIT_XOR of a 64-bit hash of each row.
 
-The text that is hashed tells all values of a type apart: NULL from the empty string, 0 from -0, a space at the end from none. Every value is either
-without a comma, or has its length before it, or is a hash itself, so that two rows of other values never have the same text. Long values are hashed
-by themselves: CONCAT gives NULL beyond ``max_allowed_packet``. The hash is SHA2, as MySQL 9.6 no longer has MD5.
+The text that is hashed tells all values of a type apart: NULL from the empty string, 0 from -0, a space at the end from none.
+
+- Whole numbers, the lengths of strings and a bit for each NULL are packed into 64-bit words. To write a number as text costs more than to shift it.
+- Then the words, then values that hold no comma (decimals, dates, hashes of long values), then strings, all with a comma between them. CONCAT_WS
+  leaves out NULL; the words say which are left out, and where each string ends. So two rows of other values never have the same text.
+- One argument is cast to BINARY, and so the whole text is binary: the server converts no string from its charset.
+- Long values are hashed by themselves: CONCAT gives NULL beyond ``max_allowed_packet``.
+
+The hash. CRC32 alone is too little: 32 bits, and it is linear. Two rows that swap a value of the same length leave the BIT_XOR of their CRC32
+as it was. A salt changes nothing: crc(salt, x) ^ crc(salt, y) depends on x ^ y alone, so two texts of one CRC32 have one under any salt.
+
+- MySQL: the first 64 bits of SHA2 (MySQL 9.6 has no MD5 and no SHA1 any more) by BIT_XOR of binary strings: CONV of each row costs more.
+- MariaDB has no such BIT_XOR: CRC32(text) * CRC32(SHA1(text)), which is below 2^64. The two halves of 32 bits have nothing to do with each
+  other, and a product is not linear.
+
+Rows that differ have the same checksum by chance in one of 2^64 ranges (MariaDB: of about 2^62) that differ. With a billion of such ranges that is
+one in four billion verifications.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sluice.model.column_types import ColumnKind
 from sluice.model.tables import TableId, quoted, quoted_table
@@ -45,12 +60,74 @@ def _known(charset: str | None) -> str:
     return {"utf8": "utf8mb3"}.get(charset or "", charset or "")
 
 
-def digest_sql(table: TableId, columns: Sequence[tuple[str, str]], index: str, *conditions: str) -> str:
-    """The select of (rows, checksum). ``columns``: (name, declared type), of which each has a :func:`digest_word`; ``index``: "" for any."""
-    texts = ", ".join(exact_text(quoted(name), type_named(declared, name)) for name, declared in columns)
-    row = f"CAST(CONV(LEFT(SHA2(CONCAT_WS(',', {texts}), 256), 16), 16, 10) AS UNSIGNED)"
+@dataclass(frozen=True, slots=True)
+class DigestColumn:
+    """A column that enters a checksum; it has a :func:`digest_word`. ``nullable``: at this side."""
+
+    name: str
+    declared: str
+    nullable: bool = True
+
+
+def digest_sql(
+    table: TableId, columns: Sequence[DigestColumn], index: str, *conditions: str, mariadb: bool = False
+) -> str:
+    """The select of (rows, checksum). ``index``: "" for any."""
+    text = row_text(columns)
+    if mariadb:
+        checksum = f"BIT_XOR(CRC32({text}) * CRC32(SHA1({text})))"
+    else:
+        checksum = f"CAST(CONV(HEX(BIT_XOR(UNHEX(LEFT(SHA2({text}, 256), 16)))), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
-    return f"SELECT COUNT(*), BIT_XOR({row}) FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
+    return f"SELECT COUNT(*), {checksum} FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
+
+
+def row_text(columns: Sequence[DigestColumn]) -> str:
+    """SQL of a row's text. Columns of the same words in the same order give the same text of equal rows at both sides."""
+    bits: list[tuple[str, int]] = []
+    texts, strings = [], []
+    for column in columns:
+        row, name = type_named(column.declared, column.name), quoted(column.name)
+        bits.append((f"({name} IS NULL)" if column.nullable else "", 1))
+        number = _number(name, row)
+        if number:
+            bits.append((f"IFNULL({number[0]}, 0)" if column.nullable else number[0], number[1]))
+        elif row.most_bytes:
+            texts.append(f"SHA2({name}, 256)")
+        elif row.kind is ColumnKind.JSON:
+            texts.append(f"SHA2(CAST({name} AS CHAR), 256)")
+        elif row.literal is Literal.BYTES or (row.literal is Literal.TEXT and row.charset):
+            bits.append((f"IFNULL(LENGTH({name}), 0)" if column.nullable else f"LENGTH({name})", 16))
+            strings.append(name)
+        elif row.literal is Literal.FLOAT:  # text of a FLOAT has six digits
+            texts.append(f"CAST({name} AS DOUBLE)")
+        else:
+            texts.append(name)
+    first, *more = _packed(bits)
+    return f"CONCAT_WS(',', {', '.join([f'CAST({first} AS BINARY)', *more, *texts, *strings])})"
+
+
+def _number(name: str, row: MysqlType) -> tuple[str, int] | None:
+    """A whole number as an unsigned one of so many bits; None: it is none."""
+    if row.kind is ColumnKind.YEAR or row.literal is Literal.LABEL:
+        return f"CAST({name} AS UNSIGNED)", 16
+    if _is_numbered(row):
+        return f"CAST({name} AS UNSIGNED)", 64
+    return (f"({name} & {2**row.bits - 1})", row.bits) if row.bits else None
+
+
+def _packed(bits: Sequence[tuple[str, int]]) -> list[str]:
+    """64-bit words of numbers, each into the first word that has room. An empty expression is 0."""
+    words: list[tuple[int, list[str]]] = []
+    for expression, width in bits:
+        place = next((i for i, (used, _) in enumerate(words) if used + width <= 64), len(words))
+        if place == len(words):
+            words.append((0, []))
+        used, parts = words[place]
+        if expression:
+            parts.append(f"{expression} << {used}" if used else expression)
+        words[place] = used + width, parts
+    return [" | ".join(parts) or "0" for _, parts in words]
 
 
 def exact_text(column: str, row: MysqlType) -> str:

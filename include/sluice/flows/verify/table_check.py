@@ -14,17 +14,17 @@ from __future__ import annotations
 import itertools
 import queue
 import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 
 from sluice.flows.verify.as_loaded import AsLoaded, Loaded
 from sluice.flows.verify.key_spool import KeySpool
 from sluice.flows.verify.log_window import LogWindow
+from sluice.flows.verify.side_by_side import ahead, side_by_side
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
@@ -48,7 +48,6 @@ LOOKS = 12
 """Looks at a key of which it cannot be told what it has to be, as it changes all the time."""
 
 Kind = Literal["missing", "different", "extra"]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +188,7 @@ class TableCheck:
     Attributes:
         told: called with the rows of the source compared since the last call.
         spread: has ranges compared by workers, ``spread_ranges`` at a time; None: all of it is done here.
+        lanes: readers that compute checksums side by side; all have read the table's definition. None: the one ``reader`` does all.
     """
 
     reader: ChunkReader
@@ -202,7 +202,8 @@ class TableCheck:
     found: Found = field(default_factory=Found)
     spread: Callable[[Sequence[Stretch]], Iterable[RangeFound]] | None = None
     spread_ranges: int = 0
-    _numbers: int = 0
+    lanes: Callable[[], Sequence[ChunkReader]] = lambda: ()
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def _sides(self) -> Sides:
@@ -283,11 +284,10 @@ class TableCheck:
                 yield stretch
 
     def _chunk(self, stretch: Stretch = _OPEN) -> Chunk:
-        self._numbers += 1
-        return Chunk(ChunkId("verify", 0, self._numbers), after=stretch.after, upto=stretch.upto)
+        return Chunk(ChunkId("verify", 0, next(self._numbers)), after=stretch.after, upto=stretch.upto)
 
     # -- checksums -----------------------------------------------------------------------------------------------------
-    def _not_equal(self, whole: Iterable[Stretch]) -> Iterator[Stretch]:
+    def _not_equal(self, whole: Iterator[Stretch]) -> Iterator[Stretch]:
         """Ranges of few rows whose checksums differ."""
         todo: list[tuple[Stretch, int]] = []
         for stretch, mine, equal in self._digests(whole):
@@ -308,19 +308,34 @@ class TableCheck:
                 else:
                     todo.append((stretch, mine.rows))
 
-    def _digests(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
-        reader, plan = self.reader, self.way.digest_plan
-        assert isinstance(reader, DigestReader)
+    def _digests(self, stretches: Iterator[Stretch]) -> Iterator[tuple[Stretch, RangeDigest, bool]]:
+        """Of both sides, and if they are equal. The check's own reader finds the borders meanwhile."""
+        plan, request, columns = self.way.digest_plan, self.way.request, self.way.digested
         assert plan is not None
-        request, columns = self.way.request, self.way.digested
+        free: queue.SimpleQueue[ChunkReader] = queue.SimpleQueue()
 
-        def at_source() -> Iterator[tuple[Stretch, RangeDigest, str]]:
-            for stretch in stretches:
-                yield stretch, reader.digest(request, self._chunk(stretch), columns), self.reader.end_of_log()
+        def at_source(stretch: Stretch) -> tuple[RangeDigest, str]:
+            reader = free.get()
+            try:
+                assert isinstance(reader, DigestReader)
+                return reader.digest(request, self._chunk(stretch), columns), reader.end_of_log()
+            finally:
+                free.put(reader)
 
-        for stretch, mine, place in ahead(at_source(), AHEAD):
-            self.log.wait_for(place)
-            yield stretch, mine, self.comparer.digest(plan, self.way.stretch(stretch)) == mine
+        def at_target(stretch: Stretch) -> RangeDigest:
+            return self.comparer.digest(plan, self.way.stretch(stretch))
+
+        def reached(said: tuple[RangeDigest, str]) -> None:
+            self.log.wait_for(said[1])
+
+        lanes = self.lanes() or [self.reader]
+        for reader in lanes:
+            free.put(reader)
+        if self.reader in lanes:
+            stretches = iter(list(stretches))
+        both = side_by_side(stretches, at_source, reached, at_target, lanes=len(lanes), most_ahead=AHEAD)
+        for stretch, (mine, _), theirs in both:
+            yield stretch, mine, theirs == mine
 
     def _count(self, rows: int) -> None:
         self.found.rows += rows
@@ -411,45 +426,4 @@ def _by_key(differs: RangeDifferences, loaded: Loaded, keys: Sequence[Key]) -> d
     return found
 
 
-_END: Any = object()
-
-
-def ahead(items: Iterator[_T], most: int) -> Iterator[_T]:
-    """The same items, made by a thread that is at most this number of them ahead. What it raises is raised here."""
-    made: queue.Queue[Any] = queue.Queue(most)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                made.put(item, timeout=0.2)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def run() -> None:
-        try:
-            for item in items:
-                if not put((item, None)):
-                    return
-            put((_END, None))
-        except BaseException as error:
-            put((_END, error))
-
-    thread = threading.Thread(target=run, name="verify-source", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = made.get()
-            if error is not None:
-                raise error
-            if item is _END:
-                return
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
-
-__all__ = ["Found", "Odd", "RangeFound", "Sides", "Stretch", "TableCheck", "Way", "ahead"]
+__all__ = ["Found", "Odd", "RangeFound", "Sides", "Stretch", "TableCheck", "Way"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import structlog
 
@@ -268,7 +270,7 @@ class _Side:
 
     def _checked(self, size: SourceTable, began: float) -> _Checked:
         whole, table = self.whole, size.id
-        with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
+        with self._reader() as reader, ExitStack() as more:
             if table in whole.keyless:
                 return self._counted(reader, size, began)
             way, note, may_replace = self._way(reader, size)
@@ -276,6 +278,8 @@ class _Side:
             check = self._check(reader, way, of_about=way.request.estimate or size.rows, keeps=whole.asked.repair)
             if spread is not None:
                 check.spread, check.spread_ranges = spread, spread.ranges
+            if size.rows > way.digest_rows:
+                check.lanes = cache(partial(self._lanes, more, table))
             found = check.run()
         result = TableResult(
             table=str(table),
@@ -290,6 +294,17 @@ class _Side:
             **_counts(found, found.rows, found.undecided),
         )
         return _Checked(result, check, may_replace)
+
+    def _reader(self) -> AbstractContextManager[ChunkReader]:
+        return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
+
+    def _lanes(self, stack: ExitStack, table: TableId) -> list[ChunkReader]:
+        """Readers at the source beside the one that finds the ranges: as many as a dump has, and as the target takes."""
+        lanes = min(self.whole.runtime.pipeline.dump.parallelism, self.config.parallelism)
+        readers = [stack.enter_context(self._reader()) for _ in range(lanes)]
+        for reader in readers:
+            reader.schema(table)
+        return readers
 
     def _spread(self, way: Way, size: SourceTable) -> Spread | None:
         """Workers of Spark, where ranges of rows are compared and there are many; as batches are loaded."""
@@ -468,10 +483,10 @@ class _Side:
     def _looked_again(self, one: _Checked) -> None:
         """The same keys after the repair."""
         assert one.check is not None
-        whole, before = self.whole, one.check
+        before = one.check
         keys = before.found.keys
         assert keys is not None
-        with whole.runtime.source.open_chunks(whole.marking, f"{owner_label()}:verify") as reader:
+        with self._reader() as reader:
             reader.schema(before.way.request.table)
             check = self._check(reader, before.way, len(keys), "repairing")
             for piece in keys.pieces(KEYS_A_LOOK):

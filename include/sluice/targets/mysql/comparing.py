@@ -8,9 +8,9 @@ a collation does not hide a difference, and 0 is not -0. JSON is compared as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, quoted, quoted_table
 from sluice.mysql.column_types import Literal, MysqlType, type_named
-from sluice.mysql.range_digest import digest_sql, digest_word, exact_text
+from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word, exact_text
 from sluice.targets.base import SHOWN_CHARACTERS, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.mysql import statements
 from sluice.targets.mysql.range_delete import declared, stretches
@@ -61,15 +61,15 @@ class MySQLComparer:
     """See :class:`sluice.targets.base.Comparer`."""
 
     target: Server
+    _digested: dict[PlannedTable, list[DigestColumn]] = field(default_factory=dict)
+    """As :meth:`digest` read them first. If one is altered later, a checksum differs or is refused."""
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
         """See :meth:`sluice.targets.base.Comparer.compare`."""
-        table = self.target.check([plan])[plan.target]
-        with self.target.session(f"comparing {plan.target}") as session:
-            infos = read_tables(session.cursor, [plan.target])[plan.target].columns
-            return _Comparison(session, table, {c.name.casefold(): c for c in infos}).run(rows, item, values)
+        with self._comparison(plan) as comparison:
+            return comparison.run(rows, item, values)
 
     def count(
         self,
@@ -82,18 +82,14 @@ class MySQLComparer:
         most: int,
     ) -> RowCounts:
         """See :meth:`sluice.targets.base.CountingComparer.count`."""
-        table = self.target.check([plan])[plan.target]
-        with self.target.session(f"comparing {plan.target}") as session:
-            infos = read_tables(session.cursor, [plan.target])[plan.target].columns
-            there = {c.name.casefold(): c for c in infos}
-            names = [there[c.name.casefold()].name for c in plan.columns if not there[c.name.casefold()].generated]
-            comparison = _Comparison(session, table, there)
+        with self._comparison(plan) as comparison:
+            names = [column.name for column in _of(plan, comparison.columns) if not column.generated]
             return comparison.count(rows, changed, names, whole=whole, shown=shown, most=most)
 
     def digest_words(self, plan: PlannedTable) -> tuple[str, ...]:
         """See :meth:`sluice.targets.base.Comparer.digest_words`."""
         with self.target.session("reading the target's tables") as session:
-            columns = self._columns(session, plan)
+            columns = _of(plan, _there(session, plan))
             words = [digest_word(c.sql_type, c.charset) for c in columns if not c.generated]
             if not all(words):
                 return ()
@@ -103,26 +99,41 @@ class MySQLComparer:
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """See :meth:`sluice.targets.base.Comparer.digest`."""
         with self.target.session(f"computing a checksum of {plan.target}") as session:
-            columns = [(c.name, c.sql_type) for c in self._columns(session, plan)]
+            columns = self._digested.get(plan)
+            if columns is None:
+                there = _of(plan, _there(session, plan))
+                columns = [DigestColumn(c.name, c.sql_type, c.nullable) for c in there]
+                self._digested[plan] = columns
             found = RangeDigest(0, 0)
             for condition in stretches(item):
-                session.cursor.execute(digest_sql(plan.target, columns, "", condition))
+                session.cursor.execute(digest_sql(plan.target, columns, "", condition, mariadb=session.mariadb))
                 rows, checksum = session.cursor.fetchone()
                 found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
             return found
 
-    @staticmethod
-    def _columns(session: Session, plan: PlannedTable) -> list[ColumnInfo]:
-        infos = read_tables(session.cursor, [plan.target])
-        there = {c.name.casefold(): c for c in infos[plan.target].columns} if plan.target in infos else {}
-        lost = [c.name for c in plan.columns if c.name.casefold() not in there]
-        if lost:
-            raise LoadError(
-                f"table {plan.target} at the target has no column {lost[0]!r}",
-                where=str(plan.target),
-                hint="`sluice check PIPELINE` shows what is missing",
-            )
-        return [there[c.name.casefold()] for c in plan.columns]
+    @contextmanager
+    def _comparison(self, plan: PlannedTable) -> Iterator[_Comparison]:
+        table = self.target.check([plan])[plan.target]
+        with self.target.session(f"comparing {plan.target}") as session:
+            yield _Comparison(session, table, _there(session, plan))
+
+
+def _there(session: Session, plan: PlannedTable) -> dict[str, ColumnInfo]:
+    """The columns of a plan's table as they are now, by their folded names."""
+    infos = read_tables(session.cursor, [plan.target])
+    return {c.name.casefold(): c for c in infos[plan.target].columns} if plan.target in infos else {}
+
+
+def _of(plan: PlannedTable, there: Mapping[str, ColumnInfo]) -> list[ColumnInfo]:
+    """Those of a plan, in its order. Raises LoadError."""
+    lost = [c.name for c in plan.columns if c.name.casefold() not in there]
+    if lost:
+        raise LoadError(
+            f"table {plan.target} at the target has no column {lost[0]!r}",
+            where=str(plan.target),
+            hint="`sluice check PIPELINE` shows what is missing",
+        )
+    return [there[c.name.casefold()] for c in plan.columns]
 
 
 @dataclass(frozen=True)

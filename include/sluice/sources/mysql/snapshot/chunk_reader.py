@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, TablePlanned, TableRequest
 from sluice.model.tables import TableId, TableSchema, quoted
 from sluice.mysql.key_sql import after, among, key_literals, upto
-from sluice.mysql.range_digest import digest_sql, digest_word
+from sluice.mysql.range_digest import DigestColumn, digest_sql, digest_word
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.catalog.live_table import LiveTable, read_definition
 from sluice.sources.mysql.server.connection import collations, rows_of, source_errors
@@ -125,18 +126,21 @@ class MySQLChunkReader(MySQLLoad):
         """See :class:`sluice.sources.base.DigestReader`."""
         known = {column.name: column for column in self._definition(table).plan.schema.columns}
         words = [digest_word(known[name].sql_type, known[name].charset) for name in columns]
-        version = str(rows_of(self.connection, "SELECT VERSION()")[0][0]).lower()
-        return ("mariadb" if "mariadb" in version else "mysql", *words) if all(words) else ()
+        return ("mariadb" if self._mariadb else "mysql", *words) if all(words) else ()
 
     def digest(self, request: TableRequest, chunk: Chunk, columns: Sequence[str]) -> RangeDigest:
         """See :class:`sluice.sources.base.DigestReader`."""
         live = self._definition_once(request.table)
         key = key_of(live, request)
-        types = {column.name: column.sql_type for column in live.plan.schema.columns}
+        known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
-        sql = digest_sql(request.table, [(name, types[name]) for name in columns], key.index, *bounds)
+        sql = digest_sql(request.table, [known[name] for name in columns], key.index, *bounds, mariadb=self._mariadb)
         rows, checksum = rows_of(self._reader, sql)[0]
         return RangeDigest(int(rows), int(checksum))
+
+    @cached_property
+    def _mariadb(self) -> bool:
+        return "mariadb" in str(rows_of(self.connection, "SELECT VERSION()")[0][0]).lower()
 
     @contextmanager
     def _asked(self, request: TableRequest, chunk: Chunk) -> Iterator[None]:
