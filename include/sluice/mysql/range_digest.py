@@ -108,7 +108,7 @@ def row_text(columns: Sequence[DigestColumn]) -> str:
 
 
 def _number(name: str, row: MysqlType) -> tuple[str, int] | None:
-    """A whole number as an unsigned one of so many bits; None: it is none."""
+    """A whole number as an unsigned one, and its bits; None: it is none."""
     if row.kind is ColumnKind.YEAR or row.literal is Literal.LABEL:
         return f"CAST({name} AS UNSIGNED)", 16
     if _is_numbered(row):

@@ -299,7 +299,7 @@ class _Side:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
 
     def _lanes(self, stack: ExitStack, table: TableId) -> list[ChunkReader]:
-        """Readers at the source beside the one that finds the ranges: as many as a dump has, and as the target takes."""
+        """Readers at the source next to the one that finds the ranges: as many as a dump has, and as the target takes."""
         lanes = min(self.whole.runtime.pipeline.dump.parallelism, self.config.parallelism)
         readers = [stack.enter_context(self._reader()) for _ in range(lanes)]
         for reader in readers:
