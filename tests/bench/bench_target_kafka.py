@@ -148,6 +148,8 @@ def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count:
             {"headers": False, "create_topics": {"when": "needed", "partitions": 6}},
         ),
         ("all_avro", "all", True, {"headers": False, "format": "debezium-avro"}),
+        ("all_protobuf", "all", True, {"headers": False, "format": "debezium-protobuf"}),
+        ("all_arrow", "all", True, {"headers": False, "format": "arrow", "partitioning": "table"}),
     ]
     for name, changes, update, options in cases:
         given = rows(count, update=update)

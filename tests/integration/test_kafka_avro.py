@@ -5,14 +5,10 @@ from __future__ import annotations
 import io
 import json
 import random
-from base64 import b64decode
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from devstack.registry import RegistryServer
@@ -22,8 +18,7 @@ from sluice.model.tables import TableId
 from sluice.targets.kafka.documents import Writer
 from sluice.targets.kafka.options import KafkaOptions
 from tests.support import kafka_reading, values
-from tests.support.kafka_pipelines import captured, statements_of_all_types
-from tests.support.pipelines import case
+from tests.support.kafka_pipelines import by_connect, captured, registry_pipeline, statements_of_all_types
 
 fastavro = pytest.importorskip("fastavro")
 registry_client = pytest.importorskip("confluent_kafka.schema_registry")
@@ -36,7 +31,8 @@ class Numbers:
     def __init__(self) -> None:
         self.schemas: list[Any] = []
 
-    def number_of(self, table: TableId, side: str, record: str, schema: str) -> int:
+    def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
+        assert kind == "AVRO"
         self.schemas.append(fastavro.parse_schema(json.loads(schema)))
         return len(self.schemas) - 1
 
@@ -80,39 +76,6 @@ def test_values_of_all_types(
         assert seen > 100
 
 
-def by_connect(schema: Mapping[str, Any], value: Any) -> Any:
-    """A value of Kafka Connect's JSON, as its schema says."""
-    if value is None:
-        return None
-    if schema["type"] == "struct":
-        return {field["field"]: by_connect(field, value.get(field["field"])) for field in schema["fields"]}
-    if schema.get("name", "").endswith(".Decimal"):
-        digits = int.from_bytes(b64decode(value), "big", signed=True)
-        return Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -int(schema["parameters"]["scale"])))
-    if schema["type"] == "array":
-        return [by_connect(schema["items"], one) for one in value]
-    if schema["type"] == "float":
-        return float(np.float32(value))
-    return b64decode(value) if schema["type"] == "bytes" else value
-
-
-@contextmanager
-def avro_pipeline(
-    folder: Path, source: Any, kafka: Any, registry: RegistryServer, zookeeper: Any, schema: str, **extra: Any
-) -> Iterator[Any]:
-    with case(folder, source, source, zookeeper, schema) as made:
-        connection = json.loads(kafka.connection_json())
-        connection["extra"] |= {"schema.registry.url": registry.url, **extra}
-        made.connections["case_target"] = json.dumps(connection)
-        options = (
-            f'{{format: debezium-avro, create_topics: {{when: needed}}, ack_topic: "{schema}-{{pipeline}}.{{target}}"}}'
-        )
-        made.path.write_text(
-            made.yaml.replace("type: mysql", f"type: kafka\n    changes: all\n    options: {options}"), "utf-8"
-        )
-        yield made
-
-
 def test_a_pipeline_and_its_schemas(
     tmp_path: Path, mysql_source: Any, zookeeper: Any, kafka: Any, schema_registry: RegistryServer, fresh_schema: Any
 ) -> None:
@@ -122,7 +85,7 @@ def test_a_pipeline_and_its_schemas(
     schema = fresh_schema(mysql_source)
     table, topic = f"`{schema}`.`odd-name`", f"{schema}.odd-name"
     client = registry_client.SchemaRegistryClient({"url": schema_registry.url})
-    with avro_pipeline(tmp_path, mysql_source, kafka, schema_registry, zookeeper, schema) as made:
+    with registry_pipeline(tmp_path, mysql_source, kafka, schema_registry, zookeeper, schema, "debezium-avro") as made:
         mysql_source.execute(
             f"CREATE TABLE {table} (id BIGINT UNSIGNED PRIMARY KEY, `unit price` DECIMAL(10,3), `2nd` VARBINARY(9))"
         )
@@ -174,7 +137,7 @@ def test_a_registry_that_does_not_answer(
     server = RegistryServer(server_folder / f"registry-{schema}")
     server.port = 1
     login = {"schema.registry.basic.auth.user.info": f"sluice:{SECRET}", "schema.registry.max.retries": 0}
-    with avro_pipeline(tmp_path, mysql_source, kafka, server, zookeeper, schema, **login) as made:
+    with registry_pipeline(tmp_path, mysql_source, kafka, server, zookeeper, schema, "debezium-avro", **login) as made:
         mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)")
         made.run_until_head()
         mysql_source.execute(f"INSERT INTO `{schema}`.t VALUES (1)")
@@ -188,7 +151,9 @@ def test_a_connection_without_a_registry(
 ) -> None:
     schema = fresh_schema(mysql_source)
     server = RegistryServer(server_folder / f"registry-{schema}")
-    with avro_pipeline(tmp_path, mysql_source, kafka, server, zookeeper, schema, **{"schema.registry.url": ""}) as made:
+    with registry_pipeline(
+        tmp_path, mysql_source, kafka, server, zookeeper, schema, "debezium-avro", **{"schema.registry.url": ""}
+    ) as made:
         mysql_source.execute(f"CREATE TABLE `{schema}`.t (id INT PRIMARY KEY)")
         made.run_until_head()
         checked = made.cli("check", str(made.path))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterator
+from base64 import b64decode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from devstack.registry import RegistryServer
 from tests.support import values
 from tests.support.pipelines import case
 
@@ -50,3 +56,41 @@ def statements_of_all_types(types: dict[str, Any], r: random.Random) -> Iterator
         yield f"UPDATE {table} SET `{names[0]}` = NULL WHERE id % 3 = 0"
         yield f"UPDATE {table} SET id = id + 1000 WHERE id = 4"
         yield f"DELETE FROM {table} WHERE id % 5 = 0"
+
+
+@contextmanager
+def registry_pipeline(
+    folder: Path,
+    source: Any,
+    kafka: Any,
+    registry: RegistryServer,
+    zookeeper: Any,
+    schema: str,
+    form: str,
+    **extra: Any,
+) -> Iterator[Any]:
+    with case(folder, source, source, zookeeper, schema) as made:
+        connection = json.loads(kafka.connection_json())
+        connection["extra"] |= {"schema.registry.url": registry.url, **extra}
+        made.connections["case_target"] = json.dumps(connection)
+        options = f'{{format: {form}, create_topics: {{when: needed}}, ack_topic: "{schema}-{{pipeline}}.{{target}}"}}'
+        made.path.write_text(
+            made.yaml.replace("type: mysql", f"type: kafka\n    changes: all\n    options: {options}"), "utf-8"
+        )
+        yield made
+
+
+def by_connect(schema: Mapping[str, Any], value: Any) -> Any:
+    """A value of Kafka Connect's JSON, as its schema says."""
+    if value is None:
+        return None
+    if schema["type"] == "struct":
+        return {field["field"]: by_connect(field, value.get(field["field"])) for field in schema["fields"]}
+    if schema.get("name", "").endswith(".Decimal"):
+        digits = int.from_bytes(b64decode(value), "big", signed=True)
+        return Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -int(schema["parameters"]["scale"])))
+    if schema["type"] == "array":
+        return [by_connect(schema["items"], one) for one in value]
+    if schema["type"] == "float":
+        return float(np.float32(value))
+    return b64decode(value) if schema["type"] == "bytes" else value

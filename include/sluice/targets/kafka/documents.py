@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,8 @@ from sluice.targets.base import ChangePiece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.transactions import NumberedPiece, places_of
 
-if TYPE_CHECKING:
-    from sluice.formats.avro import Encoder
-
 Header = tuple[str, bytes]
-_FROM_COLUMNS = {"debezium-json", "debezium-avro"}
+_FROM_COLUMNS = {"debezium-json", "debezium-avro", "debezium-protobuf"}
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 _RARE = 50
 """Where one row in this number changes its key, all of a piece goes the slow way."""
@@ -101,9 +98,19 @@ class WithSchemas(Envelope):
         return columns.joined(f'{{"schema":{self.value_schema},"payload":', texts, "}")
 
 
+class Encoder(Protocol):
+    """Turns documents into a binary form. ``schema``: its text; ``name``: full name of the record or message."""
+
+    schema: str
+    name: str
+
+    def encode(self, document: str) -> bytes:
+        """Without any header."""
+
+
 @dataclass(frozen=True, slots=True)
-class InAvro(Envelope):
-    """In Avro, each after the number of its schema, as Confluent's serializers write it. ``keyed``: None for messages without keys."""
+class Registered(Envelope):
+    """In Avro or Protobuf, each after the number of its schema, as Confluent's serializers write it. ``keyed``: None for messages without keys."""
 
     keyed: tuple[bytes, Encoder] | None
     valued: tuple[bytes, Encoder]
@@ -131,7 +138,7 @@ class InAvro(Envelope):
 class Numbers(Protocol):
     """The numbers of schemas, as a registry knows them."""
 
-    def number_of(self, table: TableId | str, side: str, record: str, schema: str) -> int:
+    def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
         """See :meth:`sluice.targets.kafka.registry.Registry.number_of`."""
 
 
@@ -140,7 +147,7 @@ class Writer:
     """Makes messages as the options say.
 
     ``source``: the name under which documents speak of their source; ``at``: the end of the batch, for changes: latest; None: changes: all.
-    ``numbers``: of the schemas of debezium-avro.
+    ``numbers``: of the schemas of formats with a registry.
     """
 
     options: KafkaOptions
@@ -181,7 +188,7 @@ class Writer:
 
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
         """The rows as they go into documents, and what is put around these."""
-        if not self.options.schemas and not self.options.avro:
+        if not self.options.schemas and not self.options.registered:
             return piece, Envelope()
         rows, key = connect.exact(piece.rows), self.key_of(piece.table, piece.key)
         key_schema = connect.key_schema(rows.schema, piece.table, key, self.source) if key else ""
@@ -192,21 +199,19 @@ class Writer:
         """What is put around the documents of a table, or of a topic without rows, whose schemas these are. ``key_schema``: "" for no keys."""
         if self.options.schemas:
             return WithSchemas(key_schema, value_schema)
-        if not self.options.avro:
+        if not self.options.registered:
             return Envelope()
         keyed = self._encoder(table, "key", key_schema) if key_schema else None
-        return InAvro(keyed, self._encoder(table, "value", value_schema))
+        return Registered(keyed, self._encoder(table, "value", value_schema))
 
     def _encoder(self, table: TableId | str, side: str, connect_schema: str) -> tuple[bytes, Encoder]:
         """What stands before each message, and the encoder. Raises what :class:`Numbers` raises."""
-        from sluice.formats.avro import Encoder
-
         found = self._encoders.get((table, side, connect_schema))
         if found is None:
             assert self.numbers is not None
-            encoder = Encoder(connect_schema)
-            number = self.numbers.number_of(table, side, encoder.name, encoder.schema)
-            found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number), encoder
+            encoder, kind, head = _encoder(self.options.format, connect_schema)
+            number = self.numbers.number_of(table, side, encoder.name, encoder.schema, kind)
+            found = self._encoders[table, side, connect_schema] = struct.pack(">bI", 0, number) + head, encoder
         return found
 
     def _together(self, piece: ChangePiece, rows: columns.Rows, key: tuple[str, ...], envelope: Envelope) -> Messages:
@@ -279,7 +284,8 @@ class Writer:
     def _one_by_one(self, piece: ChangePiece, envelope: Envelope) -> Messages:
         headers: list[list[Header]] = []
         key = self.key_of(piece.table, piece.key)
-        form, parts = FORMATS["debezium-json" if self.options.avro else self.options.format], piece.part.to_pylist()
+        form = FORMATS["debezium-json" if self.options.registered else self.options.format]
+        parts = piece.part.to_pylist()
         rows = changes_of(piece.rows, piece.table, piece.key, txn_row=piece.txn_row, at=self.at)
         numbers: list[int] = []
         keys: list[bytes | None] = []
@@ -339,6 +345,17 @@ class Writer:
             ("sluice.origin", str(one.origin).encode()),
         ]
         return [*found, ("sluice.gtid", one.gtid.encode())] if one.gtid else found
+
+
+def _encoder(form: str, connect_schema: str) -> tuple[Encoder, str, bytes]:
+    """The encoder of a format, what the registry calls it, and what stands between a schema's number and a message."""
+    if form == "debezium-avro":
+        from sluice.formats import avro
+
+        return avro.Encoder(connect_schema), "AVRO", b""
+    from sluice.formats import protobuf
+
+    return protobuf.Encoder(connect_schema), "PROTOBUF", b"\0"  # the first message of its file
 
 
 def _after_another(made: list[tuple[int, Messages]]) -> Messages:

@@ -66,13 +66,13 @@ class KafkaOptions(BaseModel):
         min_length=1,
         description="Name of a table's topic. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    format: Literal["debezium-json", "debezium-avro", "canal-json", "maxwell-json", "cloudevents-json", "arrow"] = (
-        Field(
-            "debezium-json",
-            description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
-            "debezium-avro: in Avro, with the schema registry that schema.registry.url in the connection's extra names. "
-            "arrow: an Arrow IPC stream with some rows of one table, without a key.",
-        )
+    format: Literal[
+        "debezium-json", "debezium-avro", "debezium-protobuf", "canal-json", "maxwell-json", "cloudevents-json", "arrow"
+    ] = Field(
+        "debezium-json",
+        description="What a message says: as Debezium, canal (flat messages) or Maxwell; cloudevents-json: CloudEvents with Debezium's rows. "
+        "debezium-avro, debezium-protobuf: with the schema registry that schema.registry.url in the connection's extra names. "
+        "arrow: an Arrow IPC stream with some rows of one table, without a key.",
     )
     schemas: bool = Field(
         False,
@@ -81,10 +81,11 @@ class KafkaOptions(BaseModel):
     )
     subjects: Subjects = Field(
         Subjects.TOPIC,
-        description="debezium-avro: what a schema is registered as: TOPIC-key and TOPIC-value; the name of its record; or both, TOPIC-RECORD.",
+        description="What a schema is registered as: TOPIC-key and TOPIC-value; the name of its record; or both, TOPIC-RECORD.",
     )
     register_schemas: bool = Field(
-        True, description="debezium-avro: register schemas that are missing. false: a load stops where one is missing."
+        True,
+        description="With a schema registry: register schemas that are missing. false: a load stops where one is missing.",
     )
     partitioning: Partitioning = Field(
         Partitioning.KEY,
@@ -166,7 +167,7 @@ class KafkaOptions(BaseModel):
             raise ValueError("transaction_topic goes with the debezium formats and cloudevents-json")
         if self.schemas and self.format != "debezium-json":
             raise ValueError("schemas goes with format: debezium-json")
-        if self.avro and one and self.subjects is Subjects.TOPIC:
+        if self.registered and one and self.subjects is Subjects.TOPIC:
             raise ValueError(
                 "subjects: topic has one schema a topic, and topic is one for all tables: write subjects: topic_record"
             )
@@ -180,7 +181,7 @@ class KafkaOptions(BaseModel):
     @property
     def debezium(self) -> bool:
         """Do messages say what Debezium's do?"""
-        return self.format in {"debezium-json", "debezium-avro", "cloudevents-json"}
+        return self.registered or self.format in {"debezium-json", "cloudevents-json"}
 
     @property
     def keys_are_alike(self) -> bool:
@@ -193,9 +194,9 @@ class KafkaOptions(BaseModel):
         return self.format == "arrow"
 
     @property
-    def avro(self) -> bool:
-        """Are messages Avro?"""
-        return self.format == "debezium-avro"
+    def registered(self) -> bool:
+        """Are messages binary, with schemas in a registry?"""
+        return self.format in {"debezium-avro", "debezium-protobuf"}
 
     def topic_of(self, table: TableId, pipeline: str, target: str) -> str:
         """Name of the topic; characters that Kafka does not take become _, as Debezium has it."""

@@ -28,12 +28,12 @@ class Registry:
 
     place: Place
 
-    def number_of(self, table: TableId | str, side: str, record: str, schema: str) -> int:
-        """The registry's number of an Avro schema; it is registered if the options say so.
+    def number_of(self, table: TableId | str, side: str, record: str, schema: str, kind: str) -> int:
+        """The registry's number of a schema; it is registered if the options say so.
 
         Args:
             table: whose rows it describes; a name: of a topic that has no rows.
-            side: "key" or "value". record: full name of the schema's record. schema: JSON text.
+            side: "key" or "value". record: full name of the schema's record. schema: its text. kind: AVRO or PROTOBUF.
 
         Raises:
             LoadError: the registry refuses the schema, or does not know it and may not be told.
@@ -44,7 +44,7 @@ class Registry:
         lib = library()
         doing = f"{'registering' if self.place.options.register_schemas else 'looking up'} the schema of {table} as {subject}"
         try:
-            client, found = self._client, lib.Schema(schema, "AVRO")
+            client, found = self._client, lib.Schema(schema, kind)
             if self.place.options.register_schemas:
                 return int(client.register_schema(subject, found))
             return int(client.lookup_schema(subject, found).schema_id)
@@ -135,11 +135,12 @@ def library() -> Any:
     """``confluent_kafka.schema_registry``. Raises ConfigError where it is not installed."""
     try:
         import confluent_kafka.schema_registry as found
-        import fastavro  # noqa: F401  (documents are encoded by it)
+        import fastavro  # noqa: F401  (documents in Avro are encoded by it)
+        import google.protobuf  # noqa: F401  (and those in Protobuf by this)
     except ImportError as error:
         raise ConfigError(
-            "format: debezium-avro needs packages that are not installed",
-            hint="pip install 'sluice[kafka-avro]', here and where the Spark workers run",
+            "formats with a schema registry need packages that are not installed",
+            hint="pip install 'sluice[kafka-registry]', here and where the Spark workers run",
         ) from error
     return found
 

@@ -142,8 +142,8 @@ class KafkaTarget:
         """What a topic holds is not known, so that ranges cannot be made equal."""
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared, and neither are messages in Avro or Arrow."""
-        plain = not self.options.avro and not self.options.arrow
+        """By the newest message of each key; every change is not compared, and neither are messages in Avro, Protobuf or Arrow."""
+        plain = not self.options.registered and not self.options.arrow
         return KafkaComparer(self.place) if self.input is Input.MERGED and plain else None
 
     def interrupt(self) -> None:
@@ -304,7 +304,7 @@ class _Sending:
         self._merged = not unit.changes
         self._transactions: list[Transaction] = []
         at = unit.position if self._merged else None
-        numbers = Registry(unit.place) if self._options.avro else None
+        numbers = Registry(unit.place) if self._options.registered else None
         self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at, numbers)
         tables = [table.target for table in unit.tables] or [piece.table for piece in self._pieces]
         self._topics.require(tables)
@@ -411,7 +411,7 @@ class _Sending:
         """Rows with a message that is not to be sent, and why. Raises LoadError for the first where no row may be left out."""
         found = {}
         for number, size in messages.too_large(self._options.max_message_bytes):
-            key = _said(messages.keys[number].as_py(), self._options.avro)
+            key = _said(messages.keys[number].as_py(), self._options.registered)
             found[int(messages.rows[number])] = self._refusal(piece, size, key)
         return found
 

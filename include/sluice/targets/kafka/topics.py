@@ -164,7 +164,7 @@ class KafkaSchema:
                         "error", tables[0].target, "", f"the topic {topic} of options.{option} is not there", missing
                     )
                 )
-        if self.place.options.avro:
+        if self.place.options.registered:
             try:
                 Registry(self.place).check()
             except SluiceError as error:

@@ -1,0 +1,153 @@
+"""Protocol Buffers (proto3) for the documents of debezium-json, with the types of Kafka Connect's ProtobufConverter.
+
+The schema is one file: the message of the document or key, and after it those that it uses. A field's number is its place among the columns.
+What may be null is ``optional``; arrays and messages are absent. A Decimal has the fields of Confluent's ``confluent.type.Decimal``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from sluice.errors import MappingError
+from sluice.formats.avro import adjusted
+from sluice.formats.connect import DECIMAL, Schema
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "boolean": "bool", "int8": "int32", "int16": "int32", "int32": "int32", "int64": "int64", "float": "float", "double": "double",
+    "float32": "float", "float64": "double", "string": "string", "bytes": "bytes",
+}  # fmt: skip
+_TYPES = {
+    "bool": _FIELD.TYPE_BOOL, "int32": _FIELD.TYPE_INT32, "uint32": _FIELD.TYPE_UINT32, "int64": _FIELD.TYPE_INT64, "float": _FIELD.TYPE_FLOAT,
+    "double": _FIELD.TYPE_DOUBLE, "string": _FIELD.TYPE_STRING, "bytes": _FIELD.TYPE_BYTES,
+}  # fmt: skip
+_Convert = Callable[[Any], Any]
+
+
+class Encoder:
+    """Turns documents (payloads of debezium-json) into Protobuf.
+
+    Attributes:
+        schema: the file, as text; name: the full name of the message.
+    """
+
+    def __init__(self, connect: str) -> None:
+        """``connect``: a struct's schema, as JSON text. Raises MappingError for names that are one name in Protobuf."""
+        given = json.loads(connect)
+        *space, last = map(adjusted, given["name"].split("."))
+        self._package = ".".join(space)
+        self.name = f"{self._package}.{last}"
+        self._messages: dict[str, list[_Field]] = {}
+        self._convert = self._message(last, given)
+        made = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
+        for name, fields in self._messages.items():
+            _describe(made.message_type.add(name=name), fields, self._package)
+        pool = descriptor_pool.DescriptorPool()
+        pool.Add(made)
+        self.descriptor = made
+        self.schema = "\n".join(self._text())
+        self._class = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
+
+    def encode(self, document: str) -> bytes:
+        """The binary form of a document, without any header."""
+        made: bytes = self._class(**self._convert(json.loads(document))).SerializeToString(deterministic=True)
+        return made
+
+    def _message(self, name: str, schema: Schema) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Note a struct's message, once; what makes a message's fields of a JSON object."""
+        fields: list[_Field] = []
+        if name not in self._messages:
+            self._messages[name] = fields
+        parts = []
+        taken: dict[str, str] = {}
+        for number, one in enumerate(schema["fields"], 1):
+            given, field = one["field"], adjusted(one["field"])
+            other = taken.setdefault(_in_json(field), given)
+            if other != given:
+                raise MappingError(
+                    f"columns {other!r} and {given!r} are one name in Protobuf, {_in_json(field)!r}",
+                    where=schema["name"],
+                    hint="rename one of them: mapping.columns.rename",
+                )
+            kind, work = self._type(one)
+            label = "repeated" if one["type"] == "array" else "optional" if one["optional"] and kind in _TYPES else ""
+            fields.append(_Field(number, field, kind, label))
+            parts.append((given, field, work))
+
+        def convert(value: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                field: found if work is None else work(found)
+                for given, field, work in parts
+                if (found := value.get(given)) is not None
+            }
+
+        return convert
+
+    def _type(self, schema: Schema) -> tuple[str, _Convert | None]:
+        """The type's name, and what makes of a JSON value one of it; None: nothing needs to be done."""
+        if schema["type"] == "array":
+            kind, work = self._type(schema["items"])
+            return kind, None if work is None else lambda values: [work(one) for one in values]
+        if schema["type"] == "struct":
+            name = adjusted(schema["name"].rpartition(".")[2])
+            return name, self._message(name, schema)
+        if schema.get("name") == DECIMAL:
+            self._messages.setdefault("Decimal", _DECIMAL)
+            known = {
+                "precision": int(schema["parameters"]["connect.decimal.precision"]),
+                "scale": int(schema["parameters"]["scale"]),
+            }
+            return "Decimal", lambda value: {"value": b64decode(value), **known}
+        kind = _SCALARS[schema["type"]]
+        return kind, b64decode if kind == "bytes" else None
+
+    def _text(self) -> Iterator[str]:
+        yield 'syntax = "proto3";'
+        yield f"package {self._package};"
+        for name, fields in self._messages.items():
+            yield ""
+            yield f"message {name} {{"
+            for field in fields:
+                kind = field.kind if field.kind in _TYPES else f".{self._package}.{field.kind}"
+                yield f"  {field.label + ' ' if field.label else ''}{kind} {field.name} = {field.number};"
+            yield "}"
+        yield ""
+
+
+class _Field:
+    """A field of a message. ``label``: optional, repeated or ""."""
+
+    __slots__ = ("kind", "label", "name", "number")
+
+    def __init__(self, number: int, name: str, kind: str, label: str = "") -> None:
+        self.number, self.name, self.kind, self.label = number, name, kind, label
+
+
+_DECIMAL = [_Field(1, "value", "bytes"), _Field(2, "precision", "uint32"), _Field(3, "scale", "int32")]
+
+
+def _describe(message: Any, fields: list[_Field], package: str) -> None:
+    for field in fields:
+        made = message.field.add(name=field.name, number=field.number, json_name=_in_json(field.name))
+        made.label = _FIELD.LABEL_REPEATED if field.label == "repeated" else _FIELD.LABEL_OPTIONAL
+        if field.kind in _TYPES:
+            made.type = _TYPES[field.kind]
+        else:
+            made.type, made.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{field.kind}"
+        if field.label == "optional":
+            made.proto3_optional, made.oneof_index = True, len(message.oneof_decl)
+            message.oneof_decl.add(name=f"_{field.name}")
+
+
+def _in_json(name: str) -> str:
+    """The name that Protobuf gives a field in JSON, which must be one field's alone."""
+    first, *words = name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in words)
+
+
+__all__ = ["Encoder"]
