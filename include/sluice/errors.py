@@ -205,7 +205,7 @@ class LoadError(TerminalError):
 class CheckpointError(LoadError):
     """What the target says it holds does not fit the pipeline's state in ZooKeeper: one of the two was lost, restored, edited or replaced.
 
-    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), epoch, position. ``restored``: the target holds
+    ``kind``: other (another state wrote it), ahead, behind, gone (the target says nothing), edited, epoch, position. ``restored``: the target holds
     less than was acknowledged, and all that it says is true of an earlier time: the target was restored from a backup, and nothing was edited.
     """
 

@@ -235,7 +235,7 @@ function render(card, status) {
   ];
   card.top.replaceChildren(
     el("div", { class: "title" }, el("h2", {}, status.pipeline), el("span", { class: `pill ${stuck ? "bad" : tone}`, "data-state": stuck ? "holds" : status.state }, stuck ? "▲ holds" : word)),
-    el("p", { class: "route" }, status.source ? `${status.source} → ${targets.map((t) => t.name).join(", ") || "…"}${status.description ? ` · ${status.description}` : ""}` : status.file),
+    el("p", { class: "route" }, status.source ? `${status.source}${status.server ? ` (reads ${status.server})` : ""} → ${targets.map((t) => t.name).join(", ") || "…"}${status.description ? ` · ${status.description}` : ""}` : status.file),
     ...(status.state === "invalid" ? [] : [el("dl", { class: "figures" },
       figure("Lag", seconds(status.lag_ms), status.lag_ms === 0 ? "nothing is missing" : "", "lag"),
       figure("Log still to deliver", bytes(status.lag_bytes)),

@@ -18,6 +18,10 @@ from sluice.flows.capture.drain import drain
 from sluice.flows.dump.start import start
 from sluice.flows.dump.worker import work
 from sluice.flows.operate.check import check
+from sluice.flows.operate.status import status
+from sluice.flows.run import run
+from sluice.flows.verify.log_window import LogWindow
+from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.dumps import ChunkState, Tuning
 from sluice.sources.mysql.reader.batch_reader import warm_up
 from tests.support.dumping import delivering
@@ -154,6 +158,49 @@ def test_another_server_is_read_and_the_first_one_again(group: Group, made: Case
     made.run_until_head()
     assert_same_rows(made)
     assert rows(made, made.target) == [2, 3, 4, 5]
+
+
+def test_what_goes_on_during_a_failover_compares_no_two_logs(group: Group, made: Case, monkeypatch: Any) -> None:
+    insert(made, 1, 2)
+    runtime = made.runtime()
+    under_way = run(runtime, until_head=True)
+    assert next(under_way).phase == "draining"  # and where the log ends is known
+    assert status(made.runtime()).server == "case_source"
+    group.caught_up(made.schema)
+    sluice(made, "failover", "case", "--to", "case_second", "--yes")
+    assert status(made.runtime()).server == "case_second"
+    (made.folder / "broken.yaml").write_text("version: 1\nwindwo: 3")
+    said = made.cli("status")  # the good one is shown, the other one named
+    (made.folder / "broken.yaml").unlink()
+    assert said.returncode == 1
+    assert "reads case_second of its source group" in said.stdout
+    assert "windwo: there is no such key" in said.stdout + said.stderr
+    insert(made, 3)
+    group.caught_up(made.schema)
+    list(under_way)
+    assert rows(made, made.target) == [1, 2, 3]
+
+    insert(made, 4)
+    group.caught_up(made.schema)
+    done: list[str] = []
+
+    def fails_over(self: LogWindow, place: str, since: float) -> None:
+        if not done:  # the verification waits for row 4, which nobody captures now
+            done.append(place)
+            sluice(made, "failover", "case", "--to", "case_source", "--yes")
+
+    before = group.second.execute("SELECT @@gtid_executed" if not group.mariadb else "SELECT @@gtid_binlog_state")
+    monkeypatch.setattr(LogWindow, "_require_movement", fails_over)
+    with pytest.raises(OutOfOrder, match="failed over during the verification"):
+        verify(made.runtime(), VerifySpec())
+    monkeypatch.undo()
+    # Nothing was written to the replica: it would lack in the other server.
+    assert (
+        group.second.execute("SELECT @@gtid_executed" if not group.mariadb else "SELECT @@gtid_binlog_state") == before
+    )
+    made.run_until_head()
+    with delivering(made):
+        assert verify(made.runtime(), VerifySpec()).outcome == "equal"
 
 
 def test_a_server_that_lacks_transactions_is_refused_and_says_which(group: Group, made: Case, monkeypatch: Any) -> None:

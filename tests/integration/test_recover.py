@@ -371,7 +371,20 @@ def edited(made: Case) -> None:
     made.target.execute(f"UPDATE `{made.schema}`._sluice_ack SET batch = batch - 1 WHERE scope = ''")
 
 
-@pytest.mark.parametrize("happens", [empty, removed, edited], ids=lambda f: f.__name__)
+def edited_to_fit(made: Case) -> None:
+    """Batch and position of a batch that was delivered, as ZooKeeper knows it: the rows from there on would be loaded again, or left out."""
+    with made.runtime().state() as state:
+        before = state.batch(state.process("copy").batch - 1)
+    assert before is not None
+    position = json.loads(ack_row(made)[0][5]) | before.last.to_json()
+    with made.target.connect(made.schema) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE _sluice_ack SET batch = %s, position = %s WHERE scope = ''", (before.number, json.dumps(position))
+        )
+        connection.commit()
+
+
+@pytest.mark.parametrize("happens", [empty, removed, edited, edited_to_fit], ids=lambda f: f.__name__)
 def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, happens: Callable[[Case], None]) -> None:
     """Also an edited checkpoint whose batches are all stored: its number does not fit its position."""
     deliver(made, 1, 2, 3)
@@ -384,6 +397,7 @@ def test_a_target_that_says_nothing_or_nonsense_is_never_guessed(made: Case, hap
     [question] = look(made)["questions"]
     assert question["subject"] == "copy"
     assert {"copy", "verify"} <= set(question["choices"])
+    assert ("checkpoint was edited" in question["why"]) == (happens in {edited, edited_to_fit})
     with pytest.raises(ConfigError, match="is no choice for copy"):
         sluice(made, "recover", "case", "--apply", "--yes", "--choose", "copy=maybe")
     recovered(made, "--choose", "copy=copy")

@@ -25,7 +25,10 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Positions, batches in flight and lag, of one pipeline or all. With --watch and --json, a line of JSON every second."""
+    """Positions, batches in flight and lag, of one pipeline or all. With --watch and --json, a line of JSON every second.
+
+    A pipeline file that cannot be read is named, the others are shown, and the exit code is 1.
+    """
     from sluice.flows.operate.status import status as read_status
 
     log_to_stderr(False)
@@ -35,15 +38,15 @@ def status(
             results = [*(read_status(r).to_json() for r in runtimes), *broken]
             print_json(results[0] if pipeline else results)
             if not watch:
-                return
+                raise typer.Exit(1 if broken else 0)
             time.sleep(1)
     if not runtimes:
         if not broken:
             out.print(f"no pipeline in {escape(shown(str(pipelines_folder())))}: README says how to add one")
-        return
+        raise typer.Exit(1 if broken else 0)
     if not watch:
         out.print(_status_table([read_status(r) for r in runtimes]))
-        return
+        raise typer.Exit(1 if broken else 0)
     from rich.live import Live
 
     with Live(console=out, auto_refresh=False, screen=False) as live:
@@ -116,6 +119,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
             )
             if t.alert_since:
                 said.append(f"[red]{t.name} has lagged too far behind since {escape(str(t.alert_since))}[/]")
+        if s.server:
+            said.append(f"[dim]reads {escape(s.server)} of its source group[/]")
         if s.paused:
             said.append(f"[yellow]paused {escape(s.paused)}[/]")
         if s.rules and in_words(s.rules):

@@ -100,6 +100,12 @@ class Sides:
             )
         if checkpoint.identity and checkpoint.identity != identity:
             return self._error("other", "another state of this pipeline delivered what the target holds", checkpoint)
+        if checkpoint.edited:
+            return self._error(
+                "edited",
+                "the target's checkpoint was edited: its batch and its position were not written together",
+                checkpoint,
+            )
         if checkpoint.batch >= cursor.next_batch:
             return self._error(
                 "ahead", f"the target holds batch {checkpoint.batch}, which was not made yet", checkpoint
@@ -146,7 +152,7 @@ class Sides:
             hint = f"{again}; if they are no longer stored, {reread} reads the log again from where the target is"
         elif kind == "gone":
             hint = f"{again}; if its rows are all there, or it gets a new copy (`sluice dump start {name} --target {target}`): {reset}"
-        elif checkpoint is None or checkpoint.position is None:
+        elif checkpoint is None or checkpoint.position is None or kind == "edited":
             hint = f"{reset} goes on as ZooKeeper says; it shows first what that leaves out"
         else:
             hint = f"{reread} reads the log again from where the target is; {reset} goes on as ZooKeeper says. Both show their plan first"

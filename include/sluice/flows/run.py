@@ -97,6 +97,7 @@ def _run(runtime: Runtime, until_head: bool, batches: int | None) -> Iterator[St
     assert me is not None
     with runtime.state() as state, _orderly(state, me), BackgroundDumper(runtime, state) as dumps:
         while batches is None or done < batches:
+            target_position = _head_now(runtime, state, target_position)
             try:
                 state.turns.take(me)
             except LeaseHeld as held:
@@ -194,5 +195,15 @@ def _orderly(state: PipelineState, me: str) -> Iterator[None]:
             state.turns.give_up(me)
 
 
+def _head_now(runtime: Runtime, state: PipelineState, head: Position | None) -> Position | None:
+    """``head``, or the end of another server's log where the source failed over meanwhile: places of two logs do not compare."""
+    cursor = state.cursor() if head is not None else None
+    if head is None or cursor is None or cursor.position.log_epoch == head.log_epoch:
+        return head
+    return head_of(runtime)
+
+
 def _reached(cursor: Any, head: Position) -> bool:
-    return cursor is not None and cursor.position.order >= head.order
+    if cursor is None or cursor.position.log_epoch != head.log_epoch:
+        return False
+    return bool(cursor.position.order >= head.order)

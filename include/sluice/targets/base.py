@@ -141,12 +141,14 @@ class Checkpoint:
     """What a target holds of a pipeline: everything up to ``batch``, which ends at ``position``, written under ``epoch``.
 
     ``identity``: of the pipeline's state in ZooKeeper that delivered it, "" if an older version did. ``position``: None before the first batch.
+    ``edited``: batch and position are not those that were written together.
     """
 
     epoch: int
     batch: int
     position: Position | None = None
     identity: str = ""
+    edited: bool = False
 
 
 Agrees = Callable[[Checkpoint | None], None]

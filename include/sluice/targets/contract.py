@@ -850,9 +850,10 @@ def schema_changes(bench: Bench) -> None:
 def reconciled(bench: Bench) -> None:
     [table] = _made(bench, "people")
     pipe = Pipe(bench)
-    pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     reconciler = pipe.target.reconciler()
     assert reconciler is not None, "the capability is declared"
+    assert reconciler.others() == (), "before anything was delivered there are other pipelines"
+    pipe.deliver((table, [new(n, f"m{n}", n) for n in range(1, 11)]))
     plan = planned_table(table)
     key = replace(plan, columns=plan.columns[:1], flavour="")
     assert not reconciler.refuses(key), reconciler.refuses(key)

@@ -22,3 +22,4 @@ def test_without_a_readable_pipeline_there_is_no_table(
     done = CliRunner().invoke(app, ["status"])
     assert says in done.output
     assert "delivered" not in done.output
+    assert done.exit_code == (1 if text else 0)

@@ -46,8 +46,8 @@ def drain(
 
     A claim that already has a batch gets it back, so a retry is a rollback to the same batch. With the window full, or when idle, a batch
     whose run is gone is taken up. Otherwise the log is read from the cursor: up to ``idle_wait_s`` for a first change, then until the
-    pipeline's limits close the batch at the end of a transaction; ``until`` closes it at that position. Something in the log that cannot be
-    read ends the batch in front of it, and is raised by the drain that finds it first.
+    pipeline's limits close the batch at the end of a transaction; ``until``, a position of the log that is read, closes it there. Something in
+    the log that cannot be read ends the batch in front of it, and is raised by the drain that finds it first.
 
     ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there is no batch.
 
@@ -239,6 +239,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
     pipeline, who = runtime.pipeline, source.identity
     limits = pipeline.capture.batch
     max_wait_s = patience_s(limits.max_wait.total_seconds(), source.lag_bytes(cursor.position) or 0)
+    if until is not None and until.log_epoch != cursor.position.log_epoch:
+        until = None  # a place of the server that was read before a failover says nothing of this log
     if pipeline.schedule != "continuous":  # a clock starts the runs: each takes all there is, as far as one batch goes
         until, max_wait_s = until or source.head, math.inf
     number = cursor.next_batch

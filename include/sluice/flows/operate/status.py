@@ -82,6 +82,7 @@ class Status:
         rules: what each rule did in the newest merged batch (``rules_batch``): rows in and out, seconds, errors, dead letters.
         dumps: those that run, are paused, or ended in the last ten minutes.
         dead_letters: rows and skipped batches that wait in the dead-letter store.
+        server: the connection of the source group that is read, "" without a group.
         verified: when it was verified last and what came of it, "" if it never was.
         verification: that result without its differences; None: there is none.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
@@ -107,6 +108,7 @@ class Status:
     rules_batch: int | None = None
     dead_letters: int = 0
     dumps: list[DumpView] = field(default_factory=list)
+    server: str = ""
     verified: str = ""
     verification: dict[str, Any] | None = None
 
@@ -228,6 +230,7 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         errors=[*errors, *disagree],
         warnings=_warnings(runtime, targets, dumps, source.now_ms),
         installation=installation,
+        server=runtime.member(state) if runtime.pipeline.source.connections else "",
         paused=paused,
         reread_from=found.reread_from(targets),
         rules=rules,

@@ -60,7 +60,7 @@ def _disagreeing(
         lost=_stream(runtime, target),
         after=verify,
     )
-    plan = _from_target(runtime, target, by)
+    plan = _from_target(runtime, target, by) if error.kind != "edited" else None
     if plan is not None:
         choices["from-target"] = plan
     why = f"{_WHY.get(error.kind, _WHY[''])}; what it holds is not guessed"
@@ -70,6 +70,7 @@ def _disagreeing(
 _WHY = {
     "gone": "it says nothing of what it holds: its checkpoint was removed, or an empty target took its place",
     "behind": "it says that it holds less than was acknowledged, and the missing batches are not stored, or its checkpoint was edited",
+    "edited": "its checkpoint was edited",
     "": "what it says does not fit ZooKeeper's state: one of the two was restored, edited or replaced",
 }
 

@@ -60,13 +60,19 @@ class ChangedKeys:
 
 @dataclass
 class LogWindow:
-    """The batches of one target. ``patience_s``: how long nothing may move before somebody is told."""
+    """The batches of one target.
+
+    Attributes:
+        patience_s: how long nothing may move before somebody is told.
+        epoch: of the log whose places are waited for, see :attr:`Position.log_epoch`; "": it is not known.
+    """
 
     runtime: Runtime
     state: PipelineState
     target: str
     marking: Marking
     patience_s: float = 120.0
+    epoch: str = ""
     waits: Callable[[], None] = lambda: None
     _held: tuple[tuple[int, int], int] = ((-1, -1), 0)
     _keys: dict[tuple[int, TableId], Hashes | None] = field(default_factory=dict)
@@ -102,6 +108,7 @@ class LogWindow:
         said, since = None, time.monotonic()
         while True:
             cursor, process = self.state.cursor(), self.state.process(self.target)
+            self._require_log(cursor)
             if reached is None and cursor is not None and cursor.position.order >= order:
                 reached = cursor
             batch = process.batch if process else 0
@@ -114,6 +121,16 @@ class LogWindow:
             self._require_movement(place, since)
             self.waits()
             time.sleep(LOOK_EVERY_S)
+
+    def _require_log(self, cursor: Cursor | None) -> None:
+        if not self.epoch or cursor is None or cursor.position.log_epoch == self.epoch:
+            return
+        name = self.runtime.name
+        raise OutOfOrder(
+            f"the source of {name} failed over during the verification: {self.epoch} was read, now it is {cursor.position.log_epoch}",
+            where=f"target {self.target}",
+            hint=f"`sluice verify {name}` compares with the server that is read now",
+        )
 
     def _require_movement(self, place: str, since: float) -> None:
         permit, name = self.state.permit(), self.runtime.name

@@ -97,11 +97,13 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
     configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
     began = int(time.time() * 1000)
-    with runtime.state() as state, runtime.source.open() as source:
-        if state.cursor() is None:
+    with runtime.state() as state, ExitStack() as stack:
+        cursor = state.cursor()  # before a connection to the source: a failover in between is noticed then
+        if cursor is None:
             raise ConfigError(
                 f"{runtime.name} has not captured anything yet", hint=f"`sluice run {runtime.name}`, then verify"
             )
+        source = stack.enter_context(runtime.source.open())
         captured = captured_tables(runtime, source)
         names = _named(captured, asked.tables)
         require_together(DumpSpec(where=asked.where), len(names))
@@ -125,6 +127,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
             tables,
             conditioned,
             source.keyless(),
+            cursor.position.log_epoch,
         )
         results, repairs = [], []
         for config, target in opened:
@@ -188,7 +191,7 @@ def _unreadable(config: TargetConfig) -> str:
 
 @dataclass(frozen=True)
 class _Verification:
-    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows."""
+    """One verification. ``sizes``: the wanted tables; ``conditioned``: of one of them only some rows; ``log_epoch``: when it began."""
 
     runtime: Runtime
     state: PipelineState
@@ -201,6 +204,7 @@ class _Verification:
     sizes: Sequence[SourceTable]
     conditioned: Mapping[TableId, TableRequest]
     keyless: Collection[TableId]
+    log_epoch: str = ""
 
     def target(self, config: TargetConfig, target: Target) -> tuple[list[TableResult], str]:
         """All tables at one target; and the dump that repaired them, "" for none."""
@@ -208,9 +212,9 @@ class _Verification:
         if comparer is None:
             why, names = _unreadable(config), [str(table.id) for table in self.sizes]
             return [TableResult(table=name, target=config.name, skipped=why) for name in names], ""
-        checkpoint, reconciler = Sides(self.runtime, self.state, config.name, target).look(), target.reconciler()
-        # Before the first delivery the place where pipelines acknowledge may not exist: no one else delivers there either.
-        others = reconciler.others() if reconciler is not None and checkpoint is not None else ()
+        Sides(self.runtime, self.state, config.name, target).look()
+        reconciler = target.reconciler()
+        others = reconciler.others() if reconciler is not None else ()
         sides = _Side(self, config, target, comparer, AsLoaded(self.runtime, self.source.identity.dialect), others)
         checked = [sides.table(table) for table in self.sizes]
         wanted = [one for one in checked if one.check is not None and one.check.found.differing]
@@ -327,7 +331,7 @@ class _Side:
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
         route = self.made.routes.route(table)
         shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
-        log = LogWindow(runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s)
+        log = LogWindow(runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s, whole.log_epoch)
         check = KeylessCheck(
             reader,
             comparer,
@@ -381,7 +385,9 @@ class _Side:
     ) -> TableCheck:
         """``keeps``: the keys of all rows that differ."""
         whole = self.whole
-        log = LogWindow(whole.runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s)
+        log = LogWindow(
+            whole.runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s, whole.log_epoch
+        )
         texts = whole.runtime.source.keys
         found = Found(whole.asked.most, keys=KeySpool() if keeps else None)
         check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values, found=found)

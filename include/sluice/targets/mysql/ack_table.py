@@ -71,3 +71,12 @@ class AckTable(AckRows):
             if code == NO_COLUMN:
                 return self._checkpoint(cursor, identity="''")
             raise
+
+    def others(self, cursor: Any) -> tuple[str, ...]:
+        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        try:
+            return super().others(cursor)
+        except pymysql.err.MySQLError as error:
+            if error.args and error.args[0] in NOT_THERE:
+                return ()
+            raise

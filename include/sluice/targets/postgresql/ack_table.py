@@ -58,3 +58,12 @@ class AckTable(AckRows):
             if error.sqlstate in NOT_THERE:
                 return None
             raise
+
+    def others(self, cursor: Any) -> tuple[str, ...]:
+        """Pipelines of another name that acknowledge here; none if the table is not there yet."""
+        try:
+            return super().others(cursor)
+        except psycopg.Error as error:
+            if error.sqlstate in NOT_THERE:
+                return ()
+            raise

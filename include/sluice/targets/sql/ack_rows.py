@@ -9,6 +9,7 @@ can commit anything. A dialect gives what it says in its own words: :class:`AckR
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any, ClassVar
 
 from sluice.errors import Fenced
@@ -19,6 +20,9 @@ from sluice.targets.fencing import require_batch
 TABLE = "_sluice_ack"
 DDL = "#ddl"
 """Scope of the row that says how far a batch's DDL has come. No table is called so: a table's scope has a dot."""
+
+SEAL = "seal"
+"""In the position: a checksum of batch and position. An older version writes a position without one, and ignores that of a newer one."""
 
 
 class AckRows:
@@ -90,7 +94,7 @@ class AckRows:
         self.take_over(cursor, epoch, batch, identity=identity)
         cursor.execute(
             f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
-            (batch, json.dumps(position.to_json()), *self._who),
+            (batch, self._sealed(batch, position), *self._who),
         )
         which = "<> ''" if anew else "= %s"
         parameters = self._who if anew else (*self._who, DDL)
@@ -108,7 +112,7 @@ class AckRows:
         if held < batch:
             cursor.execute(
                 f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
-                (batch, json.dumps(position.to_json()), *self._who),
+                (batch, self._sealed(batch, position), *self._who),
             )
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
@@ -160,8 +164,18 @@ class AckRows:
         row: tuple[Any, ...] | None = cursor.fetchone()
         if row is None:
             return None
-        position = Position.from_json(json.loads(row[2])) if row[2] else None
-        return Checkpoint(int(row[0]), int(row[1]), position, str(row[3]))
+        said = dict(json.loads(row[2])) if row[2] else {}
+        seal = said.pop(SEAL, None)
+        edited = seal is not None and seal != self._seal(int(row[1]), said)
+        return Checkpoint(int(row[0]), int(row[1]), Position.from_json(said) if said else None, str(row[3]), edited)
+
+    def _sealed(self, batch: int, position: Position) -> str:
+        said = position.to_json()
+        return json.dumps({**said, SEAL: self._seal(batch, said)})
+
+    def _seal(self, batch: int, said: dict[str, Any]) -> int:
+        """Of what is written together. The epoch and the identity are written without it, and so are not in it."""
+        return zlib.crc32(json.dumps([*self._who, batch, said], sort_keys=True).encode())
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
         cursor.execute(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from sluice.config.connections import Endpoint, tls_settings
@@ -171,6 +172,18 @@ def first_that_works(connection: Connection[Cursor], *statements: str) -> list[t
             error = caught
     assert error is not None
     raise error
+
+
+def is_replica(connection: Connection[Cursor], *, mariadb: bool) -> bool:
+    """Does the server follow another one, or is it set up to?"""
+    if not mariadb:
+        return bool(first_that_works(connection, "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
+    try:
+        return bool(rows_of(connection, "SHOW ALL SLAVES STATUS"))
+    except pymysql.err.OperationalError as error:  # that takes a privilege of its own
+        if error.args[0] != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+            raise
+        return int(rows_of(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0
 
 
 def _log_status(connection: Connection[Cursor]) -> list[tuple[Any, ...]]:

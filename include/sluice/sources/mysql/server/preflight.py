@@ -15,7 +15,7 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import Finding, raise_first
-from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, rows_of
+from sluice.sources.mysql.server.connection import ServerInfo, first_that_works, is_replica, rows_of
 from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
@@ -200,11 +200,7 @@ def _replicates(connection: Any, info: ServerInfo) -> list[Finding]:
     """What a replica applies gets into its own log only with ``log_replica_updates``."""
     if info.variables.get("log_replica_updates", info.variables.get("log_slave_updates", "ON")).upper() in _ON:
         return []
-    if info.is_mariadb:  # its SHOW SLAVE STATUS takes a privilege of its own
-        replicates = int(rows_of(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")[0][1]) > 0
-    else:
-        replicates = bool(first_that_works(connection, "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"))
-    if not replicates:
+    if not is_replica(connection, mariadb=info.is_mariadb):
         return []
     name = "log_slave_updates" if info.is_mariadb else "log_replica_updates"
     return [

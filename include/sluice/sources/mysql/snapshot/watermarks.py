@@ -33,7 +33,7 @@ from sluice.model.tables import TableId, quoted
 from sluice.sources.base import Watermarker
 from sluice.sources.mysql.decoder.watermark_table import COLUMNS, mark_table
 from sluice.sources.mysql.events.gtids import GtidSet
-from sluice.sources.mysql.server.connection import log_end, rows_of
+from sluice.sources.mysql.server.connection import is_replica, log_end, rows_of
 from sluice.sources.mysql.snapshot.result_set import text_rows
 
 SLOTS = 64
@@ -47,6 +47,9 @@ def mark_table_of(pipeline: PipelineConfig, endpoint: Endpoint) -> TableId:
 
 def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint, *, mariadb: bool) -> Marking:
     """How a new dump is marked; makes the watermark table where it is used.
+
+    A row that is written to a replica is a transaction that the servers it follows lack: with ``marks: auto`` nothing is written there, where
+    that can be done without.
 
     Raises:
         PreflightError: the server commits in another order than it logs, or nothing may be written and GTIDs are off.
@@ -64,7 +67,9 @@ def choose_marking(connection: Any, pipeline: PipelineConfig, endpoint: Endpoint
             hint="SET PERSIST binlog_order_commits = ON",
         )
     refused = ""
-    if pipeline.dump.marks != "none":
+    can_without = mariadb or settings.get("gtid_mode") == "ON"
+    spared = pipeline.dump.marks == "auto" and can_without and is_replica(connection, mariadb=mariadb)
+    if pipeline.dump.marks != "none" and not spared:
         table = mark_table_of(pipeline, endpoint)
         try:
             _make(connection, table)
