@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from sluice.coordination.target_holds import Hold
 from sluice.errors import OutOfOrder, Paused, SluiceError
@@ -151,6 +151,32 @@ def has_news(runtime: Any) -> bool:
     _trouble("has_news")
     with _state() as state:
         return bool(state["head"] > state["cursor"])
+
+
+class Waiting:
+    """As the real one, of a pipeline whose servers don't exist."""
+
+    source_key = ""
+    since = None
+    delivered: ClassVar[dict[str, int]] = {}
+    captured_batch = 0
+
+    def __init__(self, runtime: Any) -> None:
+        self.runtime = runtime
+
+    def join(self, sessions: Any) -> None: ...
+
+    def leave(self) -> None: ...
+
+    @property
+    def read_at(self) -> float:
+        return time.monotonic()
+
+    def read(self) -> bool:
+        return has_news(self.runtime)
+
+
+def oldest(waiting: Any) -> None: ...
 
 
 def may_drain(runtime: Any) -> bool:
@@ -294,6 +320,7 @@ def modules() -> dict[str, ModuleType]:
         "operate.status": (status,),
         "operate.alerts": (check_lag,),
         "runtime": (Runtime,),
+        "capture.waiting": (Waiting, oldest),
     }.items():
         module = ModuleType(f"sluice.flows.{name}")
         for function in functions:

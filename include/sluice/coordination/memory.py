@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode
 from sluice.errors import CoordinationUnavailable
@@ -61,6 +61,10 @@ class MemoryZnodes:
             for i in range(len(parts)):
                 self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
 
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        """Nobody is told: who relies on it looks now and then."""
+        self._require()
+
     def transact(self, steps: Sequence[Step]) -> None:
         self._require()
         with self._tree.lock:
@@ -81,7 +85,7 @@ class MemoryZnodes:
         if entry is None:
             return "there is no such node"
         node, owner = entry
-        if not (isinstance(step, Remove) and step.version == -1) and node.version != step.version:
+        if not (isinstance(step, Put | Remove) and step.version == -1) and node.version != step.version:
             return f"version {node.version}, expected {step.version}"
         if isinstance(step, Put):
             draft[step.path] = (Znode(step.data, node.version + 1, self._tree.now_ms), owner)

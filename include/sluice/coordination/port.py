@@ -5,7 +5,7 @@ Two implementations: :mod:`sluice.coordination.zookeeper` (kazoo) and :mod:`slui
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace the content of ``path`` if it is at ``version``."""
+    """Replace the content of ``path`` if it is at ``version`` (-1: whatever the version)."""
 
     path: str
     data: bytes
@@ -77,6 +77,12 @@ class Znodes(Protocol):
 
     def ensure(self, path: str) -> None:
         """Create ``path`` and its parents, empty, where they are missing."""
+
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        """Have ``changed`` called, by any thread, when the node (or the list of its children) changes next, or when the connection is lost.
+
+        It may be called for nothing, and more than once. Whoever relies on it looks now and then all the same.
+        """
 
     def transact(self, steps: Sequence[Step]) -> None:
         """All steps or none. Raises Conflict."""

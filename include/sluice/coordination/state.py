@@ -6,7 +6,7 @@ not at all. Paths and formats: :mod:`sluice.coordination.layout`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ from sluice.coordination.identity import Identity
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, transact_as
 from sluice.coordination.permit import Permit, Permits
-from sluice.coordination.port import Step, Znodes
+from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
 from sluice.coordination.source_member import SourceMember
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
@@ -67,6 +67,41 @@ class PipelineState:
         self._batches = Batches(znodes, layout, self._permits)
         self._acknowledgements = Acknowledgements(znodes, layout, self._identity)
         self._audit = Audit(znodes, layout)
+
+    def notify(self, changed: Callable[..., None]) -> None:
+        """Have ``changed`` called when something changes next by which a pipeline that waits may have work, see :meth:`Znodes.notify`.
+
+        The captured position is not among it, see :meth:`notify_cursor`.
+        """
+        at = self.layout
+        for path in (at.permit, at.member, at.holds, *(at.acknowledgement(target) for target in self.targets)):
+            self._z.notify(path, changed)
+        for path in (at.batches, at.dumping):
+            self._z.notify(path, changed, children=True)
+
+    def notify_cursor(self, changed: Callable[..., None]) -> None:
+        """Have ``changed`` called when the captured position moves next."""
+        self._z.notify(self.layout.cursor, changed)
+
+    def step_over(self, cursor: Cursor, position: Position, owner: str) -> Cursor | None:
+        """Move the captured position over log that holds nothing for us: lease taken, position moved, lease given back, all in one step.
+
+        None, and nothing is done, if somebody drains now or the position moved meanwhile.
+        """
+        node, counter = lease_node(self.layout.replicator), lease_epoch(self.layout.replicator)
+        epoch = self._z.get(counter)
+        if epoch is None:
+            return None
+        number = int(epoch.data or b"0") + 1
+        moved = Cursor(position, cursor.next_batch, schema=cursor.schema)
+        done = committed(
+            self._z,
+            Create(node, LEASE.encode({"owner": owner, "epoch": number, "since": ""}), ephemeral=True),
+            Put(counter, str(number).encode(), epoch.version),
+            self._cursor.moved(cursor, moved),
+            Remove(node),
+        )
+        return replace(moved, version=cursor.version + 1) if done else None
 
     @property
     def home(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -116,6 +116,16 @@ class ZookeeperZnodes:
 
     def ensure(self, path: str) -> None:
         self._guarded(f"creating {path}", lambda: self._client.retry(self._client.ensure_path, path))
+
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        def call() -> None:
+            with suppress(NoNodeError):
+                if children:
+                    self._client.retry(self._client.get_children, path, watch=changed)
+                    return
+            self._client.retry(self._client.exists, path, watch=changed)
+
+        self._guarded(f"watching {path}", call)
 
     def transact(self, steps: Sequence[Step]) -> None:
         """Not retried after a lost connection: the caller reads the state again and finds out whether it went through."""

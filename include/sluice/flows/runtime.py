@@ -21,6 +21,7 @@ from sluice.model.packing import work_bytes
 from sluice.sources import open_source
 
 if TYPE_CHECKING:
+    from sluice.coordination.shared_session import SharedSession
     from sluice.segments.store import SegmentStore
     from sluice.sources.base import Source
     from sluice.spark.base import UnitRunner
@@ -141,6 +142,19 @@ class Runtime:
 
             return LocalRunner(work_bytes(self.pipeline.spark.memory))
         return self.runner
+
+    def join(self, session: SharedSession) -> None:
+        """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
+        coordination = self.pipeline.coordination
+        timeout = coordination.session_timeout.total_seconds()
+        self._state = PipelineState(
+            session.znodes,
+            coordination.root,
+            self.name,
+            [t.name for t in self.pipeline.targets],
+            lease_wait_s=timeout + LEASE_GRACE_S,
+            session_timeout_s=timeout,
+        )
 
     @contextmanager
     def state(self, *, connect_timeout_s: float = 15.0) -> Iterator[PipelineState]:

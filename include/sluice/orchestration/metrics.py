@@ -16,7 +16,9 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import structlog
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 EVERY_S = 10.0
+REFRESH_S = 1800.0
+"""Gauges of a pipeline that waits are known without asking its servers; so often they are asked all the same."""
+
 _sent: dict[str, float] = {}
+_asked: dict[str, float] = {}
+"""Pipeline -> when its servers were asked."""
 
 
 def gauges(now: Status) -> dict[str, float]:
@@ -61,7 +68,7 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     now_s = time.monotonic()
     if now_s - _sent.get(runtime.name, -1e9) < every_s:
         return
-    _sent[runtime.name] = now_s
+    _sent[runtime.name] = _asked[runtime.name] = now_s
     from airflow.sdk.observability import stats
 
     from sluice.flows.operate.alerts import check_lag
@@ -71,7 +78,41 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
         now = status(runtime)
         if check_lag(runtime, now):
             now = status(runtime)
-        for name, value in gauges(now).items():
+        found = gauges(now)
+        for name, value in found.items():
             stats.gauge(name, value)
     except SluiceError as error:
         log.warning("metrics_not_sent", pipeline=runtime.name, error=str(error))
+
+
+def is_due(pipeline: str) -> bool:
+    """Were its gauges sent so long ago that they are to be sent again?"""
+    return time.monotonic() - _sent.get(pipeline, -1e9) >= EVERY_S
+
+
+def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> bool:
+    """Send the gauges of a pipeline that waits for changes, and whose targets (``delivered``: their last batch) have everything. False: it is time to
+    ask its servers."""
+    now_s = time.monotonic()
+    if now_s - _asked.setdefault(pipeline, now_s - REFRESH_S * random.random()) > REFRESH_S:  # noqa: S311 - not all at once
+        return False
+    from airflow.sdk.observability import stats
+
+    _sent[pipeline] = now_s
+    base = f"sluice.{pipeline}"
+    found = {"up": 1.0, "paused": 0.0, "in_flight": 0.0, "captured_batch": float(captured_batch)}
+    for target, batch in delivered.items():
+        each = {"alert": 0.0, "quarantined": 0.0, "delivered_batch": float(batch), "lag_seconds": 0.0, "lag_bytes": 0.0}
+        found |= {f"{target}.{name}": value for name, value in each.items()}
+    for name, value in found.items():
+        stats.gauge(f"{base}.{name}", value)
+    return True
+
+
+def say_down(pipeline: str) -> None:
+    """Its source or ZooKeeper does not answer."""
+    if is_due(pipeline):
+        from airflow.sdk.observability import stats
+
+        _sent[pipeline] = time.monotonic()
+        stats.gauge(f"sluice.{pipeline}.up", 0.0)

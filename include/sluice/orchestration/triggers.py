@@ -34,9 +34,9 @@ attempt be counted as failed: seen on a busy machine, where a worker's end takes
 class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
     """Fires when there may be something to drain.
 
-    It looks every 0.2 s at first and every second after a minute of silence. It never decides anything: the drain that
-    it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then wakes the
-    drain too, so that the error shows where people look for it.
+    Every pipeline that waits in this process shares a look at the log of its source (:mod:`sluice.orchestration.shared_looks`). It never
+    decides anything: the drain that it wakes looks for itself. When the source or ZooKeeper does not answer it waits for half a minute, then
+    wakes the drain too, so that the error shows where people look for it.
 
     Args:
         pipeline: path of the pipeline file.
@@ -56,7 +56,7 @@ class LogMovedTrigger(BaseTrigger):  # type: ignore[misc]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         await asyncio.sleep(self.not_before_s)
-        yield TriggerEvent(await wait_until(self.pipeline, _has_news))
+        yield TriggerEvent(await wait_for_news(self.pipeline))
 
 
 class PermitTrigger(BaseTrigger):  # type: ignore[misc]
@@ -151,12 +151,6 @@ class DumpTrigger(BaseTrigger):  # type: ignore[misc]
         yield TriggerEvent(await wait_until(self.pipeline, over))
 
 
-def _has_news(opened: Runtime) -> bool:
-    from sluice.flows.capture.drain import has_news
-
-    return has_news(opened)
-
-
 def _permitted(opened: Runtime) -> bool:
     with opened.state() as state:
         return bool(state.permit().open)
@@ -166,6 +160,29 @@ def _my_turn(opened: Runtime) -> bool:
     from sluice.flows.capture.drain import may_drain
 
     return may_drain(opened)
+
+
+async def wait_for_news(pipeline: str) -> str:
+    """As :func:`wait_until`, for news in the source's log; the look is shared with all that wait."""
+    from sluice.orchestration.shared_looks import Place, looks
+
+    began, trouble_since, outcome = time.monotonic(), 0.0, ""
+    while not outcome:
+        place: list[Place] = []
+        try:
+            await looks().news(pipeline, place)
+            outcome = "news"
+        except SluiceError as error:
+            now = time.monotonic()
+            if not trouble_since or (place and place[0].looked):
+                trouble_since = now
+            log.warning("cannot_look_for_changes", pipeline=pipeline, error=str(error))
+            if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
+                outcome = "trouble"
+            else:
+                await asyncio.sleep(_LOOK_EVERY_S[-1])
+    await asyncio.sleep(max(began + _SETTLE_S - time.monotonic(), 0.0))
+    return outcome
 
 
 async def wait_until(

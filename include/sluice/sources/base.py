@@ -460,6 +460,32 @@ class DigestReader(Protocol):
         """Of the rows of a chunk, over these columns in this order."""
 
 
+class LogWatch(Protocol):
+    """Looks at a source's log for many pipelines at a time. Opens its connections at the first look. Not for several threads.
+
+    Attributes:
+        fresh: tables that the last look saw changes of; None: any table may have changed.
+    """
+
+    fresh: set[TableId] | None
+
+    def look(self, since: Offset | None = None) -> bool:
+        """Look at what was written since the last look; True if the log moved. ``since``: of the first look, where the log begins to be of interest.
+
+        Raises SourceUnavailable, ConfigError, LostPosition.
+        """
+
+    def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
+        """May something after ``since`` be about a table that ``wants`` takes? After a look that was made after ``since`` was read."""
+
+    @property
+    def end(self) -> Offset | None:
+        """The end of the log, as a place where a drain can go on, if everything up to it was looked at."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
 class Source(Protocol):
     """One source of one pipeline. Constructed without I/O."""
 
@@ -485,6 +511,13 @@ class Source(Protocol):
     @property
     def watermark_table(self) -> TableId | None:
         """The table whose rows in the log are watermarks; None if this kind has none."""
+
+    @property
+    def watch_key(self) -> str:
+        """The same for sources that one watch can serve: server and login. Holds secrets."""
+
+    def watch(self) -> LogWatch:
+        """What looks at its log for all pipelines of the same key."""
 
     def open(self, *, to_stream: bool = False) -> AbstractContextManager[SourceSession]:
         """A session for questions; ``to_stream``: and for the log, under the pipeline's own replica id."""

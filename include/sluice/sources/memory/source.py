@@ -100,6 +100,13 @@ class MemorySource:
     def watermark_table(self) -> TableId:
         return TableId(self.pipeline.dump.marks_schema or "sluice", f"_sluice_mark_{self.pipeline.pipeline}")
 
+    @property
+    def watch_key(self) -> str:
+        return self.endpoint.host
+
+    def watch(self) -> MemoryWatch:
+        return MemoryWatch(store_of(self.endpoint.host))
+
     @contextmanager
     def open(self, *, to_stream: bool = False) -> Iterator[MemorySession]:
         yield MemorySession(self, store_of(self.endpoint.host))
@@ -114,6 +121,29 @@ class MemorySource:
 
     def after_low(self, marking: Marking, low: str, rows: Mapping[str, Any] | pa.Table) -> np.ndarray[Any, Any]:
         raise ConfigError(f"dumps of this source are marked by rows of a table, not by {marking.value}")
+
+
+class MemoryWatch:
+    """Every change may concern everybody."""
+
+    fresh: set[TableId] | None = None
+    end: ClassVar[None] = None
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._transactions = -1
+
+    def look(self, since: Offset | None = None) -> bool:
+        with self._store.changed:
+            before, self._transactions = self._transactions, len(self._store.log)
+        return before != self._transactions
+
+    def may_concern(self, since: Offset, wants: Callable[[TableId], bool]) -> bool:
+        with self._store.changed:
+            return self._store.position(self._transactions).order != since.order
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class MemorySession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -44,6 +45,7 @@ from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.batch_reader import capture
 from sluice.sources.mysql.reader.event_reread import reread, same_log
+from sluice.sources.mysql.reader.log_watch import LogWatch
 from sluice.sources.mysql.reader.reading import Backlog, LogReading, OpenConnections
 from sluice.sources.mysql.reader.relocation import relocate
 from sluice.sources.mysql.reader.start_position import dump_start, resolve_start
@@ -118,6 +120,14 @@ class MySQLSource:
     def server_id(self) -> int:
         """The pipeline's own replica id."""
         return replica_id(self.pipeline)
+
+    @property
+    def watch_key(self) -> str:
+        at = self.endpoint
+        return json.dumps([self.kind, at.host, at.port, at.user, at.password, at.schema, dict(at.extra)], default=str)
+
+    def watch(self) -> LogWatch:
+        return LogWatch(self.endpoint)
 
     @contextmanager
     def open(self, *, to_stream: bool = False) -> Iterator[MySQLSession]:

@@ -190,6 +190,14 @@ def _log_status(connection: Connection[Cursor]) -> list[tuple[Any, ...]]:
     return first_that_works(connection, "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
 
 
+def log_status(connection: Connection[Cursor]) -> tuple[str, int, str]:
+    """(file, offset, executed GTIDs) of the end of the server's log, taken at once; ``("", 0, "")`` if it keeps none."""
+    status = _log_status(connection)
+    if not status:
+        return "", 0, ""
+    return str(status[0][0]), int(status[0][1]), str(status[0][4]).replace("\n", "") if len(status[0]) > 4 else ""
+
+
 def log_end(connection: Connection[Cursor]) -> tuple[str, int]:
     """(file, offset) of the end of the server's log, ``("", 0)`` if it keeps none."""
     status = _log_status(connection)

@@ -1,0 +1,124 @@
+"""One session a ZooKeeper for everything that waits in a process, and one heartbeat for all of it.
+
+A process that waits for hundreds of pipelines would otherwise have a connection and some threads for each, and say for each of them every second
+that its installation is there. Here that is one transaction a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import structlog
+
+from sluice.config.connections import Endpoint
+from sluice.coordination.active_installation import BEAT_S
+from sluice.coordination.port import Conflict, Put, Znodes
+from sluice.coordination.zookeeper import connect
+from sluice.errors import SluiceError
+
+_log = structlog.get_logger()
+
+_STEPS = 200
+"""Nodes a transaction: some kilobytes."""
+
+
+class SharedSession:
+    """A session and those who are heard of by it. Any thread may use it.
+
+    Attributes:
+        znodes: the session's.
+    """
+
+    def __init__(self, znodes: Znodes, opened: ExitStack) -> None:
+        self.znodes = znodes
+        self._opened = opened
+        self._lock = threading.Lock()
+        self._heard: dict[object, tuple[str, Callable[[], bool]]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="presence", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """False once the session has expired."""
+        return self.znodes.alive and not self._over.is_set()
+
+    def hear(self, who: object, path: str, lives: Callable[[], bool]) -> None:
+        """Write the node ``path`` every second while ``lives`` says so, until ``who`` leaves."""
+        with self._lock:
+            self._heard[who] = (path, lives)
+
+    def leave(self, who: object) -> None:
+        """``who`` waits no longer."""
+        with self._lock:
+            self._heard.pop(who, None)
+
+    @property
+    def in_use(self) -> bool:
+        """Somebody waits."""
+        return bool(self._heard)
+
+    def close(self) -> None:
+        """End the session."""
+        self._over.set()
+        self._opened.close()
+
+    def _beat(self) -> None:
+        while self.znodes.alive and not self._over.wait(BEAT_S):
+            with self._lock:
+                heard = list(self._heard.values())
+            lives: dict[Callable[[], bool], bool] = {}
+            paths = dict.fromkeys(path for path, asked in heard if lives.setdefault(asked, asked()))
+            with suppress(SluiceError):  # ZooKeeper is away; who needs it says so
+                for at in range(0, len(paths), _STEPS):
+                    self._write(list(paths)[at : at + _STEPS])
+
+    def _write(self, paths: list[str]) -> None:
+        """All in one transaction; a node that is not there is made, and written with the others a second later."""
+        while paths:
+            try:
+                self.znodes.transact([Put(path, b"", -1) for path in paths])
+            except Conflict as conflict:
+                self.znodes.ensure(conflict.step.path)
+                paths = [path for path in paths if path != conflict.step.path]
+            else:
+                return
+
+
+class SharedSessions:
+    """The sessions of a process, one an ensemble, login and session timeout."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, int | None, str, str, float], SharedSession] = {}
+
+    def get(self, endpoint: Endpoint, session_timeout_s: float) -> SharedSession:
+        """The session, opened now if there is none that lives. Raises CoordinationUnavailable."""
+        key = (endpoint.host, endpoint.port, endpoint.user, endpoint.password, session_timeout_s)
+        with self._lock:
+            found = self._open.get(key)
+            if found is not None and found.alive:
+                return found
+            if found is not None:
+                del self._open[key]
+                found.close()
+            opened = ExitStack()
+            znodes = opened.enter_context(connect(endpoint, session_timeout_s=session_timeout_s))
+            self._open[key] = SharedSession(znodes, opened)
+            _log.info("shared_session", zookeeper=endpoint.address)
+            return self._open[key]
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def close(self) -> None:
+        """End all of them."""
+        with self._lock:
+            for session in self._open.values():
+                session.close()
+            self._open.clear()
+
+
+__all__ = ["SharedSession", "SharedSessions"]

@@ -1,0 +1,188 @@
+"""What a pipeline that waits wants to know: may there be something to drain? Asked for hundreds of them by one process.
+
+Nothing of it decides anything: the drain that is woken looks for itself. What is in ZooKeeper is read again only when it has changed; what is in
+the log is looked at once for all pipelines of a server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sluice.coordination.cursor import Cursor
+from sluice.coordination.leases import owner_label
+from sluice.coordination.shared_session import SharedSession, SharedSessions
+from sluice.errors import CoordinationUnavailable, SourceUnavailable
+from sluice.flows.capture.adoption import is_old
+from sluice.flows.capture.drain import worker_grace_s
+from sluice.flows.dump.interleaver import late_chunks
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import Position
+from sluice.model.tables import TableId
+from sluice.sources.base import LogWatch
+from sluice.sources.table_filter import Selection
+
+_READ_EVERY_S = 120.0
+"""How often ZooKeeper is read although it told of no change."""
+
+_BUSY_EVERY_S = 1.0
+"""And while a dump runs or a batch is on its way."""
+
+STEP_OVER_S = 20.0
+"""How often the position of a pipeline that waits is moved over log that holds nothing for it: else it would seem to lag, the server could purge
+that log, and the next drain would have to read it."""
+
+
+class Waiting:
+    """One pipeline that waits for changes.
+
+    Attributes:
+        source_key: pipelines that share a look at the log have the same one.
+        delivered: target -> its last batch, while all of them have everything and none needs attention; None: something is on its way, or wrong.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.source_key = ""
+        self.delivered: dict[str, int] | None = None
+        self._session: SharedSession | None = None
+        self._changed = self._moved = True
+        self._read_at = self._stepped_at = time.monotonic()
+        self._every_s = _READ_EVERY_S
+        self._cursor: Cursor | None = None
+        self._any = False
+        selection = Selection.compile(runtime.pipeline.capture)
+        self._selects = selection.wants
+        self._marks: TableId | None = None
+
+    def join(self, sessions: SharedSessions) -> None:
+        """Wait by a session that others use, too. Raises CoordinationUnavailable, ConfigError."""
+        runtime = self.runtime
+        coordination = runtime.pipeline.coordination
+        self._session = sessions.get(
+            runtime.resolver(coordination.connection), coordination.session_timeout.total_seconds()
+        )
+        runtime.join(self._session)
+        source = runtime.source
+        self.source_key, self._marks = source.watch_key, source.watermark_table
+        if runtime.owner:
+            with runtime.state() as state:
+                self._session.hear(self, state.layout.installation(runtime.owner), runtime.lives)
+
+    def leave(self) -> None:
+        """It waits no longer."""
+        if self._session is not None:
+            self._session.leave(self)
+
+    def open_watch(self) -> LogWatch:
+        """What looks at its source."""
+        return self.runtime.source.watch()
+
+    @property
+    def since(self) -> Position | None:
+        """How far the log is captured, as last read."""
+        return self._cursor.position if self._cursor else None
+
+    def wants(self, table: TableId) -> bool:
+        """Is a change of this table for this pipeline?"""
+        return table == self._marks or self._selects(table)
+
+    def read(self) -> bool:
+        """Read ZooKeeper, if it changed: is there something to do, whatever is in the log? Raises CoordinationUnavailable, SourceUnavailable."""
+        if self._session is None or not self._session.alive:
+            raise CoordinationUnavailable("the ZooKeeper session has expired")
+        now = time.monotonic()
+        if not self._changed and now - self._read_at < self._every_s and not self._other_cursor():
+            return False
+        self._changed, self._moved, self._read_at, self._cursor = False, False, now, None
+        self.delivered = None
+        with self.runtime.state() as state:
+            state.notify(self._note)
+            state.notify_cursor(self._note_cursor)
+            if not state.permit().open:
+                return False
+            self._cursor = state.cursor()
+            if self._cursor is None:
+                return True
+            dumps, waiting = bool(state.dumps.active()), state.in_window()
+            self._every_s = _BUSY_EVERY_S if dumps or waiting else _READ_EVERY_S
+            self._any = dumps or bool(self._cursor.position.prepared)
+            if not dumps and not waiting and not state.holds.all():
+                held = {target: state.process(target) for target in state.targets}
+                if not any(map(state.alerts.since, state.targets)):
+                    self.delivered = {target: one.batch for target, one in held.items() if one}
+            if dumps and late_chunks(state, self._cursor.position):
+                return True
+            grace_s = worker_grace_s(self.runtime)
+            if any(batch is not None and is_old(batch, grace_s) for batch in map(state.batch, waiting)):
+                return True
+        if self.runtime.pipeline.source.connections and self.runtime.source.watch_key != self.source_key:
+            raise SourceUnavailable("another server of the source group is read from now on")
+        return False
+
+    def concerned(self, log: LogWatch, *, moved: bool, was_read: bool) -> bool:
+        """May what the watch saw be for this pipeline? ``moved``: in this look; ``was_read``: :meth:`read` was, just before it."""
+        since = self.since
+        if since is None or not (moved or was_read):
+            return False
+        if self._any:
+            return log.may_concern(since, lambda table: True)
+        if was_read or log.fresh is None:
+            return log.may_concern(since, self.wants)
+        return any(map(self.wants, log.fresh)) and log.may_concern(since, self.wants)
+
+    def step_over(self, log: LogWatch) -> None:
+        """Move the captured position to the end of the log, all of which was looked at and is not for this pipeline."""
+        now, cursor = time.monotonic(), self._cursor
+        if cursor is None or self._any or now - self._stepped_at < STEP_OVER_S:
+            return
+        end = log.end
+        if end is None:
+            return
+        self._stepped_at = now
+        if end.log_epoch != cursor.position.log_epoch or not end.follows(cursor.position):
+            return
+        if log.may_concern(cursor.position, self.wants):
+            return
+        with self.runtime.state() as state:
+            owner = state.turns.owner()
+            if owner is not None and owner != self.runtime.owner:
+                return
+            self._cursor = state.step_over(cursor, end, owner_label()) or cursor
+
+    @property
+    def captured_batch(self) -> int:
+        """The last batch that was made, as last read."""
+        return self._cursor.next_batch - 1 if self._cursor else 0
+
+    @property
+    def read_at(self) -> float:
+        """When :meth:`read` last asked ZooKeeper."""
+        return self._read_at
+
+    def _other_cursor(self) -> bool:
+        """The captured position was moved, and not by :meth:`step_over`."""
+        if not self._moved:
+            return False
+        self._moved = False
+        with self.runtime.state() as state:
+            state.notify_cursor(self._note_cursor)
+            return state.cursor() != self._cursor
+
+    def _note_cursor(self, *_: object) -> None:
+        self._moved = True
+
+    def _note(self, *_: object) -> None:
+        self._changed = True
+
+
+def oldest(waiting: Sequence[Waiting]) -> Position | None:
+    """The first place in the log that is of interest to one of them, of the newest log file."""
+    known = [one.since for one in waiting if one.since is not None]
+    files = {position.log_epoch for position in known}
+    if not known or len(files) > 1:
+        return None
+    return min(known, key=lambda position: position.order)
+
+
+__all__ = ["STEP_OVER_S", "Waiting", "oldest"]
