@@ -53,6 +53,26 @@ def test_drain_merge_load_ack_for_each_target(dag: DAG) -> None:
     assert dag.get_task("load.archive").trigger_rule == TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS
 
 
+def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> None:
+    path = write_pipeline()
+    made = build_all(path.parent)
+    sync, catchup = made["sync__shop"], made["catchup__shop"]
+    assert sync.max_active_tasks == sync.max_active_runs + 2
+    assert {(t.pool, t.priority_weight, t.weight_rule.serialize()) for t in sync.tasks} == {("default_pool", 10, {})}
+    assert {t.priority_weight for t in catchup.tasks} == {5}
+    assert sync.get_task("drain").execution_timeout == timedelta(minutes=31)
+    text = (
+        path.read_text()
+        + "\nworkers: {at_most: 2, pool: quick, bulk_pool: slow, priority: 1}\nrun: {max_time: 5s, grace: 1m}\n"
+    )
+    path.write_text(text)
+    made = build_all(path.parent)
+    sync, catchup = made["sync__shop"], made["catchup__shop"]
+    assert (sync.max_active_tasks, sync.get_task("drain").execution_timeout) == (2, timedelta(seconds=65))
+    assert {(t.pool, t.priority_weight) for t in sync.tasks} == {("quick", 1)}
+    assert {(t.pool, t.priority_weight) for t in catchup.tasks} == {("slow", 1)}
+
+
 def test_a_pipeline_with_more_targets_than_one_has_a_dag_that_brings_them_back(write_pipeline: WritePipeline) -> None:
     path = write_pipeline()
     dags = build_all(path.parent, only="catchup__shop")

@@ -622,6 +622,49 @@ class RunConfig(_Model):
         description="A run of a continuous schedule makes no further batch after this time; 0s: each run has one batch.",
     )
     max_batches: Integer = Field(1000, ge=1, le=100_000, description="A run makes no more batches than this.")
+    grace: Span = Field(
+        timedelta(minutes=30),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=7),
+        description="Airflow ends a drain that takes longer than max_time and this, because a server hangs; "
+        "its batches are left to the other tasks of the run.",
+    )
+
+
+class WorkersConfig(_Model):
+    """How this pipeline shares Airflow's workers with others. A task that waits in the triggerer holds none."""
+
+    at_most: Literal["auto"] | Annotated[Integer, Field(ge=1, le=1000)] = Field(
+        "auto",
+        description="Tasks of sync__{pipeline} at work at the same time; auto: window and one a target, which a backlog can use.",
+    )
+    bulk_at_most: Integer = Field(
+        4, ge=1, le=1000, description="The same for backfill__{pipeline}: tables that are copied side by side."
+    )
+    priority: Integer = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="While workers are short, tasks of a higher priority begin first; among equal ones the run that has waited longest. Copies, "
+        "verifications and deliveries to quarantined targets have half of it.",
+    )
+    pool: str = Field(
+        "default_pool",
+        min_length=1,
+        max_length=250,
+        description="Airflow pool of the sync DAG's tasks. It must exist: Airflow starts no task of a pool that does not.",
+    )
+    bulk_pool: str = Field(
+        "default_pool",
+        min_length=1,
+        max_length=250,
+        description="Airflow pool of copies, verifications and deliveries to quarantined targets.",
+    )
+
+    @property
+    def bulk_priority(self) -> int:
+        """Of work that may wait."""
+        return max(self.priority // 2, 1)
 
 
 class PipelineConfig(_Model):
@@ -635,6 +678,9 @@ class PipelineConfig(_Model):
     schedule: str = Field("continuous", description="continuous, a cron expression, or an interval such as 30s.")
     window: Integer = Field(3, ge=1, le=64, description="Batches in flight at the same time.")
     run: RunConfig = Field(default_factory=RunConfig, description="How many batches a run of the DAG carries.")
+    workers: WorkersConfig = Field(
+        default_factory=WorkersConfig, description="How Airflow's workers are shared with other pipelines."
+    )
     spark: SparkConfig = Field(default_factory=SparkConfig, description="Where the work runs.")
     coordination: CoordinationConfig = Field(default_factory=CoordinationConfig, description="The ZooKeeper of record.")
     rules: str | None = Field(

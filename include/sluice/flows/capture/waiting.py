@@ -106,7 +106,7 @@ class Waiting:
                 return True
             dumps, waiting = bool(state.dumps.active()), state.in_window()
             self._every_s = _BUSY_EVERY_S if dumps or waiting else _READ_EVERY_S
-            self._any = dumps or bool(self._cursor.position.prepared)
+            self._any = dumps
             if not dumps and not waiting and not state.holds.all():
                 held = {target: state.process(target) for target in state.targets}
                 if not any(map(state.alerts.since, state.targets)):

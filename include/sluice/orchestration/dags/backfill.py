@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, DumpRefused, SluiceError
 from sluice.orchestration.dag_runs import backfill_id_of
-from sluice.orchestration.dags.common import OWNER, START
+from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import (
     NOTE_EVERY_S,
     RunNote,
@@ -74,12 +74,14 @@ def build_backfill_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=4,
+        max_active_tasks=pipeline.workers.bulk_at_most,
         doc_md=_DOC.format(source=pipeline.source.connection, pipeline=pipeline.pipeline),
         tags={"sluice", "backfill"},
         params=form(pipeline, captured(file)),
         render_template_as_native_obj=True,
         default_args={
             "owner": OWNER,
+            **bulk_share(pipeline),
             "retries": 20,
             "retry_delay": timedelta(seconds=5),
             "retry_policy": SluiceRetryPolicy(timedelta(seconds=5), timedelta(minutes=1)),

@@ -12,7 +12,7 @@ from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START, pipeline_files, shares
 from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.retry import boundary
 
@@ -112,7 +112,7 @@ def build_control_dag(folder: Path) -> DAG:
         catchup=False,
         doc_md=_DOC,
         tags={"sluice", "control"},
-        default_args={"owner": OWNER, "retries": 2},
+        default_args={"owner": OWNER, "retries": 2, **shares("default_pool", 10_000)},
         params={
             "pipeline": Param(
                 None if len(files) != 1 else next(iter(files)),

@@ -19,7 +19,7 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import dag_id_of
 from sluice.orchestration.dags import catchup
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START, bulk_share, pipeline_files, shares
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable
@@ -86,6 +86,7 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=pipeline.window,
+        max_active_tasks=workers_of(pipeline),
         doc_md=dag_docs.pipeline_doc(pipeline, file),
         tags={"sluice", "sync", *(f"to:{t.type}" for t in pipeline.targets)},
         owner_links=_owner_links(),
@@ -93,7 +94,12 @@ def build_sync_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     )
     with dag:
         drain = DrainOperator(
-            task_id="drain", pipeline=file, waits=continuous, depends_on_past=True, doc_md=dag_docs.DRAIN
+            task_id="drain",
+            pipeline=file,
+            waits=continuous,
+            depends_on_past=True,
+            execution_timeout=pipeline.run.max_time + pipeline.run.grace,
+            doc_md=dag_docs.DRAIN,
         )
         merge = _stage(pipeline, "merge", file, task_id="merge", doc_md=dag_docs.MERGE)
         drain >> merge
@@ -146,7 +152,12 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         doc_md=catchup.DOC,
         tags={"sluice", "catchup"},
         owner_links=_owner_links(),
-        default_args={**_default_args(pipeline), "on_failure_callback": None, "retries": _FOR_EVER},
+        default_args={
+            **_default_args(pipeline),
+            **bulk_share(pipeline),
+            "on_failure_callback": None,
+            "retries": _FOR_EVER,
+        },
     ) as dag:
         for target in pipeline.targets:
             catchup.CatchUpOperator(
@@ -264,7 +275,14 @@ def _default_args(pipeline: PipelineConfig) -> dict[str, Any]:
         "retry_delay": retry.delay,  # after a killed process, which no policy sees
         "retry_policy": SluiceRetryPolicy(retry.delay, retry.max_delay),
         "on_failure_callback": say_it_holds,
+        **shares(pipeline.workers.pool, pipeline.workers.priority),
     }
+
+
+def workers_of(pipeline: PipelineConfig) -> int:
+    """Tasks of the sync DAG that may be at work at the same time: of a backlog, one a run of the window, and a load a target."""
+    given = pipeline.workers.at_most
+    return given if given != "auto" else pipeline.window + len(pipeline.targets)
 
 
 def _owner_links() -> dict[str, str]:

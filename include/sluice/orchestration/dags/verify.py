@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
 from sluice.orchestration.dag_runs import verify_id_of
-from sluice.orchestration.dags.common import OWNER, START
+from sluice.orchestration.dags.common import OWNER, START, bulk_share
 from sluice.orchestration.dags.forms import (
     NOTE_EVERY_S,
     RunNote,
@@ -74,6 +74,7 @@ def build_verify_dag(pipeline: PipelineConfig, path: Path) -> DAG:
         render_template_as_native_obj=True,
         default_args={
             "owner": OWNER,
+            **bulk_share(pipeline),
             "retries": 3,
             "retry_delay": timedelta(seconds=30),
             "retry_policy": SluiceRetryPolicy(timedelta(seconds=30), timedelta(minutes=5)),

@@ -102,7 +102,7 @@ class LogWatch:
             return True
         if (since.file, since.offset) == self._end[:2]:
             return False
-        if since.server_uuid != self._uuid or split_file(since.file)[0] != self._base:
+        if since.prepared or since.server_uuid != self._uuid or split_file(since.file)[0] != self._base:
             return True
         at = since.order
         if at < self._known_from or at > self._order_of_end or self._all > at:
