@@ -58,7 +58,7 @@ def test_workers_are_shared_as_the_file_says(write_pipeline: WritePipeline) -> N
     made = build_all(path.parent)
     sync, catchup = made["sync__shop"], made["catchup__shop"]
     assert sync.max_active_tasks == sync.max_active_runs + 2
-    assert {(t.pool, t.priority_weight, t.weight_rule.serialize()) for t in sync.tasks} == {("default_pool", 10, {})}
+    assert {(t.pool, t.priority_weight, str(t.weight_rule)) for t in sync.tasks} == {("default_pool", 10, "absolute")}
     assert {t.priority_weight for t in catchup.tasks} == {5}
     assert sync.get_task("drain").execution_timeout == timedelta(minutes=31)
     text = (

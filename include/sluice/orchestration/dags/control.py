@@ -112,7 +112,7 @@ def build_control_dag(folder: Path) -> DAG:
         catchup=False,
         doc_md=_DOC,
         tags={"sluice", "control"},
-        default_args={"owner": OWNER, "retries": 2, **shares("default_pool", 10_000)},
+        default_args={"owner": OWNER, "retries": 2, **shares("default_pool", 1000)},
         params={
             "pipeline": Param(
                 None if len(files) != 1 else next(iter(files)),
