@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-memory bench-control bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-memory bench-control bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-distance: venv kernels servers ## catch-up with 30 ms to the source and to
 
 bench-control: venv kernels servers ## seconds from pause, resume, restart or rollback until every run in flight obeys, on the demo stack
 	@$(BIN)/python tests/bench/bench_control.py
+
+bench-pipelines: venv kernels servers ## how many pipelines one Airflow carries, what idle ones cost, what a busy one leaves an hour; against a run a batch
+	@$(BIN)/python tests/bench/bench_pipelines.py
 
 bench-dump: venv kernels servers ## rows a second of a dump with the log flowing, and the log's lag meanwhile, against mysqldump
 	@$(BIN)/python tests/bench/bench_dump.py

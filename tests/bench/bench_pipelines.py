@@ -1,0 +1,405 @@
+"""Many pipelines on one Airflow: how many keep up, what they cost, what they leave behind.
+
+Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default). A MySQL
+source, a MySQL target, a ZooKeeper and an Airflow (SQLite, LocalExecutor with eight workers, as the demo has) on this machine.
+
+- *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
+- *growth*: one pipeline with 100 changes/s, what it leaves an hour.
+- *pipelines*: pipelines of 10 changes/s each, idle ones beside them, more and more until p95 of the freshness is above 10 s.
+
+Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b; for *idle*, where there is a folder with an older version
+(SLUICE_BENCH_OLD), its triggers.
+Prints a line a measure with the load of the machine; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
+
+from devstack import processes  # noqa: E402
+from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.zookeeper import ZooKeeperServer  # noqa: E402
+from tests.support.airflows import TestAirflow, airflow  # noqa: E402
+from tests.support.many_pipelines import ManyPipelines, many_pipelines  # noqa: E402
+
+RESULTS = _ROOT / "tests/bench/results/pipelines.json"
+IDLE = int(os.environ.get("SLUICE_BENCH_IDLE", "200"))
+LEVELS = tuple(int(one) for one in os.environ.get("SLUICE_BENCH_LEVELS", "2,4,8,16,32").split(","))
+SECONDS = float(os.environ.get("SLUICE_BENCH_SECONDS", "40"))
+SETTLED_S = 15.0
+P95_S = 10.0
+OLD_SHAPE = "run: {max_batches: 1}"
+TABLES = (
+    "dag_run", "task_instance", "task_instance_history", "xcom", "log", "rendered_task_instance_fields", "trigger", "dag_version", "serialized_dag",
+)  # fmt: skip
+
+Line = dict[str, Any]
+
+
+def main() -> None:
+    processes.tether()
+    asked = sys.argv[1:] or ["idle", "growth", "pipelines"]
+    kept = [one for one in _known() if one.get("part") not in asked]
+    lines: list[Line] = []
+    for part in asked:
+        lines += [{**line, "part": part} for line in {"idle": idle, "growth": growth, "pipelines": pipelines}[part]()]
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        RESULTS.write_text(json.dumps(kept + lines, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {RESULTS.relative_to(_ROOT)}")
+
+
+def _known() -> list[Line]:
+    with contextlib.suppress(OSError, ValueError):
+        found: list[Line] = json.loads(RESULTS.read_text(encoding="utf-8"))
+        return found
+    return []
+
+
+def _line(measure: str, workload: str, value: float, unit: str, old: float | None = None, baseline: str = "") -> Line:
+    load = os.getloadavg()[0]
+    ratio = round(old / value, 4) if old is not None and value else None
+    beside = f"  {baseline} {old:.4g}  ratio {ratio}" if old is not None else ""
+    print(f"{measure:<34} {value:>12.4g} {unit:<16}{beside}   ({workload}; load {load:.1f})", flush=True)
+    return {
+        "measure": measure, "workload": f"{workload}; load average {load:.1f}", "value": round(value, 4), "unit": unit,
+        "baseline": baseline or None, "baseline_value": None if old is None else round(old, 4), "ratio": ratio,
+    }  # fmt: skip
+
+
+# -- the servers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    folder: Path
+    source: MySQLServer
+    target: MySQLServer
+    zookeeper: ZooKeeperServer
+    schemas: int = 0
+
+    def schema(self) -> str:
+        self.schemas += 1
+        name = f"many{self.schemas}"
+        for server in (self.source, self.target):
+            server.execute(f"CREATE DATABASE {name}")
+        return name
+
+    @property
+    def of_zookeeper(self) -> dict[str, float]:
+        """What ``mntr`` says, and the transactions so far."""
+        host, _, port = self.zookeeper.hosts.partition(":")
+
+        def say(word: bytes) -> str:
+            with socket.create_connection((host, int(port)), 10) as opened:
+                opened.sendall(word)
+                return b"".join(iter(lambda: opened.recv(65536), b"")).decode()
+
+        found = {}
+        for line in say(b"mntr").splitlines():
+            name, _, value = line.partition("\t")
+            with contextlib.suppress(ValueError):
+                found[name.removeprefix("zk_")] = float(value)
+        for line in say(b"srvr").splitlines():
+            if line.startswith("Zxid:"):
+                found["transactions"] = float(int(line.split()[1], 16))
+        return found
+
+
+@contextlib.contextmanager
+def _world() -> Iterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
+    try:
+        with (
+            MySQLServer(folder / "source", name="source", server_id=1) as source,
+            MySQLServer(folder / "target", name="target", server_id=2) as target,
+            ZooKeeperServer(folder / "zookeeper") as zookeeper,
+        ):
+            yield World(folder, source, target, zookeeper)
+    finally:
+        if os.environ.get("SLUICE_BENCH_KEEP") == "1":
+            print(f"kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Writer:
+    """Writes ``rate`` rows a second into each of ``tables``, and notes when each was committed and first seen at the target."""
+
+    world: World
+    schema: str
+    tables: list[str]
+    rate: float
+    committed: dict[str, list[float]] = field(default_factory=dict)
+    lags_s: dict[str, list[float]] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> Writer:
+        self.committed = {table: [] for table in self.tables}
+        self.lags_s = {table: [] for table in self.tables}
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._write, self._read)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self) -> None:
+        due = time.monotonic()
+        with (
+            contextlib.closing(self.world.source.connect(autocommit=True)) as connection,
+            connection.cursor() as cursor,
+        ):
+            while not self._over.wait(max(due - time.monotonic(), 0)):
+                due += 1 / self.rate
+                for table in self.tables:
+                    cursor.execute(f"INSERT INTO `{self.schema}`.`{table}` (v) VALUES ('x')")
+                    self.committed[table].append(time.monotonic())
+
+    def _read(self) -> None:
+        question = " UNION ALL ".join(
+            f"SELECT {n}, MAX(id) FROM `{self.schema}`.`{t}`" for n, t in enumerate(self.tables)
+        )
+        with (
+            contextlib.closing(self.world.target.connect(autocommit=True)) as connection,
+            connection.cursor() as cursor,
+        ):
+            while not self._over.wait(0.1):
+                cursor.execute(question)
+                now = time.monotonic()
+                for number, last in cursor.fetchall():
+                    table = self.tables[number]
+                    for at in range(len(self.lags_s[table]), min(int(last or 0), len(self.committed[table]))):
+                        self.lags_s[table].append(now - self.committed[table][at])
+
+    def p95(self, table: str, since: float) -> float:
+        """Of the rows that were committed since; those that have not arrived count with their age now."""
+        now, seen = time.monotonic(), self.lags_s[table]
+        found = sorted(
+            seen[n] if n < len(seen) else now - at for n, at in enumerate(list(self.committed[table])) if at >= since
+        )
+        return found[int(0.95 * (len(found) - 1))] if found else 0.0
+
+
+# -- idle --------------------------------------------------------------------------------------------------------------
+
+
+def idle() -> list[Line]:
+    """The triggers of pipelines that wait."""
+    versions = {"now": _ROOT}
+    if os.environ.get("SLUICE_BENCH_OLD"):
+        versions["old"] = Path(os.environ["SLUICE_BENCH_OLD"])
+    found = {}
+    with _world() as world:
+        for version, root in versions.items():
+            schema = world.schema()
+            world.source.execute(f"CREATE TABLE {schema}.other (id BIGINT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(9))")
+            with many_pipelines(
+                world.folder / version, world.source, world.target, world.zookeeper, schema, IDLE
+            ) as many:
+                many.begin()
+                found[version] = _idle(world, many, root, schema)
+    now, old = found["now"], found.get("old", {})
+    what, base = f"{IDLE} pipelines of one MySQL wait, 100 transactions/s for others", "1dbb49b" if old else ""
+    return [
+        _line("idle_triggerer_cpu", what, now["cpu"], "cores", old.get("cpu"), base),
+        _line("idle_still_waiting", what, now["waiting"], "pipelines", old.get("waiting"), base),
+        _line("idle_source_connections", what, now["source"], "connections", old.get("source"), base),
+        _line("idle_zookeeper_connections", what, now["sessions"], "connections", old.get("sessions"), base),
+        _line("idle_zookeeper_requests", what, now["requests"], "requests/s", old.get("requests"), base),
+        _line("idle_triggerer_threads", what, now["threads"], "threads", old.get("threads"), base),
+        _line("idle_triggerer_memory", what, now["rss_mb"], "MB", old.get("rss_mb"), base),
+    ]
+
+
+def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[str, float]:
+    env = {
+        **many.made.environment,
+        "PYTHONPATH": f"{root / 'include'}:{root}",
+        "AIRFLOW_HOME": str(world.folder / "home"),
+    }
+    argv = [sys.executable, str(_ROOT / "tests/bench/idle_triggers.py"), str(many.made.folder), str(SECONDS)]
+    before = _sessions(world)
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        answers = (json.loads(line) for line in child.stdout if line.startswith("{"))
+        with Writer(world, schema, ["other"], 100.0) as writer:
+            writer._over.wait(0)
+            next(answers)
+            asked, began = world.of_zookeeper, time.monotonic()
+            time.sleep(SECONDS / 2)
+            after, took = world.of_zookeeper, time.monotonic() - began
+            during = _sessions(world)
+            found: dict[str, float] = next(answers)
+        child.wait()
+    found["requests"] = (after["packets_received"] - asked["packets_received"]) / took
+    found["sessions"] = after["num_alive_connections"] - 1
+    found["source"] = during - before - 1  # the writer's
+    return found
+
+
+def _sessions(world: World) -> int:
+    return len(world.source.execute("SHOW PROCESSLIST"))
+
+
+# -- on Airflow --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _on_airflow(world: World, count: int, extra: str = "") -> Iterator[tuple[ManyPipelines, TestAirflow, str]]:
+    schema = world.schema()
+    folder = world.folder / f"airflow-{schema}"
+    with many_pipelines(
+        folder / "pipelines", world.source, world.target, world.zookeeper, schema, count, extra
+    ) as many:
+        many.begin()
+        settings = {"SLUICE_INSTALLATION": schema, "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30"}
+        with airflow(folder, folder / "pipelines", many.made.connections, settings) as started:
+            for path in many.paths:
+                started.api.wait_for_dag(f"sync__{path.stem}", 300)
+            yield many, started, schema
+
+
+def growth() -> list[Line]:
+    """One busy pipeline, in both shapes."""
+    found = {}
+    with _world() as world:
+        for shape in (OLD_SHAPE, ""):
+            with (
+                _on_airflow(world, 1, shape) as (many, started, schema),
+                Writer(world, schema, ["p0"], 100.0) as writer,
+            ):
+                _wait_for_first(writer)
+                before, asked, began = _size(started, many, world), world.of_zookeeper, time.monotonic()
+                time.sleep(SECONDS * 1.5)
+                took, after = time.monotonic() - began, _size(started, many, world)
+                told = world.of_zookeeper
+                hourly = {name: (after[name] - before[name]) / took * 3600 for name in after}
+                batches = max(after["batches"] - before["batches"], 1)
+                hourly["zookeeper requests a batch"] = (told["packets_received"] - asked["packets_received"]) / batches
+                hourly["zookeeper writes a batch"] = (told["transactions"] - asked["transactions"]) / batches
+                hourly["segment files a batch"] = (after["segment files"] - before["segment files"]) / batches
+                found[shape] = hourly
+    what, base = "one pipeline, 100 changes/s", f"with {OLD_SHAPE}"
+    units = {"database bytes": "bytes/h", "log bytes": "bytes/h", "segment bytes": "bytes/h"}
+    return [
+        _line(
+            f"airflow_growth_{name.replace(' ', '_')}", what, value, units.get(name, "a batch" if name.endswith("a batch") else "an hour"),
+            found[OLD_SHAPE][name], base,
+        )
+        for name, value in found[""].items()
+    ]  # fmt: skip
+
+
+def _size(started: TestAirflow, many: ManyPipelines, world: World) -> dict[str, float]:
+    home = started.folder / "home"
+    with contextlib.closing(sqlite3.connect(f"file:{home / 'airflow.db'}?mode=ro", uri=True)) as opened:
+        rows = {name: float(opened.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]) for name in TABLES}
+        pages, free, size = (
+            opened.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+    logs = [path for path in (home / "logs").rglob("*") if path.is_file()]
+    store = [path for path in (many.made.folder / "store").rglob("*") if path.is_file()]
+    with many.runtime(0).state() as state:
+        cursor = state.cursor()
+    return {
+        "batches": float(cursor.next_batch if cursor else 0),
+        **{f"rows in {name}": count for name, count in rows.items()},
+        "database bytes": float((pages - free) * size),
+        "log files": float(len(logs)),
+        "log bytes": float(sum(path.stat().st_size for path in logs)),
+        "segment files": float(len(store)),
+        "segment bytes": float(sum(path.stat().st_size for path in store)),
+        "znodes": world.of_zookeeper["znode_count"],
+    }
+
+
+def pipelines() -> list[Line]:
+    """More and more busy pipelines, until they lag."""
+    lines: list[Line] = []
+    best: dict[str, float] = {}
+    with _world() as world:
+        for shape in (OLD_SHAPE, ""):
+            for count in LEVELS:
+                worst, cpu = _level(world, count, shape)
+                what = f"{count} pipelines of 10 changes/s, {_beside()} idle" + (f", {shape}" if shape else "")
+                lines.append(_line("pipelines_p95", what, worst, "s"))
+                lines += [_line(f"pipelines_cpu_{name}", what, used, "cores") for name, used in cpu.items()]
+                if worst > P95_S:
+                    break
+                best[shape] = count
+    what = f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them"
+    lines.append(
+        _line(
+            "pipelines_on_one_airflow", what, best.get("", 0), "pipelines", best.get(OLD_SHAPE, 0), f"with {OLD_SHAPE}"
+        )
+    )
+    if lines[-1]["baseline_value"]:
+        lines[-1]["ratio"] = round(lines[-1]["value"] / lines[-1]["baseline_value"], 4)
+    return lines
+
+
+def _beside() -> int:
+    return int(os.environ.get("SLUICE_BENCH_BESIDE", str(IDLE)))
+
+
+def _level(world: World, count: int, shape: str) -> tuple[float, dict[str, float]]:
+    """The p95 of the slowest pipeline, and cores by component of Airflow."""
+    with _on_airflow(world, count + _beside(), shape) as (_, started, schema):
+        tables = [f"p{number}" for number in range(count)]
+        with Writer(world, schema, tables, 10.0) as writer:
+            _wait_for_first(writer)
+            time.sleep(SETTLED_S)
+            since, before = time.monotonic(), _cpu(started)
+            time.sleep(SECONDS)
+            took, after = time.monotonic() - since, _cpu(started)
+            worst = max(writer.p95(table, since) for table in tables)
+        return worst, {name: (after[name] - before.get(name, 0.0)) / took for name in after}
+
+
+def _wait_for_first(writer: Writer, patience_s: float = 240.0) -> None:
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end and not all(writer.lags_s.values()):
+        time.sleep(0.5)
+
+
+def _cpu(started: TestAirflow) -> dict[str, float]:
+    """CPU seconds so far of each component with its children; the scheduler's are the workers."""
+    used: dict[str, float] = {}
+    for kind, component in started.components.items():
+        if component.handle is None:
+            continue
+        total = 0.0
+        for process in processes.family(component.handle):
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        used[kind] = total
+    return used
+
+
+if __name__ == "__main__":
+    main()
