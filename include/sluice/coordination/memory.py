@@ -62,7 +62,7 @@ class MemoryZnodes:
                 self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
-        """Nobody is told: who relies on it looks now and then."""
+        """No one is told: who relies on it looks now and then."""
         self._require()
 
     def transact(self, steps: Sequence[Step]) -> None:

@@ -28,7 +28,7 @@ GATHER_S = 0.5
 """Before the first look at a source: who begins to wait at the same time shares it."""
 
 LINGER_S = 60.0
-"""A source that nobody waits for is looked at for so long: somebody will soon."""
+"""A source that no one waits for is looked at for so long: somebody will soon."""
 
 _KEEP_OPEN_EVERY_S = 1.0
 _SAY_EVERY_S = 1.0
@@ -56,7 +56,7 @@ class Place:
 
         try:
             self._loop.call_soon_threadsafe(end)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no one waits any more
             return
 
 
@@ -238,7 +238,7 @@ class SharedLooks:
         self.sessions.close()
 
     def forget(self, key: str, look: SourceLook) -> bool:
-        """Nobody waits for this source any more; False if somebody does again."""
+        """No one waits for this source any more; False if somebody does again."""
         with self._lock:
             if look._places:
                 return False

@@ -302,7 +302,7 @@ def _harmless(data: bytes | bytearray, begin: int, end: int) -> bool:
 
 
 def _own_id() -> int:
-    """A replica id that nobody else has: of the upper half, by chance; two with the same one would throw each other out again and again."""
+    """A replica id that no one else has: of the upper half, by chance; two with the same one would throw each other out again and again."""
     return 2**31 + int.from_bytes(os.urandom(4), "little") % (2**31 - 1)
 
 
