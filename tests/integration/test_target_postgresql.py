@@ -186,6 +186,65 @@ def test_definitions_follow(tmp_path: Path, mysql_source: Any, postgresql: Any, 
                 assert found == here, statement
 
 
+EXTRAS = (
+    "ALTER TABLE t ADD COLUMN c INT COMMENT 'it''s new', ADD INDEX by_c (c, n)",
+    "ALTER TABLE t MODIFY n INT COMMENT 'a \\\\ and a \\n', COMMENT = 'changed'",
+    "ALTER TABLE t RENAME COLUMN c TO d",
+    "CREATE UNIQUE INDEX both_of_them ON t (d, v)",
+    "ALTER TABLE t DROP INDEX by_n, ADD INDEX by_n (n, d)",
+    "ALTER TABLE t DROP COLUMN d",
+    "RENAME TABLE t TO t2",
+    "DROP INDEX by_n ON t2",
+    "ALTER TABLE t2 ADD FULLTEXT INDEX words (v), ADD INDEX cut2 (v(5)), ADD INDEX name_that_is_longer_than_what_is_left_of_the_name_of_t (n)",
+    "ALTER TABLE t2 MODIFY n INT, COMMENT = ''",
+    "CREATE TABLE fresh (id INT PRIMARY KEY COMMENT 'key', a INT, UNIQUE u (a)) COMMENT 'made by the log'",
+)
+INDEXES = """SELECT c.relname, i.indisunique, (SELECT string_agg(a.attname, ',' ORDER BY k.place) FROM unnest(i.indkey::int2[])
+WITH ORDINALITY k(n, place) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+JOIN pg_namespace s ON s.oid = c.relnamespace WHERE s.nspname = '{}' AND c.relname <> '_sluice_ack' AND NOT i.indisprimary"""
+COMMENTS = """SELECT c.relname, COALESCE(a.attname, ''), d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid
+JOIN pg_namespace s ON s.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid AND d.objsubid > 0
+WHERE d.classoid = 'pg_class'::regclass AND s.nspname = '{}'"""
+MYSQL_INDEXES = """SELECT table_name, index_name, non_unique = 0, GROUP_CONCAT(column_name ORDER BY seq_in_index),
+MAX(sub_part IS NOT NULL), MAX(index_type)
+FROM information_schema.statistics WHERE table_schema = '{}' AND index_name NOT IN ('PRIMARY', 'too_long') GROUP BY 1, 2, 3"""
+MYSQL_COMMENTS = """SELECT table_name, '', table_comment FROM information_schema.tables WHERE table_schema = '{0}' AND table_comment <> '' UNION
+SELECT table_name, column_name, column_comment FROM information_schema.columns WHERE table_schema = '{0}' AND column_comment <> ''"""
+
+
+def test_comments_and_indexes_follow(
+    tmp_path: Path, mysql_source: Any, postgresql: Any, zookeeper: Any, schema: str
+) -> None:
+    """From the statement that makes the table on: comments, and with ``indexes: true`` the secondary indexes that PostgreSQL can have."""
+    source = mysql_source
+    source.execute(
+        f"CREATE TABLE {schema}.t (id INT PRIMARY KEY, n INT COMMENT 'a ''number''', v VARCHAR(20), w VARCHAR(700), KEY by_n (n), "
+        "UNIQUE one_v (v), KEY too_long (w), KEY cut (v(3))) COMMENT 'the table'"
+    )
+
+    def same() -> None:
+        here = {
+            (table, columns): bool(unique)
+            for table, _, unique, columns, cut, kind in source.execute(MYSQL_INDEXES.format(schema))
+            if not cut and kind == "BTREE"
+        }
+        there = {(table, columns): unique for table, unique, columns in postgresql.execute(INDEXES.format(schema))}
+        assert there == here
+        comments = source.execute(MYSQL_COMMENTS.format(schema))
+        assert sorted(postgresql.execute(COMMENTS.format(schema))) == sorted(comments)
+        assert here or comments
+
+    target = options(schema, "indexes: true")
+    with case(tmp_path, source, postgresql, zookeeper, schema, kind=PG, target_extra=target) as made:
+        made.make_missing()
+        made.run_until_head()
+        same()
+        for statement in EXTRAS:
+            source.execute(f"USE `{schema}`", statement)
+            made.run_until_head()
+            same()
+
+
 @pytest.mark.parametrize(
     ("statement", "said"),
     [

@@ -11,6 +11,7 @@ from sluice.errors import MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
+from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
@@ -144,12 +145,14 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off."""
+    """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off; whether
+    tables that are made get the source's secondary indexes."""
 
     json: str = "jsonb"
     fire: bool = False
     replica: bool = True
     user: str = ""
+    indexes: bool = False
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
@@ -195,6 +198,10 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
             sql = create_table(plan, wanted.json)
             found.append(Finding("error", plan.target, "", f"the target has no such table for {plan.source}", sql))
             found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
+            found += [
+                Finding("error", plan.target, "", f"the table is to have {what}", sql)
+                for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
+            ]
             continue
         found += [
             Finding(severity, plan.target, column, why, statement, hint)

@@ -1,13 +1,14 @@
 """A statement of the source's log as statements for this target, made from the definitions before and after it.
 
 PostgreSQL's definitions change in transactions: the statements and the note that they ran commit together. Followed are tables and columns with their
-types, NULL, defaults and the primary key. Other keys, comments, counters and generated columns are the target's own.
+types, NULL, defaults, comments and the primary key, and by choice other indexes. Counters and generated columns are the target's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sluice.errors import DecodeError, LoadError
 from sluice.model.column_types import ColumnType
@@ -19,16 +20,18 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
+from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
 from sluice.targets.postgresql.defaults import default_of
+from sluice.targets.postgresql.extras import Index
 from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table, too_long
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
     K.CREATE_DATABASE, K.ALTER_DATABASE, K.DROP_DATABASE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.NOTHING,
 }  # fmt: skip
-"""Kinds of change that are followed. Keys but the primary one, options and partitions need nothing here."""
+"""Kinds of change that are followed. Options and partitions need nothing here, and other keys nothing without ``options.indexes``."""
 
 _WHOLE = ("smallint", "integer", "bigint", "numeric")
 _TEXTS = ("text", "character varying")
@@ -50,12 +53,16 @@ Ask = Callable[[TableId], bool]
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """Makes the statements of one change. ``infos``: the target's tables before it; ``json``: the type for documents."""
+    """Makes the statements of one change.
+
+    ``infos``: the target's tables before it; ``json``: the type for documents; ``indexes``: those of the source are followed.
+    """
 
     change: SchemaChange
     infos: Mapping[TableId, TableInfo]
     has_rows: Ask
     json: str = "jsonb"
+    indexes: bool = False
 
     def statements(self) -> list[str]:
         """What to run, in order; empty if the target has it already. Raises LoadError."""
@@ -132,6 +139,12 @@ class Follower:
                 f"CREATE SCHEMA IF NOT EXISTS {quoted(new.schema)}",
                 f"ALTER TABLE {quoted_table(between)} SET SCHEMA {quoted(new.schema)}",
             ]
+        if self.indexes and one.before is not None and old.table != new.table:
+            place = quoted(new.schema)
+            found += [
+                f"ALTER INDEX IF EXISTS {place}.{quoted(extras.index_name(old, index.name))} RENAME TO {quoted(extras.index_name(new, index.name))}"
+                for index in extras.plain_indexes(one.before)
+            ]
         return found
 
     def _naming(self, table: TableId, column: str) -> str | None:
@@ -169,7 +182,37 @@ class Follower:
         return [
             f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}",
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
+            *([extras.comment_on_table(target, after.comment)] if after.comment else []),
+            *(sql for column in after.columns for sql in self._commented(column, None, source, target)),
+            *(index.create(target) for index in self._indexes(after, source)),
         ]
+
+    def _commented(
+        self, column: ColumnDefinition, old: ColumnDefinition | None, source: TableId, target: TableId
+    ) -> list[str]:
+        """The column's comment, where it is another one than before."""
+        name = self._naming(source, column.name)
+        if name is None or column.generated is not None or column.comment == (old.comment if old is not None else ""):
+            return []
+        return [extras.comment_on_column(target, name, column.comment)]
+
+    def _indexes(
+        self, table: TableDefinition, source: TableId, renamed: Mapping[str, str] = MappingProxyType({})
+    ) -> list[Index]:
+        """Those that the target shall have. ``renamed``: columns that have another name by now (lower case)."""
+        if not self.indexes:
+            return []
+        found = []
+        for one in extras.plain_indexes(table):
+            columns = [table.column(name) for name, _ in one.columns]
+            names = [self._naming(source, renamed.get(column.name.lower(), column.name)) for column in columns]
+            if any(column.generated is not None for column in columns) or not extras.entry_fits(
+                list(map(self._type, columns))
+            ):
+                continue
+            if None not in names:
+                found.append(Index(one.name, tuple(name for name in names if name is not None), one.unique))
+        return found
 
     def _refuse_long(self, names: Sequence[str], lines: Sequence[str] = ()) -> None:
         name = too_long([*names, *(line[1:].partition('" ')[0] for line in lines)])
@@ -202,7 +245,26 @@ class Follower:
                     found += self._column(part, source, target, there)
         if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
             found += self._key(info, target, source, one.after)
+        if K.TABLE_OPTIONS in kinds and one.before.comment != one.after.comment:
+            found.append(extras.comment_on_table(target, one.after.comment))
+        if K.INDEXES in kinds or K.DROP_COLUMN in kinds:
+            found += self._indexes_changed(one, source, target, columns)
         return found
+
+    def _indexes_changed(
+        self, one: TableChange, source: TableId, target: TableId, columns: Sequence[ColumnChange]
+    ) -> list[str]:
+        """A column that was renamed has its new name in the target's indexes by itself; one that was dropped has taken its indexes along."""
+        assert one.before is not None
+        assert one.after is not None
+        renamed = {
+            part.old.name.lower(): part.new.name
+            for part in columns
+            if part.kind is K.RENAME_COLUMN and part.old is not None and part.new is not None
+        }
+        before, after = self._indexes(one.before, source, renamed), self._indexes(one.after, source)
+        gone = [index.drop(target) for index in before if index not in after]
+        return gone + [index.create(target) for index in after if index not in before]
 
     def _columns(self, one: TableChange) -> tuple[ColumnChange, ...]:
         """Column by column. Which was renamed, only the statement tells."""
@@ -270,7 +332,9 @@ class Follower:
             return []
         found = there.get(name.casefold())
         if part.kind is K.ADD_COLUMN:
-            return [] if found is not None else self._added(part.new, name, target, there)
+            if found is not None:
+                return []
+            return self._added(part.new, name, target, there) + self._commented(part.new, None, source, target)
         if found is None:
             return []
         column = f"ALTER TABLE {place} ALTER COLUMN {quoted(found.name)}"
@@ -279,10 +343,11 @@ class Follower:
         if part.kind is K.REQUIRE_VALUE:
             return [f"{column} SET NOT NULL"] if found.nullable else []
         if part.kind is K.COLUMN_ATTRIBUTES:
+            comment = self._commented(part.new, part.old, source, target)
             if part.old is not None and part.old.default == part.new.default:
-                return []
+                return comment
             later = default_of(part.new, self._type(part.new), self.change.statement.session).later
-            return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT"]
+            return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
             return self._converted(part, found, column)
         return []

@@ -61,6 +61,10 @@ class PostgreSQLOptions(SqlOptions):
         "jsonb",
         description="Type of JSON columns in tables that are proposed or made here. json keeps the text as the source prints it.",
     )
+    indexes: bool = Field(
+        False,
+        description="Tables that are proposed or made here get the source's secondary indexes, and changes of these are followed.",
+    )
     lock_wait: Annotated[int, Field(ge=1, le=300)] = Field(
         LOCK_WAIT_S,
         description="Seconds that a statement waits for a lock that somebody else holds. Then the transaction is given back and tried again, up to "
@@ -146,7 +150,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return bool(row and row[0])
 
         infos = read_tables(session.cursor, tables)
-        statements = Follower(change, infos, has_rows, self.options.json_type).statements()
+        statements = Follower(change, infos, has_rows, self.options.json_type, self.options.indexes).statements()
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
             try:
@@ -209,4 +213,6 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         return f"sluice {self.owner[0]}.{self.owner[1]}"
 
     def _wanted(self, session: Session) -> Wanted:
-        return Wanted(self.options.json_type, self.options.triggers == "fire", session.replica, session.user)
+        return Wanted(
+            self.options.json_type, self.options.triggers == "fire", session.replica, session.user, self.options.indexes
+        )

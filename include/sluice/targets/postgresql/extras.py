@@ -1,0 +1,115 @@
+"""Comments and secondary indexes of the source's tables, as statements for tables that are made here.
+
+An index is made if PostgreSQL can have the same one: whole columns, no expression, and never a value that is too long for it.
+Its name has the table's name before it, as names of indexes are unique in a schema.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sluice.errors import DecodeError
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import IndexDefinition, TableDefinition
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.mysql.ddl import ast
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.ddl.parser import parse_statement
+from sluice.targets.postgresql.column_types import type_of
+from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table
+
+LARGEST_ENTRY_BYTES = 2_600
+"""Of a B-tree; the server's limit is a third of a page."""
+_BYTES_A_CHARACTER = 4
+_LONG = (ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.BINARY, ColumnKind.VARBINARY)
+_ENDLESS = (ColumnKind.TEXT, ColumnKind.BLOB, ColumnKind.JSON, ColumnKind.GEOMETRY, ColumnKind.VECTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A secondary index. ``columns``: names at the target."""
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+    def create(self, table: TableId) -> str:
+        """The statement that makes it."""
+        kind = "UNIQUE INDEX" if self.unique else "INDEX"
+        named = quoted(index_name(table, self.name))
+        return f"CREATE {kind} IF NOT EXISTS {named} ON {quoted_table(table)} ({', '.join(map(quoted, self.columns))})"
+
+    def drop(self, table: TableId) -> str:
+        """The statement that removes it."""
+        return f"DROP INDEX IF EXISTS {quoted(table.schema)}.{quoted(index_name(table, self.name))}"
+
+
+def index_name(table: TableId, index: str) -> str:
+    """At the target. One that is too long ends with a checksum in place of its end."""
+    name = f"{table.table}_{index}"
+    if len(name.encode()) <= LONGEST_BYTES:
+        return name
+    return name.encode()[: LONGEST_BYTES - 9].decode(errors="ignore") + f"_{zlib.crc32(name.encode()):08x}"
+
+
+def comment_on_table(table: TableId, comment: str) -> str:
+    """``comment`` "": it is removed."""
+    return f"COMMENT ON TABLE {quoted_table(table)} IS {_text(comment)}"
+
+
+def comment_on_column(table: TableId, column: str, comment: str) -> str:
+    """``comment`` "": it is removed."""
+    return f"COMMENT ON COLUMN {quoted_table(table)}.{quoted(column)} IS {_text(comment)}"
+
+
+def _text(value: str) -> str:
+    if not value:
+        return "NULL"
+    plain = value.replace("\0", "")
+    escaped = plain.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'" if "\\" in plain else f"'{escaped}'"
+
+
+def entry_fits(types: Sequence[ColumnType]) -> bool:
+    """True if no values of these types are too long for an index."""
+    if any(one.kind in _ENDLESS for one in types):
+        return False
+    sizes = [_BYTES_A_CHARACTER * one.length if one.kind in _LONG else 16 for one in types]
+    return sum(sizes) <= LARGEST_ENTRY_BYTES
+
+
+def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
+    """(what it is for, statement), for a planned table whose CREATE TABLE at the source is known."""
+    try:
+        made = parse_statement(plan.create_sql, plan.target.schema, Dialect(plan.flavour.lower() == "mariadb", 0, 0))
+    except DecodeError:
+        return
+    if not isinstance(made, ast.CreateTable):
+        return
+    types = {column.name: type_of(column) for column in plan.columns if not column.generated}
+    if made.options.comment:
+        yield "the source's comment", comment_on_table(plan.target, made.options.comment)
+    for column in made.columns:
+        if column.comment and column.name in types:
+            yield "the source's comment", comment_on_column(plan.target, column.name, column.comment)
+    for spec in made.indexes if indexes else ():
+        columns = tuple(name for name, _ in spec.columns)
+        plain = spec.kind in {"index", "unique"} and all(name in types and not cut for name, cut in spec.columns)
+        if plain and spec.name and entry_fits([types[name] for name in columns]):
+            index = Index(spec.name, columns, spec.kind == "unique")
+            yield f"the source's index {spec.name}", index.create(plan.target)
+
+
+def plain_indexes(table: TableDefinition) -> list[IndexDefinition]:
+    """The secondary ones of whole columns."""
+    return [
+        one
+        for one in table.indexes
+        if not one.primary and one.kind == "index" and all(name and not cut for name, cut in one.columns)
+    ]
+
+
+__all__ = ["Index", "comment_on_column", "comment_on_table", "entry_fits", "index_name", "of_plan", "plain_indexes"]
