@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 from sluice.errors import SluiceError
 from sluice.flows.operate import control
 from tests.faults.dumps import dump_amid
+from tests.faults.failing_over import fail_over
 from tests.faults.world import SCHEMA, SESSION_S, Crew, World
 
 _LONG = bool(os.environ.get("SLUICE_FAULTS"))
@@ -333,6 +334,7 @@ FAULTS: list[Fault] = [
     Fault("rotate the log", rotate),
     Fault("lost: segments", lose_segments, weight=2, possible=lambda: _LONG),
     Fault("lost: ZooKeeper's nodes", lose_zookeeper, possible=lambda: _LONG),
+    Fault("lost: the source fails over", fail_over, weight=2, possible=lambda: _LONG),
     Fault("lost: the target goes back", put_target_back, possible=lambda: _LONG),
     Fault(
         "a dump, and another fault",

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pymysql
 
+from devstack import ports
 from devstack.demo import shop
 from devstack.demo.workload import Workload, seed
 from devstack.mysql import MySQLServer
@@ -179,15 +180,26 @@ class World:
         self._stack.callback(self.disk.close)
         self.source: MySQLServer = enter(MySQLServer(self.folder / "source", name="source", server_id=201))
         self.target: MySQLServer = enter(MySQLServer(self.folder / "target", name="target", server_id=202))
+        self.replica = MySQLServer(self.folder / "replica", name="replica", server_id=203, port=ports.free_port())
+        self._stack.callback(self.replica.kill)
+        self.members = {201: "case_source", 203: "case_second"}
         self.zookeeper: ZooKeeperServer = enter(ZooKeeperServer(self.folder / "zookeeper"))
-        servers = {"source": self.source, "target": self.target, "zookeeper": self.zookeeper}
+        servers = {"source": self.source, "target": self.target, "zookeeper": self.zookeeper, "replica": self.replica}
         self.links = {name: enter(TcpProxy("127.0.0.1", server.port or 0)) for name, server in servers.items()}
         for server in (self.source, self.target):
             shop.create_tables(server, SCHEMA)
             server.execute(KEYLESS, VERSIONS)
         self.case: Case = enter(case(self.folder, self.source, self.target, self.zookeeper, SCHEMA))
+        self.case.connections["case_second"] = self.replica.connection_json()
+        group = "{connections: [case_source, case_second], start: latest}"
+        self.case.yaml = self.case.yaml.replace("{connection: case_source, start: latest}", group)
         self._direct = dict(self.case.connections)
-        for name, connection in (("source", "case_source"), ("target", "case_target"), ("zookeeper", "zookeeper_default")):  # fmt: skip
+        for name, connection in (
+            ("source", "case_source"),
+            ("replica", "case_second"),
+            ("target", "case_target"),
+            ("zookeeper", "zookeeper_default"),
+        ):
             data = json.loads(self.case.connections[connection])
             self.case.connections[connection] = json.dumps({**data, "port": self.links[name].port})
         self.set_consistency("row")

@@ -29,6 +29,7 @@ from tests.support.numbered import rows, sluice
 from tests.support.pipelines import Case, assert_same_rows, case
 from tests.support.servers import UNSAFE
 from tests.support.waiting import wait_until
+from tests.support.znodes import znodes
 
 
 @dataclass
@@ -179,6 +180,9 @@ def test_what_goes_on_during_a_failover_compares_no_two_logs(group: Group, made:
     group.caught_up(made.schema)
     list(under_way)
     assert rows(made, made.target) == [1, 2, 3]
+    znodes(made, "")  # which server is read is lost with the rest
+    sluice(made, "recover", "case", "--apply", "--yes")
+    assert status(made.runtime()).server == "case_second"
 
     insert(made, 4)
     group.caught_up(made.schema)

@@ -19,6 +19,7 @@ from sluice.model.dumps import DumpState
 from tests.support import dumping
 from tests.support.dumping import begin, both, delivering
 from tests.support.pipelines import REPOSITORY, Case, case
+from tests.support.servers import UNSAFE
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,8 +40,8 @@ verify(runtime, VerifySpec(repair=True, by="the child"), told)
 def own(tmp_path: Path, zookeeper: Any) -> Iterator[Case]:
     """Two servers that may be killed."""
     with (
-        MySQLServer(tmp_path / "source", server_id=901) as source,
-        MySQLServer(tmp_path / "target", server_id=902) as target,
+        MySQLServer(tmp_path / "source", server_id=901, options=UNSAFE) as source,
+        MySQLServer(tmp_path / "target", server_id=902, options=UNSAFE) as target,
     ):
         for server in (source, target):
             server.execute("CREATE DATABASE own")
@@ -93,7 +94,9 @@ def test_killed_in_the_middle(own: Case, monkeypatch: pytest.MonkeyPatch) -> Non
             assert plant(own) > 30
             with delivering(own):
                 try:
-                    result = verify(own.runtime(), VerifySpec(repair=True), killing(server.kill, doing))
+                    # A target that is gone during a repair is waited for: two minutes, if nobody says otherwise.
+                    asked = VerifySpec(repair=True, patience_s=10)
+                    result = verify(own.runtime(), asked, killing(server.kill, doing))
                     assert server.running, f"{doing} went on without its server: {result.in_a_line()}"
                 except RetryableError as error:
                     print(f"{doing}: {error}")

@@ -254,10 +254,11 @@ class PipelineState:
         acknowledged: Mapping[str, tuple[int, Position]],
         next_batch: int,
         identity: str,
+        also: Sequence[Step] = (),
     ) -> None:
         """Write a state that was lost, or that is older than what the targets hold: over what is there, in one transaction.
 
-        ``acknowledged``: batch and position of each target; ``identity``: "" for a new one.
+        ``acknowledged``: batch and position of each target; ``identity``: "" for a new one; ``also``: steps of the same transaction.
         """
         for folder in (self.layout.batches, self.layout.claims, self.layout.cursor.rpartition("/")[0]):
             self._z.ensure(folder)
@@ -274,7 +275,7 @@ class PipelineState:
             held = BatchNumber(batch)
             steps.append(self._acknowledgements.begun(target, Acknowledgement(held, at, held, identity=kept)))
         self._batches.remember(batches)
-        self._transact(lease, "rebuilding the state", steps)
+        self._transact(lease, "rebuilding the state", [*steps, *also])
 
     def raise_epochs(self, above: int) -> None:
         """Every later owner of any lease of this pipeline gets an epoch higher than ``above``. Raises LeaseHeld while somebody works."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
 from sluice.errors import LogPurged, LostPosition, SluiceError, WrongServer
 from sluice.flows.capture.failover import Relocation, fail_over, relocated
@@ -11,7 +12,7 @@ from sluice.flows.operate.control import who
 from sluice.flows.recover.copies import copy, cost_of, rows_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
-from sluice.model.positions import Position
+from sluice.model.positions import BatchNumber, Position
 from sluice.segments.schemas import SchemaStore
 from sluice.sources.base import SourceSession
 
@@ -19,15 +20,19 @@ SUBJECT = "source"
 
 
 def look_at_source(
-    runtime: Runtime, state: PipelineState, position: Position | None
+    runtime: Runtime, state: PipelineState, position: Position | None, member: str = ""
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
-    """``position``: how far the log is captured, None before the first drain. What is no loss (it does not answer) is a warning."""
+    """``position``: how far the log is captured, None before the first drain. What is no loss (it does not answer) is a warning.
+
+    ``member``: the server of the group that is to be read; "": as ZooKeeper says.
+    """
+    read = runtime.source_at(member) if member else runtime.source
     try:
-        with runtime.source.open(to_stream=True) as source:
+        with read.open(to_stream=True) as source:
             return _looked(runtime, state, source, position)
     except (LostPosition, WrongServer) as lost:
         assert position is not None
-        with runtime.source.open() as source:
+        with read.open() as source:
             return _lost(runtime, state, source, position, lost)
     except SluiceError as error:
         other = f"`sluice failover {runtime.name}` reads another server" if runtime.pipeline.source.connections else ""
@@ -67,7 +72,7 @@ def _lost(
     )
     if isinstance(lost, LogPurged):
         return [finding], [copied], []
-    if (found := _elsewhere(runtime, state)) is not None:
+    if (found := _elsewhere(runtime, state, position)) is not None:
         return [finding], [found], []
     verify = f"sluice verify {runtime.name} --repair"
     verified = Measure(
@@ -85,20 +90,20 @@ def _lost(
     return [finding], [], [Question(SUBJECT, why, {"dump": copied, "verify": verified})]
 
 
-def _elsewhere(runtime: Runtime, state: PipelineState) -> Measure | None:
+def _elsewhere(runtime: Runtime, state: PipelineState, position: Position) -> Measure | None:
     """Another server answers, and it has every transaction that was read: the log goes on there. None if it is not so."""
-    cursor = state.cursor()
+    cursor = Cursor(position, BatchNumber(0))  # only its place counts; a lost state is written first
     try:
-        found = None if cursor is None else relocated(runtime, cursor, runtime.member(state))
+        found = relocated(runtime, cursor, runtime.member(state))
     except SluiceError:
         return None
-    if found is None or cursor is None or found.position.log_epoch == cursor.position.log_epoch:
+    if found.position.log_epoch == position.log_epoch:
         return None
     return Measure(
         SUBJECT,
         (
             f"another server answers at {found.where}, and it has every transaction that was read: the log is read on there",
-            f"captured position: {cursor.position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
+            f"captured position: {position} -> {found.position}, the same place by GTIDs; nothing is read twice or left out",
         ),
         partial(_gone_over, runtime, state, found),
         cost="seconds",

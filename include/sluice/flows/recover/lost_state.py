@@ -7,6 +7,7 @@ go on without a gap, and every epoch from then on is above every epoch that a ta
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, SegmentError
+from sluice.errors import ConfigError, SegmentError, SluiceError
 from sluice.flows.batches import record_of
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
@@ -42,6 +43,7 @@ class RebuiltState:
         batches: those that some target lacks; acknowledged: batch and position of each target.
         ahead: targets that hold a later batch than the last one stored: the log is read to them again.
         rewound: targets whose own checkpoint has to be written; epoch: the highest that anything has seen.
+        member: the connection of the source group whose log the position is of; "": no group, or that server does not answer.
     """
 
     position: Position
@@ -52,6 +54,7 @@ class RebuiltState:
     rewound: list[str] = field(default_factory=list)
     epoch: int = 0
     identity: str = ""
+    member: str = ""
 
 
 def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
@@ -106,10 +109,23 @@ def look_at_zookeeper(
     if questions:
         return [finding], [], questions, None
     wanted = rebuilt(runtime, state, held, {name: answers[name] for name in silent})
+    wanted.member = _member(runtime, wanted.position)
     measure = Measure(
         SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
     )
     return [finding], [measure], [], wanted
+
+
+def _member(runtime: Runtime, position: Position) -> str:
+    """Which server of the group was read last, as ZooKeeper does not say it any more."""
+    for name in runtime.pipeline.source.connections:
+        try:
+            with runtime.source_at(name).open() as session:
+                if session.identity.server == position.log_names[0]:
+                    return name
+        except SluiceError:  # it does not answer: the next one may be it
+            continue
+    return ""
 
 
 _LOST = (
@@ -242,6 +258,8 @@ def _steps(wanted: RebuiltState) -> list[str]:
         if wanted.batches
         else "no stored batch is needed: every target has what is stored, or the log is read from where the targets are",
     ]
+    if wanted.member:
+        steps.append(f"{wanted.member} of the source group is read, whose log this is")
     for name, (batch, position) in wanted.acknowledged.items():
         if name in wanted.ahead:
             steps.append(
@@ -265,4 +283,7 @@ def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None
             with state.consumer(name, above=wanted.epoch) as own:
                 held = Checkpoint(own.epoch, batch, position, wanted.identity)
                 checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead)
-        state.rebuild(lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity)
+        chosen = [state.member.chosen(wanted.member, int(time.time() * 1000))] if wanted.member else []
+        state.rebuild(
+            lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, chosen
+        )

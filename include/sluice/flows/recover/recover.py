@@ -66,7 +66,9 @@ def look(runtime: Runtime, state: PipelineState, answers: Mapping[str, str], *, 
     findings, measures, questions, rebuilt = look_at_zookeeper(runtime, state, answers)
     cursor = _cursor(state, rebuilt)
     for found in (
-        look_at_source(runtime, state, cursor.position if cursor and not questions else None),
+        look_at_source(
+            runtime, state, cursor.position if cursor and not questions else None, rebuilt.member if rebuilt else ""
+        ),
         _segments(runtime, state, cursor, rebuilt) if not questions else ([], [], []),
     ):
         findings += found[0]
