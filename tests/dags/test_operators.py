@@ -389,3 +389,24 @@ def test_a_hold_lasts_although_the_file_is_broken(path: str) -> None:
     started = time.monotonic()
     assert _first_event(HoldTrigger(path, 0.5)) == "pause is over"
     assert time.monotonic() - started >= 0.5
+
+
+def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.flows.train import Carried
+
+    now, lines = [100.0], list[str]()
+    monkeypatch.setattr(operators.time, "monotonic", lambda: now[0])
+    told = operators._Told(lines.append)
+    for number in range(1, 101):
+        told(Carried(number, 7, "head", 0.1, 0.1, (("copy", 0.1),), 7))
+        now[0] += 0.5
+    assert len(lines) == 10
+    assert lines[0].startswith("batch 1: 7 changes")
+    assert lines[1].startswith("batches 2 to 11: 70 changes, 70 rows; the last one: batch 11: ")
+    table = "\n".join(["head", *(f"batch {n}" for n in range(50))])
+    assert operators.shortened(table).splitlines() == [
+        "head",
+        *(f"batch {n}" for n in range(30, 50)),
+        "and 30 before them: the log of drain has them",
+    ]
+    assert operators.shortened("head\nbatch 1") == "head\nbatch 1"

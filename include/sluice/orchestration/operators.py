@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -35,6 +36,12 @@ _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 
 _REPORT_EVERY = 5
 """An acknowledgement sends the metrics once per this number of batches; while a pipeline waits or holds, the triggerer does."""
+
+_SAY_EVERY_S = 5.0
+"""A busy drain writes a line so often, whatever the number of its batches: 7,000 an hour would fill disks."""
+
+_SHOWN_BATCHES = 20
+"""In the logs of the tasks after the drain."""
 
 _HOLD_S = (5.0, 10.0, 30.0, 60.0)
 """How often an ack that has nothing to acknowledge looks again. Clear on the red task wakes it at once."""
@@ -112,18 +119,21 @@ class DrainOperator(SluiceOperator):
 
     def work(self, context: Context, in_vain: int = 0, **_: Any) -> int:
         """``in_vain``: wake-ups in a row that found nothing for this pipeline."""
+        from sluice.flows.stage_log import brief
         from sluice.flows.train import train
 
         mine = claim(context["ti"].dag_id, context["ti"].run_id)
         runtime = open_runtime(self.pipeline)
+        told = _Told(self.log.info)
         try:
-            outcome = train(
-                runtime,
-                claim=mine,
-                idle_wait_s=_IDLE_WAIT_S,
-                tell=partial(self._tell, runtime),
-                stop=_changed(Path(self.pipeline)),
-            )
+            with brief():
+                outcome = train(
+                    runtime,
+                    claim=mine,
+                    idle_wait_s=_IDLE_WAIT_S,
+                    tell=partial(self._tell, runtime, told),
+                    stop=_changed(Path(self.pipeline)),
+                )
         except (LeaseHeld, Fenced) as error:
             if not self.waits:
                 raise AirflowSkipException(f"standing by: {error}") from None
@@ -138,11 +148,11 @@ class DrainOperator(SluiceOperator):
         pause = _IN_VAIN_S[min(in_vain, len(_IN_VAIN_S) - 1)]
         return self.wait(LogMovedTrigger(self.pipeline, pause), in_vain=in_vain + 1)
 
-    def _tell(self, runtime: Runtime, carried: Carried) -> None:
-        """A batch is delivered: a line in the log, and the metrics now and then."""
+    def _tell(self, runtime: Runtime, told: _Told, carried: Carried) -> None:
+        """A batch is delivered: it is in a line of the log, and the metrics now and then."""
         from sluice.orchestration.metrics import report
 
-        self.log.info("%s", carried)
+        told(carried)
         report(runtime)
 
     def _hand_over(self, context: Context, outcome: TrainOutcome) -> int:
@@ -165,6 +175,41 @@ class DrainOperator(SluiceOperator):
 
             for dump in dumps:
                 open_run(self.pipeline, dump)
+
+
+class _Told:
+    """A line for the first batch of a run, then one for all batches of the last seconds: the table at the end has each."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._since = -_SAY_EVERY_S
+        self._batches: list[Carried] = []
+
+    def __call__(self, carried: Carried) -> None:
+        self._batches.append(carried)
+        if time.monotonic() - self._since < _SAY_EVERY_S:
+            return
+        self._since = time.monotonic()
+        first, more = self._batches[0], self._batches[1:]
+        if more:
+            changes, rows = sum(one.changes for one in self._batches), sum(one.rows for one in self._batches)
+            self._say(
+                f"batches {first.batch} to {carried.batch}: {changes} changes, {rows} rows; the last one: {carried}"
+            )
+        else:
+            self._say(str(carried))
+        self._batches = []
+
+
+def shortened(table: str) -> str:
+    """The head and the last lines of a table of many batches."""
+    head, *lines = table.splitlines()
+    left = len(lines) - _SHOWN_BATCHES
+    return "\n".join([
+        head,
+        *lines[-_SHOWN_BATCHES:],
+        *([f"and {left} before them: the log of drain has them"] if left > 0 else []),
+    ])
 
 
 def _changed(path: Path) -> Callable[[], str]:
@@ -225,7 +270,7 @@ class BatchOperator(SluiceOperator):
             self.log.info(
                 "this run's batches, up to batch %d:\n%s",
                 number,
-                batches_of(open_runtime(self.pipeline), mine, number),
+                shortened(batches_of(open_runtime(self.pipeline), mine, number)),
             )
 
     def _done(self, outcome: Any) -> dict[str, Any]:

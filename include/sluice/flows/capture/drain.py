@@ -23,6 +23,7 @@ from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, u
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_log import say
 from sluice.model.batches import Batch, DrainOutcome
 from sluice.model.positions import BatchNumber, Position
 from sluice.segments.manifest import SegmentManifest
@@ -291,7 +292,8 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
     manifest = placer.interleave(result.manifest)
     batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
-    _log.info(
+    say(
+        _log,
         "drained",
         pipeline=runtime.name,
         batch=number,

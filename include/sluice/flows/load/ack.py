@@ -11,6 +11,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import OutOfOrder
 from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_log import say
 from sluice.model.positions import Position
 from sluice.targets import open_target
 
@@ -56,8 +57,13 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
             process = state.acknowledge(target, state.require(process.batch + 1 if process else batch), seen=process)
         state.forget()
         release_delivered(runtime, state)
-    _log.info(
-        "acknowledged", pipeline=runtime.name, consumer=target, batch=process.batch, position=str(process.position)
+    say(
+        _log,
+        "acknowledged",
+        pipeline=runtime.name,
+        consumer=target,
+        batch=process.batch,
+        position=str(process.position),
     )
     return AckOutcome(target, process.batch, process.position)
 

@@ -24,6 +24,7 @@ from sluice.flows.load.schema_changes import plan_ddl
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.runtime import Runtime
+from sluice.flows.stage_log import say
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
@@ -145,7 +146,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
     figures = {
         k: v for k, v in outcome.to_json().items() if k != "target"
     }  # a name that Airflow's log reader takes for its own
-    _log.info("loaded", pipeline=runtime.name, consumer=target, **figures)
+    say(_log, "loaded", pipeline=runtime.name, consumer=target, **figures)
     return outcome
 
 

@@ -14,6 +14,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import SegmentError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.stage_log import say
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import forget_attempts
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merge_unit
@@ -89,7 +90,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         rules.validate()
         done = _Merge(runtime, state, store, watch, manifest, attempt_id(), rules).run()
         outcome = replace(done, seconds=time.monotonic() - started)
-        _log.info("merged", pipeline=runtime.name, **outcome.to_json())
+        say(_log, "merged", pipeline=runtime.name, **outcome.to_json())
         return outcome
 
 

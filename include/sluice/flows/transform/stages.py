@@ -14,6 +14,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import RuleError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
+from sluice.flows.stage_log import say
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import Written, forget_attempts
 from sluice.flows.transform.merge import merge
@@ -70,7 +71,7 @@ def apply_rule(runtime: Runtime, batch: int, rule: str) -> RuleOutcome:
             totals = _run_stage(runtime, state, batch, stage)
         mine = totals.get(rule) or RuleTotal(name=rule, rows_in=0, rows_out=0, seconds=0.0)
         outcome = RuleOutcome(batch, rule, mine.rows_in, mine.rows_out, mine.errors, time.monotonic() - started)
-        _log.info("ruled", pipeline=runtime.name, **outcome.to_json())
+        say(_log, "ruled", pipeline=runtime.name, **outcome.to_json())
         return outcome
 
 

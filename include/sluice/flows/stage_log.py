@@ -1,0 +1,32 @@
+"""What each stage says of each batch. A run that carries hundreds of batches says it in a line for several, and the stages are silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_lock = threading.Lock()
+_brief = 0
+
+
+@contextmanager
+def brief() -> Iterator[None]:
+    """While this is open, all threads of the process say what stages did at debug level only."""
+    global _brief
+    with _lock:
+        _brief += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _brief -= 1
+
+
+def say(log: Any, event: str, **fields: Any) -> None:
+    """A stage is done with a batch."""
+    (log.debug if _brief else log.info)(event, **fields)
+
+
+__all__ = ["brief", "say"]
