@@ -12,14 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from devstack.spark import SparkConnectServer
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.errors import Fenced, RuleError, SparkUnavailable
+from sluice.spark import connect as connecting
 from sluice.spark.connect import ConnectRunner
 from sluice.spark.frames import FrameTable
 from tests.support.batches import Delivery, checksum
 from tests.support.people import DDL, insert, people, rows, update
 from tests.support.small_units import small_units
-from tests.support.spark_functions import faulty, nap, picky, square
+from tests.support.spark_functions import faulty, killed, nap, picky, square
 from tests.support.waiting import wait_until
 
 
@@ -170,3 +172,55 @@ def test_a_job_is_interrupted_from_another_thread(runner: ConnectRunner, tmp_pat
     assert not thread.is_alive()
     assert len(failures) == 1
     assert [value for value, _ in runner.run(square, [3], description="squares")] == [9]
+
+
+def test_all_jobs_of_a_process_share_one_client(runner: ConnectRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads at a time, and runners of other runtimes, too."""
+    runner.run(square, [1], description="the first one")
+    monkeypatch.setattr(connecting.socket, "create_connection", lambda *a, **k: pytest.fail("another connection"))
+    monkeypatch.setattr(connecting, "SparkSession", lambda *a, **k: pytest.fail("another client"))
+    other = ConnectRunner(runner._endpoint)
+    results: dict[int, list[int]] = {}
+
+    def work(number: int, mine: ConnectRunner) -> None:
+        for _ in range(5):
+            results.setdefault(number, []).extend(v for v, _ in mine.run(square, [number, number + 1]))
+
+    threads = [threading.Thread(target=work, args=(10 * n, (runner, other)[n % 2])) for n in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: [n * n, (n + 1) ** 2] * 5 for n in (10, 20, 30)}
+
+
+def test_a_session_that_the_server_closed_is_followed_by_the_next(runner: ConnectRunner) -> None:
+    with connecting._clients.of(runner) as client:
+        before = client.generation
+        client.session.client.release_session()
+    assert [value for value, _ in runner.run(square, [3], description="squares")] == [9]
+    with connecting._clients.of(runner) as client:
+        assert client.generation > before
+
+
+def test_a_job_fails_when_its_worker_is_killed_and_the_next_one_runs(runner: ConnectRunner) -> None:
+    with pytest.raises(SparkUnavailable, match="did not finish"):
+        runner.run(killed, [1], description="squares")
+    assert [value for value, _ in runner.run(square, [3], description="squares")] == [9]
+
+
+def test_a_server_that_was_restarted_is_used_again(tmp_path: Path) -> None:
+    """A client that was open meanwhile finds another server there, which does not know its session."""
+    with SparkConnectServer(tmp_path / "spark") as server:
+        mine = ConnectRunner(parse_connection("spark", server.connection_json()))
+        assert mine.run(square, [3], description="squares")[0][0] == 9
+        server.kill()
+        with pytest.raises(SparkUnavailable):
+            mine.run(square, [4], description="squares")
+        with pytest.raises(SparkUnavailable, match="no Spark Connect server answers"):
+            mine.run(square, [4], description="squares")
+        server.start()
+        assert mine.run(square, [5], description="squares")[0][0] == 25
+        server.kill()
+        server.start()
+        assert mine.run(square, [6], description="squares")[0][0] == 36

@@ -302,11 +302,11 @@ class SparkConfig(_Model):
         "spark_connect_default", description="Airflow connection of type spark_connect (connect) or spark (submit)."
     )
     from_changes: Integer = Field(
-        5000,
+        0,
         ge=0,
         le=MAX_COUNT,
-        description="A batch of fewer changes is merged by its drain (connect, local), and not sent to Spark (connect): that saves a task and round "
-        "trips; 0: never.",
+        description="With mode: connect, a batch of fewer changes is merged, ruled and loaded by the task's own process, and not by Spark's workers; "
+        "0: every batch is Spark work.",
     )
     memory: Size = Field(
         2**30,

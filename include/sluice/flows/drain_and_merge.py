@@ -19,6 +19,9 @@ from sluice.segments.changeset import read_changeset
 
 _log = structlog.get_logger()
 
+SMALL = 5_000
+"""Changes of a batch that is left to the merge's own task, where ``spark.from_changes`` names no number."""
+
 SLOW_RULES_S = 0.25
 """Rules that took longer on the batch before stay in the merge's task: there, batches are worked on side by side."""
 
@@ -26,8 +29,8 @@ SLOW_RULES_S = 0.25
 def drain_and_merge(runtime: Runtime, *, claim: str, idle_wait_s: float) -> DrainOutcome:
     """See :func:`sluice.flows.capture.drain.drain`; ``merged`` of the outcome: the batch needs no merge any more, nor a stage of rules.
 
-    A batch of ``spark.from_changes`` changes or more, one with slow rules, and one whose merge fails are left to their own task, which says what is
-    wrong. Raises what ``drain`` raises.
+    A batch of ``spark.from_changes`` changes or more (0: :data:`SMALL`), one with slow rules, and one whose merge fails are left to their own task,
+    which says what is wrong. Raises what ``drain`` raises.
     """
     with runtime.state():
         return merge_if_small(runtime, drain(runtime, claim=claim, idle_wait_s=idle_wait_s))
@@ -47,7 +50,7 @@ def merge_if_small(runtime: Runtime, outcome: DrainOutcome) -> DrainOutcome:
 def is_small(runtime: Runtime, outcome: DrainOutcome) -> bool:
     """May the batch be merged by its drain, without a task of its own?"""
     assert outcome.batch is not None
-    if runtime.mode == "submit" or outcome.changes >= runtime.pipeline.spark.from_changes:
+    if runtime.mode == "submit" or outcome.changes >= (runtime.pipeline.spark.from_changes or SMALL):
         return False
     return runtime.rules_path is None or rules_are_quick(runtime, outcome.batch - 1)
 

@@ -1,9 +1,10 @@
 """train: one run delivers batch after batch while changes keep coming.
 
 A run of the DAG costs more than the work on a thousand changes. So the process that drains also merges and delivers what it drained, as
-long as batches are small and nothing wants attention: one thread makes the next batch while another delivers the one before it. Nothing else
-changes: every batch has its number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task had done
-it, and targets are acknowledged batch by batch.
+long as batches are small and nothing wants attention. Three threads: one reads a batch while another merges the one before it and a third loads
+the one before that. A batch whose time is over stays open as long as the merge is not free for it. Nothing else changes: every batch has its
+number, its claim and its place in the window, each stage is recorded in ZooKeeper as if its own task had done it, and targets are acknowledged
+batch by batch.
 
 So a train may end anywhere, also by ``kill -9``. Whatever of its batches is not merged, loaded or acknowledged then is left to the run's
 own tasks, which find it by the claim.
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from sluice.coordination.target_holds import Hold
 from sluice.errors import Paused, Restarted, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture.drain import drain
+from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.drain_and_merge import merge_if_small, seconds_of_rules
 from sluice.flows.load.ack import ack
 from sluice.flows.load.isolation import deliver
@@ -117,12 +119,12 @@ def train(
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
     """
-    with runtime.state() as state:
+    with runtime.state() as state, KeptSource() as source:
         began = time.monotonic()
-        first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
+        first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source)
         if first.batch is None:
             return TrainOutcome(first)
-        return _Train(runtime, state, claim, first, idle_wait_s, tell, stop, began).run()
+        return _Train(runtime, state, claim, first, idle_wait_s, tell, stop, began, source).run()
 
 
 def unfinished(runtime: Runtime, claim: str, last: int) -> list[int]:
@@ -174,6 +176,14 @@ class _HandOver(Exception):
     """The rest is for the run's own tasks; the message says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """A batch on its way: merged by one thread, then loaded by another."""
+
+    merge: Future[float]
+    load: Future[None]
+
+
 @dataclass
 class _Train:
     """One train, from its first batch on."""
@@ -186,21 +196,26 @@ class _Train:
     tell: Callable[[Carried], None]
     stop: Callable[[], str]
     began: float
+    source: KeptSource
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
     _made: int = 0
     _permit: Permit | None = None
-    _delivery: Future[None] | None = None
+    _under_way: list[_Delivery] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
+    """This process is to end, or a load failed: nothing is begun any more."""
+    _unmerged: threading.Event = field(default_factory=threading.Event)
+    """A merge failed: no later one is begun."""
 
     def run(self) -> TrainOutcome:
         """Deliver the first batch and what follows it."""
         first = self.last
         self.due = first.due
         self._permit = self.state.permit()
-        pool = ThreadPoolExecutor(1, thread_name_prefix="deliver")
+        merger = ThreadPoolExecutor(1, thread_name_prefix="merge")
+        loader = ThreadPoolExecutor(1, thread_name_prefix="deliver")
         try:
-            ended_by = self._carry(first, pool)
+            ended_by = self._carry(first, merger, loader)
         except (_HandOver, Paused, Restarted) as said:
             ended_by = str(said.args[0])
         except SluiceError as error:
@@ -213,11 +228,12 @@ class _Train:
             self._over.set()
             raise
         finally:
-            pool.shutdown(wait=False)
-        self._end_delivery()
+            merger.shutdown(wait=False)
+            loader.shutdown(wait=False)
+        self._end_deliveries()
         return TrainOutcome(replace(self.last, due=self.due, merged=self._is_merged()), tuple(self.carried), ended_by)
 
-    def _carry(self, first: DrainOutcome, pool: ThreadPoolExecutor) -> str:
+    def _carry(self, first: DrainOutcome, merger: ThreadPoolExecutor, loader: ThreadPoolExecutor) -> str:
         """Batch after batch; returns why no further one was made. Raises _HandOver, SluiceError."""
         self._require_own_place(first)
         for target in self.runtime.pipeline.targets:
@@ -225,29 +241,45 @@ class _Train:
         made, drained_s = first, time.monotonic() - self.began
         while True:
             self._require_small(made)
-            if self._delivery is not None:
-                self._delivery.result()
-            self._delivery = pool.submit(self._deliver, made, drained_s)
+            merge = merger.submit(self._merge, made)
+            self._under_way.append(_Delivery(merge, loader.submit(self._deliver, made, merge, drained_s)))
             self._made += 1
             ended_by = self._end_after(made)
-            if ended_by or self.runtime.pipeline.window == 1:
-                self._delivery.result()
+            self._wait_for_room(0 if ended_by else self.runtime.pipeline.window - 1)
             if ended_by:
                 return ended_by
             self.state.require_permit(since=self._permit)  # a restart ends this process's work, too
             at = time.monotonic()
-            made = drain(self.runtime, claim=self.claim, idle_wait_s=self.idle_wait_s, another=True)
+            made = drain(
+                self.runtime,
+                claim=self.claim,
+                idle_wait_s=self.idle_wait_s,
+                another=True,
+                kept=self.source,
+                stays_open=self._is_busy,
+            )
             drained_s, self.due = time.monotonic() - at, made.due
             if made.batch is None:
-                self._delivery.result()
+                self._wait_for_room(0)
                 return made.closed_by
             self.last = made
 
-    def _end_delivery(self) -> None:
-        """The batch under way is delivered, or left to its tasks."""
-        if self._delivery is not None:
+    def _wait_for_room(self, most: int) -> None:
+        """Until at most ``most`` batches are under way. Raises what a delivery raised."""
+        while self._under_way and (len(self._under_way) > most or self._under_way[0].load.done()):
+            self._under_way[0].load.result()
+            del self._under_way[0]
+
+    def _is_busy(self) -> bool:
+        """The batch that is read would wait: for the merge of the one before it, or for the load of the one before that."""
+        waiting = [one for one in self._under_way if not one.load.done()]
+        return len(waiting) > 1 or any(not one.merge.done() for one in waiting)
+
+    def _end_deliveries(self) -> None:
+        """The batches under way are delivered, or left to their tasks."""
+        for one in self._under_way:
             with suppress(Exception):  # said already, or said by the task of that stage
-                self._delivery.result()
+                one.load.result()
 
     def _require_own_place(self, first: DrainOutcome) -> None:
         """This run may deliver ``first``: it is new, small, and everything before it is delivered. Raises _HandOver, Paused, Restarted."""
@@ -290,18 +322,27 @@ class _Train:
             return "run.max_time"
         return "a dump is due" if made.due else self.stop()
 
-    def _deliver(self, made: DrainOutcome, drained_s: float) -> None:
-        """All stages of one batch. Raises _HandOver, SluiceError."""
+    def _merge(self, made: DrainOutcome) -> float:
+        """Merge and rules of one batch; seconds. Raises _HandOver, SluiceError."""
         runtime, number = self.runtime, made.batch
         assert number is not None
-        if runtime.rules_path is not None and (seconds_of_rules(runtime, number - 1) or 0.0) > SLOW_RULES_S:
-            raise _HandOver("slow rules")
-        self._require_going()
-        began = time.monotonic()
-        transform(runtime, number)
-        merged_s = time.monotonic() - began
+        with self._ending(self._unmerged, self._over):  # batches before this one are loaded all the same
+            if runtime.rules_path is not None and (seconds_of_rules(runtime, number - 1) or 0.0) > SLOW_RULES_S:
+                raise _HandOver("slow rules")
+            began = time.monotonic()
+            transform(runtime, number)
+            return time.monotonic() - began
+
+    def _deliver(self, made: DrainOutcome, merge: Future[float], drained_s: float) -> None:
+        """What follows the merge of one batch. Raises _HandOver, SluiceError."""
+        runtime, number = self.runtime, made.batch
+        assert number is not None
+        merged_s = merge.result()
         targets = [target.name for target in runtime.pipeline.targets]
-        with ThreadPoolExecutor(len(targets), thread_name_prefix="target") as pool:  # each at its own pace
+        with (
+            self._ending(self._over),
+            ThreadPoolExecutor(len(targets), thread_name_prefix="target") as pool,
+        ):  # each at its own pace
             loaded = list(pool.map(lambda target: self._load(target, number), targets))
         done = Carried(
             number,
@@ -317,7 +358,6 @@ class _Train:
 
     def _load(self, target: str, number: int) -> tuple[float | None, int]:
         """Deliver a batch to one target; seconds (None: it is quarantined) and rows."""
-        self._require_going()
         at = time.monotonic()
         outcome = deliver(self.runtime, target, number)
         if isinstance(outcome, Hold):
@@ -325,10 +365,16 @@ class _Train:
         ack(self.runtime, target, number)
         return time.monotonic() - at, outcome.upserts + outcome.deletes
 
-    def _require_going(self) -> None:
-        """Raises _HandOver once this process is to end: nothing is begun any more."""
-        if self._over.is_set():
+    @contextmanager
+    def _ending(self, *events: threading.Event) -> Iterator[None]:
+        """Begin unless one of the events is set; what fails inside sets the first of them. Raises _HandOver."""
+        if any(event.is_set() for event in events):
             raise _HandOver("the task ended")
+        try:
+            yield
+        except BaseException:
+            events[0].set()
+            raise
 
     def _is_merged(self) -> bool:
         """No batch of this claim waits for a merge or for rules."""

@@ -137,6 +137,7 @@ class StreamLimits:
         idle_wait_s: seconds to wait for a first change before giving up.
         max_event_bytes: a larger event (a row, mostly) is refused.
         stop_at: read no further than this offset (the head, for a run that ends).
+        stays_open: a batch whose time is over stays open while this is true: who delivers it is not free yet.
     """
 
     max_changes: int = 2_000_000
@@ -145,6 +146,7 @@ class StreamLimits:
     idle_wait_s: float = 1.0
     max_event_bytes: int = 128 * 2**20
     stop_at: Offset | None = None
+    stays_open: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,8 @@ class SchemaHistory(Protocol):
 
 
 class SourceSession(Protocol):
-    """Connections of one piece of work. What it says of the server (identity, head) is as of the first question. Not for several threads.
+    """Connections of one piece of work. What it says of the server (identity, head) is as of the first question, or of the last
+    :meth:`look_again`. Not for several threads.
 
     Raises (all methods): SourceUnavailable, ConfigError for a refused login, PreflightError for a right that lacks.
     """
@@ -264,6 +267,12 @@ class SourceSession(Protocol):
 
         In a session that streams, the log may stay open, for :meth:`stream` to go on with it.
         """
+
+    def goes_on(self, at: Offset) -> bool:
+        """True if an earlier :meth:`stream` of this session ended at ``at``, and left its log open for the next one."""
+
+    def look_again(self) -> None:
+        """What the server says of itself is asked anew."""
 
     def resolve_start(self, start: str | StartPosition) -> Offset:
         """``latest``, ``earliest``, ``dump`` (begins at the head) or a place that a person names, as an offset.

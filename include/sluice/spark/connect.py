@@ -1,18 +1,23 @@
 """Units on a warm Spark Connect server.
 
-A session has a fixed id, so its Python workers stay warm from task to task; it is never stopped (a stopped id is closed for good),
-only the client's channel is. An id that the server closed after an idle hour is followed by the next of its generation.
+A session has a fixed id, so its Python workers stay warm from task to task; it is never stopped (a stopped id is closed for good). An id that
+the server closed after an idle hour, or that it lost with a restart, is followed by the next of its generation.
+
+A process opens one client for a server at its first job, and keeps it: all its threads use it for all their jobs. After a job that failed, the
+next one opens another.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -26,14 +31,82 @@ from sluice.spark.frames import run_frames
 from sluice.spark.work import UnitFailed, new_tag, run_on
 
 _log = structlog.get_logger()
+_T = TypeVar("_T")
 
 CONNECT_TIMEOUT_S = 5.0
 _NAMESPACE = uuid.UUID("8a4a5e0c-6b0f-5a0e-9a53-5b1d1ce5f00d")
-_CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND")
+_CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
+"""What the server says, and the client once it was told so."""
+_AWAY = "UNAVAILABLE"
+"""Nobody answered: a client that was open waits ever longer before it connects again, and does not see at once that a server was started."""
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
-_generation = itertools.count()
-_current = next(_generation)
-"""Generation of the session ids that this process uses; moves on when the server has closed one."""
+_FRAMES = threading.Lock()
+"""Rules find their session in variables of the process: one job of frames at a time."""
+
+
+@dataclass(eq=False)
+class _Client:
+    """A client with its session. ``users``: jobs under way; the last one closes it once it is ``dropped``. ``worked``: a job ended well."""
+
+    session: SparkSession
+    generation: int
+    users: int = 0
+    dropped: bool = False
+    worked: bool = False
+
+
+class _Clients:
+    """The clients of this process by server. A forked child begins with none: its parent's channels are the parent's."""
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, _Client] = {}
+        self._generation = 0
+
+    @contextmanager
+    def of(self, runner: ConnectRunner) -> Iterator[_Client]:
+        """The client of the runner's server, opened if there is none. Raises SparkUnavailable."""
+        with self._lock:
+            client = self._open.get(runner.key)
+            if client is None:
+                runner.require_server()
+                session = SparkSession(connection=runner.url(self._generation))
+                session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
+                client = self._open[runner.key] = _Client(session, self._generation)
+            client.users += 1
+        try:
+            yield client
+        finally:
+            with self._lock:
+                client.users -= 1
+                ends = client.dropped and not client.users
+            if ends:
+                _close(client.session)
+
+    def drop(self, key: str, client: _Client) -> None:
+        """The next job opens another one; jobs under way end by themselves. Called by one of them."""
+        with self._lock:
+            client.dropped = True
+            if self._open.get(key) is client:
+                del self._open[key]
+
+    def rotate(self, client: _Client) -> int:
+        """The session id of ``client`` is closed: the generation to go on with."""
+        with self._lock:
+            self._generation = max(self._generation, client.generation + 1)
+            return self._generation
+
+
+_clients = _Clients()
+
+
+def _close(session: SparkSession) -> None:
+    with suppress(Exception):  # nothing is sent to the server, which may be gone
+        session.client.close()
 
 
 @contextmanager
@@ -52,19 +125,17 @@ def _visible(session: SparkSession) -> Iterator[None]:
 
 
 class ConnectRunner:
-    """See :class:`sluice.spark.base.UnitRunner`. All runners use one warm session: a cold one costs seconds."""
+    """See :class:`sluice.spark.base.UnitRunner`. All runners use one warm session: a cold one costs seconds. For several threads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._running: tuple[SparkSession, str] | None = None
+        self._running: dict[str, SparkSession] = {}
 
     def cancel(self) -> None:
-        """Interrupt the job under way on the server; its Python workers end, and with them their connections."""
-        if self._running is None:
-            return
-        session, tag = self._running
-        with suppress(PySparkException, grpc.RpcError, ValueError):  # it ended by itself just now
-            session.interruptTag(tag)
+        """Interrupt the jobs under way on the server; their Python workers end, and with them their connections."""
+        for tag, session in list(self._running.items()):
+            with suppress(PySparkException, grpc.RpcError, ValueError):  # it ended by itself just now
+                session.interruptTag(tag)
 
     def run(
         self,
@@ -74,54 +145,64 @@ class ConnectRunner:
         parallelism: int = 4,
         description: str = "",
     ) -> list[Any]:
-        global _current
         if not units:
             return []
-        self._require_server()
-        for _ in range(64):
-            try:
-                return self._run_once(function, units, parallelism)
-            except PySparkException as error:
-                if not any(word in str(error) for word in _CLOSED):
-                    raise self._lost(description, error) from error
-                _current = next(_generation)
-                _log.info("spark_session_rotated", server=self._endpoint.address, generation=_current)
-            except grpc.RpcError as error:
-                raise self._lost(description, error) from error
-        raise self._lost(description, RuntimeError("every session id is closed"))
 
-    def _run_once(self, function: Callable[[Any], Any], units: Sequence[Any], parallelism: int) -> list[Any]:
-        session = SparkSession.builder.remote(self._url()).create()
+        def job(session: SparkSession) -> list[Any]:
+            tag = new_tag()
+            self._running[tag] = session
+            try:
+                return run_on(session, function, units, parallelism=parallelism, tag=tag)
+            finally:
+                del self._running[tag]
+
         try:
-            session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
-            self._running = session, new_tag()
-            return run_on(session, function, units, parallelism=parallelism, tag=self._running[1])
-        finally:
-            self._running = None
-            session.client.close()
+            return self._with_session(job, description)
+        except PySparkException as error:
+            raise self._lost(description, error) from error
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         """One job. Raises PySparkException, too."""
-        global _current
-        self._require_server()
+
+        def job(session: SparkSession) -> list[bytes]:
+            with _FRAMES, _visible(session):
+                return run_frames(session, tables)
+
+        return self._with_session(job, description)
+
+    def _with_session(self, job: Callable[[SparkSession], _T], description: str) -> _T:
+        """Run a job; again in another session if the server has closed this one, and with another client if the server was away meanwhile.
+
+        Raises PySparkException, SparkUnavailable.
+        """
         for _ in range(64):
-            session = SparkSession.builder.remote(self._url()).create()
-            try:
-                session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
-                with _visible(session):
-                    return run_frames(session, tables)
-            except PySparkException as error:
-                if not any(word in str(error) for word in _CLOSED):
-                    raise
-                _current = next(_generation)
-            except grpc.RpcError as error:
-                raise self._lost(description, error) from error
-            finally:
-                session.client.close()
+            with _clients.of(self) as client:
+                try:
+                    result = job(client.session)
+                    client.worked = True
+                    return result
+                except PySparkException as error:
+                    _clients.drop(self.key, client)
+                    said = str(error)
+                    if any(word in said for word in _CLOSED):
+                        generation = _clients.rotate(client)
+                        _log.info("spark_session_rotated", server=self._endpoint.address, generation=generation)
+                    elif not (client.worked and _AWAY in said):
+                        raise
+                except grpc.RpcError as error:
+                    _clients.drop(self.key, client)
+                    raise self._lost(description, error) from error
         raise self._lost(description, RuntimeError("every session id is closed"))
 
-    def _url(self) -> str:
-        session_id = uuid.uuid5(_NAMESPACE, str(_current))
+    @property
+    def key(self) -> str:
+        """Tells servers, and logins there, apart."""
+        one = self._endpoint
+        return json.dumps((self._host, self._port, one.password, dict(one.extra)), sort_keys=True, default=str)
+
+    def url(self, generation: int) -> str:
+        """For a client. Has the password in it."""
+        session_id = uuid.uuid5(_NAMESPACE, str(generation))
         url = f"sc://{self._host}:{self._port}/;user_id=sluice;session_id={session_id}"
         if self._endpoint.password:
             url += f";token={self._endpoint.password}"
@@ -138,7 +219,8 @@ class ConnectRunner:
     def _port(self) -> int:
         return self._endpoint.port or 15002
 
-    def _require_server(self) -> None:
+    def require_server(self) -> None:
+        """Does anybody answer there? Said at once: a client tries again for seconds. Raises SparkUnavailable."""
         try:
             socket.create_connection((self._host, self._port), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:

@@ -216,7 +216,7 @@ def test_a_target_that_fails_ends_a_train_and_its_task_shows_the_error(one: Pipe
     one.refuse("a constraint")
     outcome = go(one, "test:one:1")
     last = int(outcome.last.batch or 0)
-    assert last in {3, 4}  # the one after it may have been made meanwhile
+    assert last in {3, 4, 5}  # those after it may have been made meanwhile
     assert "a constraint" in outcome.ended_by
     assert one.acknowledged() == 2
     with pytest.raises(LoadError, match="a constraint"):
@@ -254,11 +254,12 @@ def test_a_rule_that_starts_failing_is_the_merges_to_report(one: Pipe) -> None:
     insert(one, 2, 3, 4, 5)
     broken = one.made.folder / "rules/up.py"
     outcome = go(one, "test:one:2", tell=at_batch(3, lambda: broken.write_text(right.replace("'v'", "'w'"))))
-    assert one.acknowledged() == 3
+    done = one.acknowledged()
+    assert done in {3, 4}  # the one after it may have been merged meanwhile
     assert not outcome.last.merged
     assert "rule 'up'" in outcome.ended_by
     last = int(outcome.last.batch or 0)
-    assert unfinished(one.made.runtime(), "test:one:2", last) == list(range(4, last + 1))
+    assert unfinished(one.made.runtime(), "test:one:2", last) == list(range(done + 1, last + 1))
     with pytest.raises(RuleError, match="rule 'up'"):
         finish(one, "test:one:2", last)
     broken.write_text(right)

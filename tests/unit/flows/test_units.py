@@ -206,8 +206,18 @@ def test_a_phase_of_deletes_is_left_out_where_nothing_can_be_in_the_way(store: S
 
 
 def test_lighter_tables_first(store: SegmentStore) -> None:
-    made = phases(store, changed("heavy", 1, 10, weight=9), changed("light", 1, 10), changed("middle", 1, 10, weight=5))
+    tables = changed("heavy", 1, 10, weight=9), changed("light", 1, UNIT_ROWS), changed("middle", 1, 10, weight=5)
+    made = phases(store, *tables)
     assert [unit.parts[0].table.table.table for [unit] in made] == ["light", "middle", "heavy"]
+
+
+def test_a_small_batch_is_one_unit_and_one_transaction_with_its_acknowledgement(store: SegmentStore) -> None:
+    """A job and a commit, however many weights there are."""
+    tables = changed("heavy", 1, 10, weight=9), changed("light", 1, 10), changed("middle", 1, 10, weight=5)
+    [[unit]] = phases(store, *tables)
+    assert [part.table.table.table for part in unit.parts] == ["light", "middle", "heavy"]
+    assert (unit.one_transaction, unit.acknowledge) == (True, POSITION.position)
+    assert len(phases(store, *tables, changed("large", 1, UNIT_ROWS))) == 4
 
 
 def test_a_table_is_one_transaction(store: SegmentStore) -> None:

@@ -17,6 +17,7 @@ from sluice.errors import CaptureError, SourceUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture import failover
 from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of
+from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
@@ -41,7 +42,14 @@ LEASE_WAIT_S = 0.5
 
 
 def drain(
-    runtime: Runtime, *, claim: str, idle_wait_s: float, until: Position | None = None, another: bool = False
+    runtime: Runtime,
+    *,
+    claim: str,
+    idle_wait_s: float,
+    until: Position | None = None,
+    another: bool = False,
+    kept: KeptSource | None = None,
+    stays_open: Callable[[], bool] | None = None,
 ) -> DrainOutcome:
     """Make (or find again) the batch that ``claim`` delivers.
 
@@ -51,6 +59,7 @@ def drain(
     the log that cannot be read ends the batch in front of it, and is raised by the drain that finds it first.
 
     ``another``: the claim has a batch and wants the one after it. Nothing is taken up then: with the window full there is no batch.
+    ``kept``: holds the source's connections from one drain to the next one. ``stays_open``: see :class:`sluice.sources.base.StreamLimits`.
 
     Raises:
         LeaseHeld: another installation works on this pipeline, or a drain that died still has the lease.
@@ -59,11 +68,19 @@ def drain(
         SluiceError: the position has not moved.
     """
     with runtime.state() as state, ExitStack() as opened:
-        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until)
-        for step in STEPS_OF_ANOTHER if another else STEPS:
-            outcome = step(context)
-            if outcome is not None:
-                return outcome
+        own = kept or KeptSource()
+        context = DrainContext(runtime, state, opened, claim, idle_wait_s, until, own, stays_open)
+        try:
+            for step in STEPS_OF_ANOTHER if another else STEPS:
+                outcome = step(context)
+                if outcome is not None:
+                    return outcome
+        except BaseException:
+            own.close()  # whatever state it is in
+            raise
+        finally:
+            if kept is None:  # before the lease is given back
+                own.close()
     raise AssertionError("the last step ends a drain")
 
 
@@ -77,6 +94,8 @@ class DrainContext:
     claim: str
     idle_wait_s: float
     until: Position | None
+    kept: KeptSource
+    stays_open: Callable[[], bool] | None = None
     due: tuple[str, ...] = ()
     cursor: Cursor | None = None
     _idle: DrainOutcome | None = None
@@ -141,11 +160,14 @@ def stop_when_full(context: DrainContext) -> DrainOutcome | None:
 def open_source(context: DrainContext) -> None:
     """Connections for questions and for the log. Of a group, another server may take over. Raises SourceUnavailable, ConfigError, LostPosition."""
     runtime, state = context.runtime, context.state
+    context._source = context.kept.of(runtime.member(state))
+    if context._source is not None:
+        return
     try:
-        context._source = context.opened.enter_context(runtime.source.open(to_stream=True))
+        context._source = context.kept.open(runtime, runtime.member(state))
     except SourceUnavailable as error:
         failover.replaced(runtime, state, context.lease, error)
-        context._source = context.opened.enter_context(runtime.source.open(to_stream=True))
+        context._source = context.kept.open(runtime, runtime.member(state))
     failover.answered(runtime, state)
 
 
@@ -154,7 +176,11 @@ def check_source(context: DrainContext) -> None:
     context.cursor = context.state.cursor()
     if context.cursor is None:
         require_no_checkpoints(context.runtime, context.state)
+    elif context.kept.is_checked and context.source.goes_on(context.cursor.position):
+        return
+    context.source.look_again()
     context.cursor = ready_or_moved(context.runtime, context.state, context.lease, context.source, context.cursor)
+    context.kept.checked()
 
 
 def record_dumps(context: DrainContext) -> None:
@@ -272,6 +298,7 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
             idle_wait_s=context.idle_wait_s,
             max_event_bytes=pipeline.capture.max_event,
             stop_at=until,
+            stays_open=context.stays_open,
         ),
         Selection.compile(pipeline.capture),
         lambda: placer.writer(number, lease.epoch),

@@ -94,9 +94,13 @@ def unread_dumps(state: PipelineState) -> tuple[str, ...]:
 
 
 def ready_or_moved(
-    runtime: Runtime, state: PipelineState, lease: Lease, source: SourceSession, cursor: Cursor | None
+    runtime: Runtime,
+    state: PipelineState,
+    lease: Lease,
+    source: SourceSession,
+    cursor: Cursor | None,
 ) -> Cursor | None:
-    """The pre-flight, and the comparison of the log with what was drained from it; the cursor from which to go on.
+    """The pre-flight, and the comparison of the log with what was drained from it, unless it is still open; the cursor from which to go on.
 
     With ``on_lost_position: dump``, a position that is lost moves to the head and all tables are dumped anew.
 
@@ -104,7 +108,7 @@ def ready_or_moved(
     """
     try:
         source.require_ready(cursor.position if cursor else None)
-        if cursor is not None:
+        if cursor is not None and not source.goes_on(cursor.position):
             source.confirm(cursor.position)
     except LostPosition as lost:
         if cursor is None or runtime.pipeline.capture.on_lost_position != "dump" or source.head is None:

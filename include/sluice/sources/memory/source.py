@@ -190,6 +190,12 @@ class MemorySession:
     def require_ready(self, at: Offset | None) -> None:
         raise_first(self.preflight(at), f"source {self.source.pipeline.source.connection} ({self.source.where})")
 
+    def goes_on(self, at: Offset) -> bool:
+        return False
+
+    def look_again(self) -> None:
+        self.__dict__.pop("head", None)
+
     def confirm(self, at: Offset) -> None:
         with self.store.changed:
             expected = at.last_event

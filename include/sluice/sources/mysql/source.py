@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -69,6 +70,9 @@ from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLo
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
 from sluice.sources.mysql.snapshot.result_set import open_reader
 from sluice.sources.mysql.snapshot.watermarks import after_low, choose_marking, make_marker, mark_table_of
+
+KEPT_S = 10.0
+"""How long a log that nobody reads stays open: the server gives up after a minute in which it cannot send."""
 
 
 class MySQLKeyText:
@@ -163,12 +167,14 @@ class MySQLSession:
         self._login = login
         self._log: BinlogDump | None = None
         self._log_at: Offset | None = None
+        self._goes_on_since: float | None = None
 
     def close(self) -> None:
         """Hang up the log's connection, if it is open."""
         if self._log is not None:
             self._log.close()
             self._log = None
+        self._goes_on_since = None
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -229,6 +235,16 @@ class MySQLSession:
         elif stream is not None:
             stream.close()
 
+    def goes_on(self, at: Offset) -> bool:
+        since = self._goes_on_since
+        return self._log is not None and self._log_at == at and since is not None and time.monotonic() - since < KEPT_S
+
+    def look_again(self) -> None:
+        self.__dict__.pop("info", None)
+
+    def _keep(self, stream: BinlogDump, at: Offset) -> None:
+        self._log, self._log_at, self._goes_on_since = stream, at, time.monotonic()
+
     def resolve_start(self, start: str | StartPosition) -> Offset:
         info = self.info
         with self._asking():
@@ -253,7 +269,7 @@ class MySQLSession:
     ) -> StreamResult[M]:
         info, source = self.info, self.source
         begin = dump_start(info, start)
-        stream, self._log = self._log, None
+        stream, self._log, self._goes_on_since = self._log, None, None
         if stream is not None and (begin != start or self._log_at != start):
             stream.close()
             stream = None
@@ -273,7 +289,9 @@ class MySQLSession:
             progress=progress,
             redefine=self.history.definition,
             backlog=Backlog(readers_of(source.pipeline) if several else 1, info.binary_logs),
-            opened=OpenConnections(self.connection, self._login, stream),
+            opened=OpenConnections(
+                self.connection, self._login, stream, self._keep if self._login is not None else None
+            ),
         )
 
     def release(self, delivered: Offset) -> None:

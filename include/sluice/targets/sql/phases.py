@@ -84,6 +84,8 @@ def plan_phases(
 
     * consistency row: lighter tables first. A small table is written whole by one unit, a large one by several, in two phases: deletes (and rows
       that leave a unique value), then upserts. After them the tables of which the target checks foreign keys: see :func:`_in_order_of_families`.
+    * A small batch is written whole by one unit, in one transaction with the checkpoint (row; ``acknowledge`` given): phases, commits and round trips
+      would cost more than its rows.
     * table: a table is one transaction. batch: everything and the checkpoint are one transaction (``acknowledge`` None: it is moved later).
 
     A table of which the log has only some columns is one piece, as it remembers the batch; so is one of which deleted rows stay under a key that may
@@ -94,13 +96,21 @@ def plan_phases(
     if not tables and not ranges:
         return []
     phases = _Phases(known, config, parallelism, dict(ranges or {}))
-    if config.consistency == "batch":
+    if config.consistency == "batch" or (
+        config.consistency == "row" and acknowledge and not ranges and _is_small(tables)
+    ):
         return [[PlannedUnit(phases.everything(tables), True, acknowledge)]]
     phases.clear_others({table.target for table in tables})
     for weight in sorted({table.weight for table in tables}):
         phases.add([table for table in tables if table.weight == weight])
     phases.add_families()
     return phases.planned
+
+
+def _is_small(tables: Sequence[TableInput]) -> bool:
+    """Few rows in few tables: a fifth of a unit."""
+    cost = sum(packing.rows_of(table.files) + packing.TABLE_COST for table in tables)
+    return cost <= packing.UNIT_ROWS // 5
 
 
 @dataclass(slots=True)

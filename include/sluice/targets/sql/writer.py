@@ -42,6 +42,7 @@ class SqlBatchWriter:
         self._loader, self._batch = loader, batch
         self._fence = Fence(epoch, batch.held, batch.number)
         self._progress = DdlProgress()
+        self._acknowledges = False
 
     def prepare(self) -> None:
         """Statements that precede the rows."""
@@ -71,6 +72,7 @@ class SqlBatchWriter:
             acknowledge=None if batch.schema_changes else batch.position,
             ranges=self._ranges(known),
         )
+        self._acknowledges = any(planned.acknowledge for phase in phases for planned in phase)
         return [[self._unit(planned) for planned in phase] for phase in phases]
 
     def _unit(self, planned: PlannedUnit) -> SqlWriteUnit:
@@ -106,9 +108,9 @@ class SqlBatchWriter:
         return found
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Statements that follow the rows, then the checkpoint."""
+        """Statements that follow the rows, then the checkpoint; nothing, if it was moved with the rows."""
         batch = self._batch
-        if batch.replay:
+        if batch.replay or self._acknowledges:
             return
         if batch.schema_changes and not self._progress.rows:
             self._loader.rows_loaded(self._fence)

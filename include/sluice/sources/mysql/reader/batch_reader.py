@@ -52,6 +52,8 @@ _log = structlog.get_logger()
 M = TypeVar("M", default=Any)
 
 _PROGRESS_EVERY_S = 0.25
+_LOOK_S = 0.005
+"""How often a batch whose time is over looks whether it still has to stay open."""
 _WORKERS = 2
 _QUEUED_ARENAS = 2
 
@@ -107,10 +109,17 @@ def capture(
             stream = BinlogDump(
                 endpoint, server_id=reading.server_id, start=ahead.last, mariadb=mariadb, login=opened.login
             )
+        kept = False
         try:
-            return session.run(stream, start, tell)
+            result = session.run(stream, start, tell)
+            if opened.keep is not None:
+                session.leave(stream)
+                opened.keep(stream, result.last)
+                kept = True
+            return result
         finally:
-            stream.close()
+            if not kept:
+                stream.close()
             session.close()
 
 
@@ -263,6 +272,7 @@ class BinlogReader(Generic[M]):
             first_seq=ahead.pieces * SEQ_STEP,
         )
         self._log_bytes = ahead.log_bytes
+        self._intake: ScannerFeed | None = None
         self.scanner.go_on_from(ahead)
 
     def close(self) -> None:
@@ -321,7 +331,7 @@ class BinlogReader(Generic[M]):
         scanner, limits = self.scanner, self.limits
         scanner.s[sc.S_CRC] = int(stream.checksum)
         scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=limits.stop_at)
-        intake = ScannerFeed(stream, scanner, max_event_bytes=limits.max_event_bytes)
+        intake = self._intake = ScannerFeed(stream, scanner, max_event_bytes=limits.max_event_bytes)
         began = time.monotonic()
         first_change = 0.0
         next_progress = began + _PROGRESS_EVERY_S
@@ -336,6 +346,8 @@ class BinlogReader(Generic[M]):
                 first_change = now
             outside = scanner.between_transactions
             deadline = (first_change + limits.max_wait_s) if captured else (began + limits.idle_wait_s)
+            if captured and now >= deadline and limits.stays_open is not None and limits.stays_open():
+                deadline = now + _LOOK_S
             if limits.stop_at is not None and outside and scanner.reached(limits.stop_at):
                 reason = "head"
                 break
@@ -369,6 +381,12 @@ class BinlogReader(Generic[M]):
         return StreamResult(
             last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
         )
+
+    def leave(self, stream: BinlogDump) -> None:
+        """Leave the stream to the reader of the next batch, at the place where this one ended."""
+        assert self._intake is not None
+        self._intake.give_back()
+        stream.checksum = bool(self.scanner.s[sc.S_CRC])  # as of the file that is read now
 
     def _step(self, intake: ScannerFeed, pause_s: float) -> bool:
         try:

@@ -53,6 +53,11 @@ class ScannerFeed:
         self._used, limit = self._scanner.feed(self._buffer, self._end, self._used)
         return limit
 
+    def give_back(self) -> None:
+        """What was received and not scanned is the stream's again."""
+        self._stream.give_back(self._buffer[self._used : self._end].tobytes())
+        self._used = self._end
+
     def _make_room(self) -> int:
         """Move what is left to the front, grow the buffer for a large event. Returns the bytes that the event at hand takes, if known."""
         left = self._end - self._used

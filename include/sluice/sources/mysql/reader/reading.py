@@ -59,11 +59,13 @@ class OpenConnections:
     Attributes:
         sql: an SQL connection to the source that is free meanwhile. login: for the log's connection, begun already.
         log: the log from the start on; it is closed by whoever reads it.
+        keep: takes the log where the batch ended, to go on with later; None: it is closed.
     """
 
     sql: Any = None
     login: PrefetchedLogin | None = None
     log: BinlogDump | None = None
+    keep: Callable[[BinlogDump, Position], None] | None = None
 
 
 def is_mariadb(position: Position) -> bool:

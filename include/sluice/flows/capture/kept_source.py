@@ -1,0 +1,63 @@
+"""The source's connections, kept from one drain of a train to the next one.
+
+A login and a pre-flight are some thirty round trips; a drain near the head of the log reads for a tenth of a second. What breaks a connection (a
+server that ends, one that takes over) is seen when it is used; a failover that a person asked for, by the name of the server that is read;
+definitions stand in the log. The settings of the server are looked at again every few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from types import TracebackType
+
+from sluice.flows.runtime import Runtime
+from sluice.sources.base import SourceSession
+
+CHECKED_S = 5.0
+"""How long a pre-flight counts."""
+
+
+class KeptSource:
+    """At most one session with the source. For one thread."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._session: SourceSession | None = None
+        self._member = ""
+        self._checked = -CHECKED_S
+
+    def __enter__(self) -> KeptSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def of(self, member: str) -> SourceSession | None:
+        """The session that is open, if it is with this server of the group."""
+        if self._session is not None and member != self._member:
+            self.close()
+        return self._session
+
+    def open(self, runtime: Runtime, member: str) -> SourceSession:
+        """A new one. Raises SourceUnavailable, ConfigError."""
+        self.close()
+        self._session = self._opened.enter_context(runtime.source.open(to_stream=True))
+        self._member = member
+        return self._session
+
+    @property
+    def is_checked(self) -> bool:
+        """The pre-flight was a short time ago."""
+        return time.monotonic() - self._checked < CHECKED_S
+
+    def checked(self) -> None:
+        """The pre-flight was now."""
+        self._checked = time.monotonic()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._session, self._checked = None, time.monotonic() - CHECKED_S
+        self._opened.close()
