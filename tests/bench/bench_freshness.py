@@ -1,7 +1,8 @@
 """How fresh the target is: seconds from a commit at the source to the row being visible at the target, on the demo stack.
 
 Run by ``make bench-freshness`` (``python tests/bench/bench_freshness.py [seconds [steady]]``). A steady 1,000 row changes a second of the
-sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target.
+sample shop's workload; beside it a heartbeat row every 100 ms, whose age is taken when a reader first sees it at the target. Twice: every batch
+merged, ruled and loaded by Spark's workers (the default), then in the task itself (``spark.from_changes: 5000``).
 Baseline: a native MySQL replica of the same source under the same workload, in the same run, after Sluice (never at the same
 time: two cores are shared by everything). Then a backlog, with the
 batches that carried it: they grow, and several are at work at the same time. Prints a line a measurement and where the time went; asserts nothing.
@@ -13,6 +14,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import sqlite3
 import statistics
@@ -45,6 +47,12 @@ from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
 RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000
 WARM_S = 15.0
+SECONDS = 40.0
+CASES = {"": "every batch on Spark", "_in_task": "small batches in the task"}
+"""What the names of the measures end with."""
+_TRAIN = re.compile(
+    r"batch (\d+): (\d+) changes, closed by (\w+); drain ([\d.]+) s, merge ([\d.]+) s, reporting ([\d.]+) s"
+)
 BASELINE = "a native MySQL replica, same source, same workload, same run"
 
 _WORKLOAD = """
@@ -61,15 +69,18 @@ print(tally.changes)
 
 def main() -> None:
     processes.tether()
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     with _stack() as stack:
         _prepare(stack)
-        lines = _sluice(stack, seconds)
+        lines = _sluice(stack, seconds, "")
+        _do_small_batches_in_the_task()
+        lines += _sluice(stack, seconds, "_in_task")
         if sys.argv[2:] == ["steady"]:  # while working on it: no backlog, no baseline, no results file
             print(*lines, sep="\n")
             return
         lines += _backlog(stack)
         native = _replica(stack, min(seconds, 30.0))
+        native |= {f"{measure}_in_task": value for measure, value in native.items()}
     results = []
     for line in lines:
         theirs = native.get(line["measure"])
@@ -93,6 +104,8 @@ def _stack() -> Iterator[Stack]:
         if (home / name).exists():
             (folder / name).symlink_to((home / name).resolve())
     os.environ["SLUICE_HOME"] = str(folder)
+    shutil.copytree(_ROOT / "include/pipelines", folder / "pipelines")
+    os.environ["SLUICE_PIPELINES"] = str(folder / "pipelines")
     try:
         if up() != 0:
             raise SystemExit("the stack did not start")
@@ -115,9 +128,19 @@ def _prepare(stack: Stack) -> None:
     _wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
 
 
-def _sluice(stack: Stack, seconds: float) -> list[dict[str, Any]]:
+def _do_small_batches_in_the_task() -> None:
+    """The train under way ends when the file changes, and the next one reads it."""
+    path = Path(os.environ["SLUICE_PIPELINES"]) / f"{PIPELINE}.yaml"
+    text = path.read_text(encoding="utf-8")
+    changed = text.replace("spark: {mode: connect,", "spark: {mode: connect, from_changes: 5000,")
+    assert changed != text
+    path.write_text(changed, encoding="utf-8")
+
+
+def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
     """Freshness under the steady load; prints the stages of a batch and the CPU seconds of each server."""
-    process = _workload(stack, RATE, seconds + WARM_S, 0, 1)
+    print(f"-- {CASES[case]} (load average {os.getloadavg()[0]:.1f})", flush=True)
+    process = _workload(stack, RATE, seconds + WARM_S, 0, 1 + 10 * list(CASES).index(case))
     time.sleep(WARM_S)
     before, began, grown = _cpu(stack), time.time(), _size(stack)
     with LagMeter(stack.source, stack.target, beat_s=0.1, look_s=0.01) as meter:
@@ -129,12 +152,13 @@ def _sluice(stack: Stack, seconds: float) -> list[dict[str, Any]]:
     changes = int(process.communicate()[0])
     print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
     print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
+    print(f"trains: {_trains(stack, began)}", flush=True)
     print(f"memory (PSS, MB): {memory}", flush=True)
     print(f"Airflow an hour: {grown}", flush=True)
     rate = changes / (seconds + WARM_S)
-    workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack"
+    workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack, {CASES[case]}"
     _wait(lambda: _equal(stack), 60, "both sides to be equal")
-    return [_line(f"freshness_p{share}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)]
+    return [_line(f"freshness_p{share}{case}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)]
 
 
 def _backlog(stack: Stack) -> list[dict[str, Any]]:
@@ -290,6 +314,23 @@ def _size(stack: Stack) -> dict[str, float]:
 
 def _growth(before: dict[str, float], after: dict[str, float], seconds: float) -> str:
     return ", ".join(f"{name} {(after[name] - before[name]) / seconds * 3600:.0f}" for name in after)
+
+
+def _trains(stack: Stack, since: float) -> str:
+    """Batches that trains delivered, by the logs of their tasks: how many, and the median seconds of their stages."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in (stack.airflow_home / "logs").rglob("*.log"):
+        if path.stat().st_mtime >= since and DAG in str(path):
+            found |= {line[0]: line for line in _TRAIN.findall(path.read_text(encoding="utf-8", errors="replace"))}
+    if not found:
+        return "no batches"
+    last = sorted(found.values(), key=lambda line: int(line[0]))[-200:]
+    reasons = {reason: sum(line[2] == reason for line in last) for reason in sorted({line[2] for line in last})}
+    names = ("changes", "drain", "merge", "load and ack")
+    medians = [statistics.median(float(line[at]) for line in last) for at in (1, 3, 4, 5)]
+    return f"{len(found)} batches, closed by {reasons}; medians: " + ", ".join(
+        f"{name} {value:g}" for name, value in zip(names, medians, strict=True)
+    )
 
 
 def _instances(stack: Stack, since: float) -> dict[str, dict[str, dict[str, float | None]]]:

@@ -33,7 +33,8 @@ POINTS: dict[str, tuple[str, type, str, bool]] = {
     "load: before it takes the target over": ("load", AckCheckpoints, "take_over", False),
     "load: before its rows": ("load", MySQLTarget, "load", False),
     "load: inside its transaction": ("load", AckTable, "guard", True),
-    "load: before it acknowledges": ("load", AckCheckpoints, "advance", False),
+    "load: before it acknowledges": ("load", AckTable, "acknowledge", False),
+    "load: before it moves the checkpoint": ("load", AckCheckpoints, "advance", False),
     "ack: before its move": ("ack", PipelineState, "acknowledge", False),
 }
 """Point -> task, where to stop, and whether before or after that call."""

@@ -41,6 +41,7 @@ from sluice.sources.base import (
 )
 from sluice.sources.mysql.catalog.history_tracker import SchemaTracker
 from sluice.sources.mysql.catalog.live_table import read_definition
+from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import LoggedStatement
 from sluice.sources.mysql.history.schema_snapshot import reread_table, snapshot_at
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
@@ -168,6 +169,7 @@ class MySQLSession:
         self._log: BinlogDump | None = None
         self._log_at: Offset | None = None
         self._goes_on_since: float | None = None
+        self._layouts: dict[bytes, RowLayout] = {}
 
     def close(self) -> None:
         """Hang up the log's connection, if it is open."""
@@ -269,10 +271,13 @@ class MySQLSession:
     ) -> StreamResult[M]:
         info, source = self.info, self.source
         begin = dump_start(info, start)
+        goes_on = self.goes_on(start)
         stream, self._log, self._goes_on_since = self._log, None, None
         if stream is not None and (begin != start or self._log_at != start):
             stream.close()
             stream = None
+        if not goes_on:
+            self._layouts.clear()
         several = not one_reader and not info.is_mariadb  # MariaDB 10.11.19 crashed under several
         reading = LogReading(
             source.endpoint,
@@ -290,7 +295,7 @@ class MySQLSession:
             redefine=self.history.definition,
             backlog=Backlog(readers_of(source.pipeline) if several else 1, info.binary_logs),
             opened=OpenConnections(
-                self.connection, self._login, stream, self._keep if self._login is not None else None
+                self.connection, self._login, stream, self._layouts, self._keep if self._login is not None else None
             ),
         )
 

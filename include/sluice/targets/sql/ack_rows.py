@@ -77,12 +77,18 @@ class AckRows:
             )
         return found.batch
 
-    def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> None:
-        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced."""
+    def guard(self, cursor: Any, fence: Fence, *, exclusive: bool = False) -> bool:
+        """First in every writing transaction: no newer process is here, and nothing later was acknowledged. Raises Fenced.
+
+        ``exclusive``: the transaction acknowledges, too. True: it was committed before, under the same epoch, and there is nothing left to do.
+        """
         epoch, batch = self._row(cursor, "FOR UPDATE" if exclusive else self.SHARED)
         if epoch != fence.epoch:
             raise self._fenced(fence.epoch, epoch)
+        if exclusive and batch == fence.batch:
+            return True
         require_batch(batch, fence, f"{self._who[0]}.{self._who[1]}")
+        return False
 
     def reset(
         self, cursor: Any, epoch: int, batch: int, position: Position, *, identity: str = "", anew: bool = False

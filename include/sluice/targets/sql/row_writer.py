@@ -91,7 +91,8 @@ class SqlRowWriter(ABC):
 
         Raises LoadError, Fenced.
         """
-        self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None)
+        if self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None):
+            return WriteResult()  # a repeat of a unit, as Spark may do one
         total = WriteResult()
         for item in group:
             total += self._clear(item)

@@ -42,7 +42,6 @@ class SqlBatchWriter:
         self._loader, self._batch = loader, batch
         self._fence = Fence(epoch, batch.held, batch.number)
         self._progress = DdlProgress()
-        self._acknowledges = False
 
     def prepare(self) -> None:
         """Statements that precede the rows."""
@@ -72,7 +71,6 @@ class SqlBatchWriter:
             acknowledge=None if batch.schema_changes else batch.position,
             ranges=self._ranges(known),
         )
-        self._acknowledges = any(planned.acknowledge for phase in phases for planned in phase)
         return [[self._unit(planned) for planned in phase] for phase in phases]
 
     def _unit(self, planned: PlannedUnit) -> SqlWriteUnit:
@@ -108,9 +106,9 @@ class SqlBatchWriter:
         return found
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Statements that follow the rows, then the checkpoint; nothing, if it was moved with the rows."""
+        """Statements that follow the rows, then the checkpoint; if that was moved with the rows, it is looked at."""
         batch = self._batch
-        if batch.replay or self._acknowledges:
+        if batch.replay:
             return
         if batch.schema_changes and not self._progress.rows:
             self._loader.rows_loaded(self._fence)

@@ -52,6 +52,7 @@ _log = structlog.get_logger()
 M = TypeVar("M", default=Any)
 
 _PROGRESS_EVERY_S = 0.25
+_REMEMBERED_LAYOUTS = 10_000
 _LOOK_S = 0.005
 """How often a batch whose time is over looks whether it still has to stay open."""
 _WORKERS = 2
@@ -104,7 +105,7 @@ def capture(
             history=reading.history,
             reread=redefine,
         )
-        session = BinlogReader(catalog, reading, batch, ahead)
+        session = BinlogReader(catalog, reading, batch, ahead, opened.layouts)
         if stream is None:
             stream = BinlogDump(
                 endpoint, server_id=reading.server_id, start=ahead.last, mariadb=mariadb, login=opened.login
@@ -251,7 +252,9 @@ class BinlogReader(Generic[M]):
         reading: LogReading,
         batch: _Batch[M],
         ahead: ReadTotals,
+        layouts: dict[bytes, planning.RowLayout] | None = None,
     ) -> None:
+        self._layouts = {} if layouts is None else layouts
         self.selection = reading.selection
         self.marks = reading.marks
         self.limits = reading.limits
@@ -284,7 +287,12 @@ class BinlogReader(Generic[M]):
             return mark_plan(table_map, where)
         if not self.selection.wants(table_map.table):
             return None
-        return self.catalog.plan(table_map, self.scanner.position(), where)
+        layout = self._layouts.get(table_map.body)
+        if layout is None:
+            layout = self.catalog.plan(table_map, self.scanner.position(), where)
+            if len(self._layouts) < _REMEMBERED_LAYOUTS:
+                self._layouts[table_map.body] = layout
+        return layout
 
     def _statement(self, statement: LoggedStatement) -> bool:
         """Fold DDL into the schema history and note it if it concerns us; stop at a statement that changes captured rows without naming them."""
@@ -295,6 +303,7 @@ class BinlogReader(Generic[M]):
         if self.catalog.tracker is not None:
             sql, sql_mode = self.catalog.tracker.text(query), self.catalog.tracker.sql_mode(query)
             changes = self.catalog.tracker.statement(statement)
+            self._layouts.clear()
             if changes:
                 self.scanner.definitions_changed()
         known = [
@@ -387,6 +396,8 @@ class BinlogReader(Generic[M]):
         assert self._intake is not None
         self._intake.give_back()
         stream.checksum = bool(self.scanner.s[sc.S_CRC])  # as of the file that is read now
+        if self._schema() is not None:  # also where a table map contradicted what was known
+            self._layouts.clear()
 
     def _step(self, intake: ScannerFeed, pause_s: float) -> bool:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.config.connections import Endpoint
@@ -11,6 +11,7 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.sources.base import StreamLimits
+from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.scanner import ARENA_BYTES
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump, PrefetchedLogin
 from sluice.sources.mysql.reader.parallel import PIECE_BYTES
@@ -59,12 +60,14 @@ class OpenConnections:
     Attributes:
         sql: an SQL connection to the source that is free meanwhile. login: for the log's connection, begun already.
         log: the log from the start on; it is closed by whoever reads it.
+        layouts: plans of tables by table map, of earlier batches that were read from ``log``; those that are met are added.
         keep: takes the log where the batch ended, to go on with later; None: it is closed.
     """
 
     sql: Any = None
     login: PrefetchedLogin | None = None
     log: BinlogDump | None = None
+    layouts: dict[bytes, RowLayout] = field(default_factory=dict)
     keep: Callable[[BinlogDump, Position], None] | None = None
 
 
