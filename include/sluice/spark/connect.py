@@ -38,7 +38,7 @@ _NAMESPACE = uuid.UUID("8a4a5e0c-6b0f-5a0e-9a53-5b1d1ce5f00d")
 _CLOSED = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
 """What the server says, and the client once it was told so."""
 _AWAY = "UNAVAILABLE"
-"""Nobody answered: a client that was open waits ever longer before it connects again, and does not see at once that a server was started."""
+"""No server answered: a client that was open waits ever longer before it connects again, and does not see at once that a server was started."""
 _REMOTE = "SPARK_CONNECT_MODE_ENABLED"
 _FRAMES = threading.Lock()
 """Rules find their session in variables of the process: one job of frames at a time."""
@@ -220,7 +220,7 @@ class ConnectRunner:
         return self._endpoint.port or 15002
 
     def require_server(self) -> None:
-        """Does anybody answer there? Said at once: a client tries again for seconds. Raises SparkUnavailable."""
+        """Does a server answer there? Said at once: a client tries again for seconds. Raises SparkUnavailable."""
         try:
             socket.create_connection((self._host, self._port), timeout=CONNECT_TIMEOUT_S).close()
         except OSError as error:

@@ -73,7 +73,7 @@ from sluice.sources.mysql.snapshot.result_set import open_reader
 from sluice.sources.mysql.snapshot.watermarks import after_low, choose_marking, make_marker, mark_table_of
 
 KEPT_S = 10.0
-"""How long a log that nobody reads stays open: the server gives up after a minute in which it cannot send."""
+"""How long a log that is not read stays open: the server gives up after a minute in which it cannot send."""
 
 
 class MySQLKeyText:
