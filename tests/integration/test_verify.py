@@ -781,9 +781,9 @@ def test_delta(tmp_path, mysql_source, zookeeper, fresh_schema) -> None:
             assert verified(made).outcome == "equal"
 
 
-@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json", "cloudevents-json"])
+@pytest.mark.parametrize("form", ["debezium-json", "canal-json", "maxwell-json", "cloudevents-json", "debezium-avro"])
 def test_kafka_has_the_newest_row_of_each_key(
-    tmp_path, mysql_source, kafka, zookeeper, fresh_schema, form: str
+    tmp_path, mysql_source, kafka, zookeeper, fresh_schema, form: str, request: pytest.FixtureRequest
 ) -> None:
     confluent_kafka = pytest.importorskip("confluent_kafka")
     from tests.support import kafka_reading
@@ -796,6 +796,10 @@ def test_kafka_has_the_newest_row_of_each_key(
     with pipeline(
         tmp_path, mysql_source, kafka, zookeeper, schema, f"    options: {{{options}}}\n", extra="window: 1"
     ) as made:
+        if form == "debezium-avro":
+            connection = json.loads(made.connections["case_target"])
+            connection["extra"]["schema.registry.url"] = request.getfixturevalue("schema_registry").url
+            made.connections["case_target"] = json.dumps(connection)
         made.run_until_head()
         mysql_source.execute(
             f"UPDATE `{schema}`.vals SET txt = CONCAT(txt, '!')",
@@ -815,9 +819,8 @@ def test_kafka_has_the_newest_row_of_each_key(
         producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap})
         wanted = set()
         for number, one in enumerate(sorted(messages.values(), key=lambda one: one.key)[:4]):
-            text = one.value.decode()
-            [key] = set(re.findall(r"text (\d+)!", text))
-            value = None if number == 0 else text.replace(f"text {key}!", f"text {key} ").encode()
+            [key] = {found.decode() for found in re.findall(rb"text (\d+)!", one.value)}
+            value = None if number == 0 else one.value.replace(f"text {key}!".encode(), f"text {key} ".encode())
             producer.produce(one.topic, value, one.key, one.partition)
             wanted.add(("vals", (key,), "missing", ()) if number == 0 else ("vals", (key,), "different", ("txt",)))
         assert producer.flush(20) == 0

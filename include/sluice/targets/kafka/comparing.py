@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, Ra
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, library, translated
 from sluice.targets.kafka.documents import Writer, merged_piece
+from sluice.targets.kafka.read_back import ReadBack
 from sluice.targets.kafka.topics import Topics, configs_of
 
 _MESSAGES = 10_000
@@ -38,7 +39,11 @@ class KafkaComparer(ComparesRowsOnly):
     keeps: ClassVar[bool] = True
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
+    _back: ReadBack = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._back = ReadBack(self.place)
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
@@ -70,20 +75,19 @@ class KafkaComparer(ComparesRowsOnly):
                 hint=f"`sluice check {self.place.pipeline} --apply` makes it",
             )
         if name not in self._read:
-            self._read[name] = _Topic(self.place, name)
+            self._read[name] = _Topic(self.place, name, self._back.key)
         self._read[name].partitions = topics.counts[name]
         return self._read[name]
 
     def _compared(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, *, values: bool) -> RangeDifferences:
-        options = self.place.options
-        messages = Writer(options, self.place.pipeline, 0, _NO_PLACE).messages(
-            merged_piece(plan.target, plan.key, rows)
-        )
+        back = self._back
+        writer = Writer(self.place.options, self.place.pipeline, 0, _NO_PLACE, back.own)
+        messages = writer.messages(merged_piece(plan.target, plan.key, rows))
         missing, different = [], []
         for number, key, value in zip(
             messages.rows.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True
         ):
-            mine, there = _row(options.format, value), _row(options.format, topic.newest(key))
+            mine, there = back.mine(value), back.theirs(topic.newest(back.key(key)), topic.name)
             assert mine is not None  # rows of the source are there
             if there is None:
                 missing.append(number)
@@ -98,8 +102,9 @@ class KafkaComparer(ComparesRowsOnly):
 class _Topic:
     """The newest message of each key of a topic, as of the last look."""
 
-    def __init__(self, place: Place, name: str) -> None:
-        self.place, self.name, self.partitions = place, name, 0
+    def __init__(self, place: Place, name: str, told_by: Callable[[bytes], bytes]) -> None:
+        """``told_by``: what tells rows apart, of a message's key."""
+        self.place, self.name, self.partitions, self._told_by = place, name, 0, told_by
         self._next: dict[int, int] = {}
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-verify-", suffix=".db")  # noqa: SIM115
         self._known = sqlite3.connect(self._file.name, check_same_thread=False)
@@ -163,7 +168,8 @@ class _Topic:
             if error is None:
                 self._next[message.partition()] = message.offset() + 1
                 ended.discard(message.partition())
-                found.append((message.key(), message.timestamp()[1], message.value()))
+                key = message.key()
+                found.append((key and self._told_by(key), message.timestamp()[1], message.value()))
             elif error.code() == lib.KafkaError._PARTITION_EOF:
                 self._next[message.partition()] = max(self._next[message.partition()], message.offset())
                 ended.add(message.partition())
@@ -177,35 +183,6 @@ class _Topic:
         return ended
 
 
-def _row(form: str, value: bytes | None) -> dict[str, Any] | None:
-    """The row of a message as it is now; None: it was deleted. Numbers are told apart by every digit."""
-    if value is None:
-        return None
-    document = json.loads(value, parse_float=_Number)
-    if form == "debezium-json":
-        document = document.get("payload", document) if "op" not in document else document
-        row = document["after"]
-    elif form == "cloudevents-json":
-        row = document["data"]["after"]
-    elif form == "canal-json":
-        row = None if document["type"] == "DELETE" else document["data"][0]
-    else:
-        row = None if document["type"] == "delete" else document["data"]
-    return dict(row) if row is not None else None
-
-
-class _Number(str):
-    """A number with a fraction or an exponent, as it is written."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Number) and repr(float(self)) == repr(float(other))
-
-    def __hash__(self) -> int:
-        return hash(repr(float(self)))
-
-
 def _told(value: Any) -> Any:
     """With its kind: 1 is not true, and not 1.0."""
     return type(value), value
@@ -214,7 +191,9 @@ def _told(value: Any) -> Any:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:SHOWN_CHARACTERS]
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"[:SHOWN_CHARACTERS]
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:SHOWN_CHARACTERS]
 
 
 __all__ = ["KafkaComparer"]

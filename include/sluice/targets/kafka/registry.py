@@ -53,6 +53,17 @@ class Registry:
         except _no_answer() as error:
             raise self._silent(error, doing) from None
 
+    def schema(self, number: int) -> str:
+        """The text of a schema. Raises as :meth:`number_of` does."""
+        lib = library()
+        doing = f"asking for schema {number}"
+        try:
+            return str(self._client.get_schema(number).schema_str)
+        except lib.SchemaRegistryError as error:
+            raise self._translated(error, doing, "", None) from None
+        except _no_answer() as error:
+            raise self._silent(error, doing) from None
+
     def check(self) -> None:
         """Does it answer? Raises as :meth:`number_of` does."""
         lib = library()

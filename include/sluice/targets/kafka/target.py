@@ -142,9 +142,9 @@ class KafkaTarget:
         """What a topic holds is not known, so that ranges cannot be made equal."""
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared, and neither are messages in Avro, Protobuf or Arrow."""
-        plain = not self.options.registered and not self.options.arrow
-        return KafkaComparer(self.place) if self.input is Input.MERGED and plain else None
+        """By the newest message of each key; every change is not compared, and neither are messages in Protobuf or Arrow."""
+        read_back = self.options.format != "debezium-protobuf" and not self.options.arrow
+        return KafkaComparer(self.place) if self.input is Input.MERGED and read_back else None
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""
