@@ -18,7 +18,7 @@ _HEAD_BYTES = 5
 
 @dataclass
 class OwnNumbers:
-    """Numbers of schemas that are nobody else's: a verification registers none. See :class:`sluice.targets.kafka.documents.Numbers`."""
+    """Numbers of schemas that are of one verification: it registers none. See :class:`sluice.targets.kafka.documents.Numbers`."""
 
     schemas: list[str] = field(default_factory=list)
 
