@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -18,7 +19,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
-from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags
+from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags, tagged_dags
 from sluice.orchestration.dags.retention import (
     API_CONNECTION,
     PruneLogsOperator,
@@ -51,6 +52,7 @@ def test_without_a_login_runs_are_kept_and_it_says_so(monkeypatch: pytest.Monkey
 class Api(BaseHTTPRequestHandler):
     """A web server with the three calls' shapes."""
 
+    dags: ClassVar[int] = 0
     runs: ClassVar[list[str]] = []
     idle: ClassVar[list[str]] = []
     asked: ClassVar[list[str]] = []
@@ -74,7 +76,10 @@ class Api(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append(self.path)
         if self.path.startswith("/api/v2/dags?"):
-            self._answer({"dags": [{"dag_id": "sync__shop"}]})
+            asked = parse_qs(urlsplit(self.path).query)
+            dags = [{"dag_id": f"{asked['tags'][-1]}__{n}"} for n in range(self.dags)] or [{"dag_id": "sync__shop"}]
+            at = int(asked["offset"][0])
+            self._answer({"dags": dags[at : at + int(asked["limit"][0])]})
         elif "/taskInstances?task_id=drain&state=skipped&" in self.path:
             found = [run for run in self.runs if run in self.idle]
             self._answer({"task_instances": [{"dag_run_id": run} for run in found[:100]], "total_entries": len(found)})
@@ -96,7 +101,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    Api.runs, Api.idle, Api.asked = [], [], []
+    Api.runs, Api.idle, Api.asked, Api.dags = [], [], [], 0
     web = HTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     yield web.server_port
@@ -114,6 +119,11 @@ def test_ended_runs_go_in_pages(server: int) -> None:
     assert remove_runs(api(server), "sync__shop", before=BEFORE) == 250
     assert Api.runs == []
     assert "state=success&state=failed&end_date_lte=2026-01-01" in Api.asked[-1]
+
+
+def test_every_dag_is_looked_at_however_many_there_are(server: int) -> None:
+    Api.dags = 250
+    assert tagged_dags(api(server), "verify") == [f"verify__{n}" for n in range(250)]
 
 
 def test_runs_that_found_nothing_go_sooner(server: int) -> None:

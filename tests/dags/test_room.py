@@ -127,3 +127,28 @@ def test_where_nobody_is_idle_one_that_waits_in_the_triggerer_gives_way(session:
 def test_nobody_gives_way_who_works(session: Any) -> None:
     dag_with(session, ("queued", None), ("running", "running"), ("running", "queued"), ("running", "restarting"))
     assert requeue_for_cleared_runs(session) == []
+
+
+def test_old_events_of_our_tasks_go_and_what_people_did_stays(session: Any) -> None:
+    from airflow.models.log import Log
+    from sqlalchemy import select
+
+    from sluice.orchestration.cleared_runs import remove_old_events
+
+    made = [
+        ("sync__room", "success", -1),
+        ("sync__room", "clear", -1),
+        ("sync__room", "success", 1),
+        ("other", "success", -1),
+        ("retention", "running", -1),
+    ]
+    for dag, event, days in made:
+        row = Log(event=event, dag_id=dag, owner="airflow")
+        row.dttm = START + timedelta(days=days)
+        session.add(row)
+    session.flush()
+    assert remove_old_events(session, START) == 2
+    left = session.execute(
+        select(Log.dag_id, Log.event).where(Log.dag_id.in_(["sync__room", "other", "retention"]))
+    ).all()
+    assert sorted(map(tuple, left)) == [("other", "success"), ("sync__room", "clear"), ("sync__room", "success")]

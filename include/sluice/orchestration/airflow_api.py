@@ -63,7 +63,19 @@ class AirflowApi:
 
 def sync_dags(api: AirflowApi) -> list[str]:
     """Ids of the DAGs tagged ``sync``."""
-    return [dag["dag_id"] for dag in api.call("GET", f"/dags?{urlencode({'tags': 'sync', 'limit': _AT_ONCE})}")["dags"]]
+    return tagged_dags(api, "sync")
+
+
+def tagged_dags(api: AirflowApi, tag: str) -> list[str]:
+    """Ids of all DAGs of Sluice with this tag, however many there are."""
+    found: list[str] = []
+    while True:
+        page_of = [("limit", _AT_ONCE), ("offset", len(found)), ("order_by", "dag_id")]
+        asked = urlencode([("tags", "sluice"), ("tags", tag), ("tags_match_mode", "all"), *page_of])
+        page = [dag["dag_id"] for dag in api.call("GET", f"/dags?{asked}")["dags"]]
+        found += page
+        if len(page) < _AT_ONCE:
+            return found
 
 
 def remove_runs(

@@ -5,17 +5,22 @@ full of later runs, each of which waits for its own past, which is that run: not
 sync DAG waits for a place, the youngest run that has nothing under way goes back into the queue, and Airflow starts the older one. If there
 is none, the youngest whose tasks all wait in the triggerer goes: what wakes them meanwhile they hear when their run has its place again.
 
-This is the one place that writes to Airflow's database: a thread in the API server, through which people clear.
+This is the one place that writes to Airflow's database: a thread in the API server, through which people clear. Once an hour it also removes old rows
+of the audit log: neither a task nor the REST API can.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
+
+from sluice.config.pipeline import parse_span
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -23,7 +28,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 EVERY_S = 2.0
+CLEAN_EVERY_S = 3600.0
 _PREFIX = "sync__"
+_FAMILIES = ("sync__", "catchup__", "backfill__", "verify__")
+_OTHERS = ("retention", "sluice_control")
+_STATES = (
+    "running",
+    "success",
+    "failed",
+    "skipped",
+    "deferred",
+    "up_for_retry",
+    "up_for_reschedule",
+    "queued",
+    "state mismatch",
+)
 _WAITS = "deferred"
 _UNDER_WAY = ("scheduled", "queued", "running", "restarting", _WAITS, "up_for_retry", "up_for_reschedule")
 
@@ -69,11 +88,41 @@ def _places(session: Session, dag_id: str) -> int:
     return int(session.scalar(select(DagModel.max_active_runs).where(DagModel.dag_id == dag_id)) or 0)
 
 
+def remove_old_events(session: Session, before: datetime, most: int = 5_000) -> int:
+    """Remove rows of Airflow's audit log that tasks of our DAGs wrote (their states) before that time; what people did stays. The caller commits."""
+    from airflow.models.log import Log
+    from sqlalchemy import delete, or_, select
+
+    ours = or_(*(Log.dag_id.startswith(prefix, autoescape=True) for prefix in _FAMILIES), Log.dag_id.in_(_OTHERS))
+    old = select(Log.id).where(ours, Log.event.in_(_STATES), Log.dttm < before).order_by(Log.id).limit(most)
+    ids = list(session.scalars(old))
+    if ids:
+        session.execute(delete(Log).where(Log.id.in_(ids)))
+    return len(ids)
+
+
+def _remove_old_events() -> None:
+    from airflow.utils.session import create_session
+
+    keep = parse_span(os.environ.get("SLUICE_KEEP_LOGS") or "14d")
+    removed = -1
+    while removed:
+        with create_session() as session:
+            removed = remove_old_events(session, datetime.now(UTC) - keep)
+
+
 def _watch() -> None:
     from airflow.utils.session import create_session
 
+    cleaned = time.monotonic()
     while True:
         time.sleep(EVERY_S)
+        if time.monotonic() - cleaned > CLEAN_EVERY_S:
+            cleaned = time.monotonic()
+            try:
+                _remove_old_events()
+            except Exception as error:
+                log.warning("events_not_removed", error=str(error)[:300])
         try:
             with create_session() as session:
                 for run in requeue_for_cleared_runs(session):

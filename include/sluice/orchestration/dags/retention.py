@@ -30,21 +30,27 @@ KEEP_IDLE_RUNS = timedelta(hours=1)
 DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}
 """How long things stay; ``SLUICE_KEEP_RUNS`` and so on in the environment of the DAG processor say otherwise."""
 
+OWN_RUNS = ("sync", "catchup", "upkeep")
+ASKED_RUNS = ("backfill", "verify", "control")
+"""Tags of DAGs by how long their runs stay."""
+
 OWN_DAGS = ("retention", "sluice_control")
 
 _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
   `capture.segments.retain`, and entries of its audit (`sluice audit`) that are older than *keep_audit*.
-- `runs` removes runs of sync DAGs from Airflow's own database that ended longer than *keep_runs* ago, and those that found nothing
-  to do (a clock starts them) after an hour. It uses
+- `runs` removes runs of Sluice's DAGs from Airflow's own database, with all rows of their tasks: those of sync, catch-up and this
+  DAG that ended longer than *keep_runs* ago, those of copies, verifications and control after *keep_logs*, and those that found nothing to do
+  (a clock starts them) after an hour. It uses
   Airflow's REST API and needs a connection **`{API_CONNECTION}`** (type http: host, port, login and password of a user
   who may delete runs); without one it is skipped, and Airflow keeps all runs.
 - `logs` removes Airflow's log files of Sluice's DAGs that are older than *keep_logs*, on the machine where it runs: task logs run by run, and
   the DAG processor's. The newest {KEPT_RUNS} runs of each DAG stay.
 
 The ages are `SLUICE_KEEP_RUNS`, `SLUICE_KEEP_LOGS` and `SLUICE_KEEP_AUDIT` (`2d`, `12h`, ...). **Trigger** opens a form: with *dry run* every task
-lists what it would remove, and removes nothing. Rows of Airflow's own audit log need `airflow db clean`: the log of `logs` has the command."""
+lists what it would remove, and removes nothing. Of Airflow's own audit log the API server removes what tasks
+of these DAGs wrote (not what people did) after *keep_logs*; for all of it the log of `logs` has the command `airflow db clean`."""
 
 
 def ages() -> dict[str, str]:
@@ -84,10 +90,10 @@ class PruneSegmentsOperator(SluiceOperator):
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
-    """Removes ended runs of sync DAGs that are older than ``keep_runs``."""
+    """Removes ended runs that are older than ``keep_runs``; copies, verifications and what people did to pipelines after ``keep_logs``."""
 
     def execute(self, context: Any) -> Mapping[str, int]:
-        from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags
+        from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, tagged_dags
         from sluice.orchestration.connections import from_airflow
 
         try:
@@ -98,13 +104,23 @@ class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
             api = AirflowApi(endpoint)
             now = datetime.now(UTC)
             before, idle_before = now - age(context, "keep_runs"), now - KEEP_IDLE_RUNS
+            asked_before = now - age(context, "keep_logs")
+            ages_of: dict[str, tuple[datetime, datetime | None]] = {
+                d: (before, idle_before) for tag in OWN_RUNS for d in tagged_dags(api, tag)
+            }
+            ages_of |= {d: (asked_before, None) for tag in ASKED_RUNS for d in tagged_dags(api, tag)}
             if is_dry(context):
-                found = {d: count_runs(api, d, before=before, idle_before=idle_before) for d in sync_dags(api)}
-                self.log.info("dry run, would remove runs %s", found)
-                return found
-            removed = {d: remove_runs(api, d, before=before, idle_before=idle_before) for d in sync_dags(api)}
-        self.log.info("removed runs %s", removed)
-        return removed
+                found = {d: count_runs(api, d, before=at, idle_before=idle or at) for d, (at, idle) in ages_of.items()}
+                self.log.info("dry run, would remove runs %s", some(found))
+                return some(found)
+            removed = {d: remove_runs(api, d, before=at, idle_before=idle) for d, (at, idle) in ages_of.items()}
+        self.log.info("removed runs %s", some(removed))
+        return some(removed)
+
+
+def some(counts: Mapping[str, int]) -> dict[str, int]:
+    """Without those of which there is none: with hundreds of pipelines these are most."""
+    return {name: count for name, count in counts.items() if count}
 
 
 class PruneLogsOperator(BaseOperator):  # type: ignore[misc]
