@@ -10,8 +10,10 @@ as long as no later batch contains it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.state import PipelineState
-from sluice.errors import OutOfOrder, Paused, SegmentError
+from sluice.errors import OutOfOrder, Paused, SegmentError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.segment_rows import MergePart, cut, read_changes
 from sluice.merge.compact import compact
@@ -146,6 +148,38 @@ class LogWindow:
                 where=f"target {self.target}",
                 hint=f"the sync DAG or `sluice run {name}` must be running; `sluice status {name}` says what it waits for",
             )
+
+    @contextmanager
+    def while_it_moves(self, stop: threading.Event, what: str) -> Iterator[None]:
+        """Sets ``stop`` when nothing has moved for ``patience_s``, or somebody paused the pipeline, and raises that in the end.
+
+        ``what``: is waited for. Raises Paused, OutOfOrder, RetryableError.
+        """
+        errors: list[SluiceError] = []
+        ended = threading.Event()
+
+        def look() -> None:
+            said, since = None, time.monotonic()
+            try:
+                while not ended.wait(LOOK_EVERY_S * 10):
+                    cursor, process = self.state.cursor(), self.state.process(self.target)
+                    now = (cursor and (cursor.position.place, cursor.next_batch), process and process.batch)
+                    if now != said:
+                        said, since = now, time.monotonic()
+                    self._require_movement(what, since)
+            except SluiceError as error:
+                errors.append(error)
+                stop.set()
+
+        thread = threading.Thread(target=look, name="verify-patience", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        if errors:
+            raise errors[0]
 
     def still_holds(self, batch: int) -> bool:
         """False if the target was set back meanwhile, for a redelivery."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -299,6 +300,10 @@ class _Side:
         )
         return _Checked(result, check, may_replace)
 
+    def _log(self) -> LogWindow:
+        one = self.whole
+        return LogWindow(one.runtime, one.state, self.config.name, one.marking, one.asked.patience_s, one.log_epoch)
+
     def _reader(self) -> AbstractContextManager[ChunkReader]:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
 
@@ -331,7 +336,7 @@ class _Side:
         hidden = Masking(runtime.pipeline.masked).hidden(table.schema, table.table, names)
         route = self.made.routes.route(table)
         shown = [name for n in names if n not in hidden and (name := route.target_name(n)) is not None]
-        log = LogWindow(runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s, whole.log_epoch)
+        log = self._log()
         check = KeylessCheck(
             reader,
             comparer,
@@ -385,9 +390,7 @@ class _Side:
     ) -> TableCheck:
         """``keeps``: the keys of all rows that differ."""
         whole = self.whole
-        log = LogWindow(
-            whole.runtime, whole.state, self.config.name, whole.marking, whole.asked.patience_s, whole.log_epoch
-        )
+        log = self._log()
         texts = whole.runtime.source.keys
         found = Found(whole.asked.most, keys=KeySpool() if keeps else None)
         check = TableCheck(reader, self.comparer, log, self.made, texts, way, whole.asked.values, found=found)
@@ -481,7 +484,9 @@ class _Side:
         recorded = record_dump(runtime, whole.state, whole.source, requests, order, note=f"verify {whole.id}")
         details = {"verify": whole.id, "dump": recorded.id, "target": self.config.name, "rows": counts}
         whole.state.audit(by=by, what="repair", details=details)
-        work(replace(runtime, _state=None), recorded.id)
+        stop = threading.Event()
+        with self._log().while_it_moves(stop, f"the rows of repair {recorded.id}"):
+            work(replace(runtime, _state=None), recorded.id, stop=stop, why_stop="the pipeline stands still")
         for one in wanted:
             self._looked_again(one)
         return recorded.id
