@@ -45,6 +45,7 @@ RESULTS = _ROOT / "tests/bench/results/pipelines.json"
 IDLE = int(os.environ.get("SLUICE_BENCH_IDLE", "200"))
 LEVELS = tuple(int(one) for one in os.environ.get("SLUICE_BENCH_LEVELS", "2,4,8,16,32").split(","))
 SECONDS = float(os.environ.get("SLUICE_BENCH_SECONDS", "40"))
+GROWTH_S = float(os.environ.get("SLUICE_BENCH_GROWTH_SECONDS", "190"))
 SETTLED_S = 15.0
 P95_S = 10.0
 OLD_SHAPE = "run: {max_batches: 1}"
@@ -293,15 +294,22 @@ def growth() -> list[Line]:
                 Writer(world, schema, ["p0"], 100.0) as writer,
             ):
                 _wait_for_first(writer)
-                before, asked, began = _size(started, many, world), world.of_zookeeper, time.monotonic()
-                time.sleep(SECONDS if shape else max(SECONDS, 190.0))  # three runs of a minute
+                before, asked, began, used = (
+                    _size(started, many, world),
+                    world.of_zookeeper,
+                    time.monotonic(),
+                    _cpu(started),
+                )
+                time.sleep(SECONDS if shape else max(SECONDS, GROWTH_S))  # whole runs of a minute
                 took, after = time.monotonic() - began, _size(started, many, world)
-                told = world.of_zookeeper
+                told, spent = world.of_zookeeper, _cpu(started)
                 hourly = {name: (after[name] - before[name]) / took * 3600 for name in after}
                 batches = max(after["batches"] - before["batches"], 1)
                 hourly["zookeeper requests a batch"] = (told["packets_received"] - asked["packets_received"]) / batches
                 hourly["zookeeper writes a batch"] = (told["transactions"] - asked["transactions"]) / batches
                 hourly["segment files a batch"] = (after["segment files"] - before["segment files"]) / batches
+                for kind, cpu_s in spent.items():
+                    hourly[f"cpu {kind}"] = (cpu_s - used.get(kind, 0.0)) / took * 3600
                 found[shape] = hourly
     what, base = "one pipeline, 100 changes/s", f"with {OLD_SHAPE}"
     units = {"database bytes": "bytes/h", "log bytes": "bytes/h", "segment bytes": "bytes/h"}
