@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 
 from devstack.mysql import MySQLServer
 from tests.faults.world import SCHEMA, World
@@ -27,7 +26,7 @@ def fail_over(world: World, choose: random.Random) -> str:
     if gone:
         before.kill()
     member = world.members[after.server_id]
-    _commanded(world, "failover", str(world.case.path), "--to", member, "--reason", "walk", "--yes")
+    world.sluice("failover", str(world.case.path), "--to", member, "--reason", "walk", "--yes")
     after.execute("STOP REPLICA", "RESET REPLICA ALL")
     before.start()
     _follow(before, after)
@@ -37,17 +36,6 @@ def fail_over(world: World, choose: random.Random) -> str:
         assert state.member.read().connection == member
     world.source.execute(f"INSERT INTO `{SCHEMA}`.journal VALUES ('after', 1)")
     return f"to {member}{', the other one was gone' if gone else ''}"
-
-
-def _commanded(world: World, *command: str, patience_s: float = 60.0) -> None:
-    """Once more where a crew has just begun to read."""
-    end = time.monotonic() + patience_s
-    while True:
-        done = world.inside(world.case.command(*command))
-        if done.returncode == 0:
-            return
-        assert done.returncode == 75, f"{done.stdout}\n{done.stderr}"
-        assert time.monotonic() < end, f"{done.stdout}\n{done.stderr}"
 
 
 def _follow(replica: MySQLServer, source: MySQLServer) -> None:
