@@ -1,4 +1,4 @@
-"""What Sluice adds to Airflow: the timetable of sync DAGs, a page in the menu, and a tab on every DAG."""
+"""What Sluice adds to Airflow: the timetable of sync DAGs, a page in the menu, and a tab on every DAG, run and task."""
 
 import os
 from pathlib import Path
@@ -52,6 +52,15 @@ class SluicePlugin(AirflowPlugin):
             "destination": "dag",
             "url_route": "sluice_dag",
         },
+        *(
+            {
+                "name": "Batches",
+                "href": f"{_PREFIX}/sluice/?dag={{DAG_ID}}&run={{RUN_ID}}",
+                "destination": place,
+                "url_route": f"sluice_{place}",
+            }
+            for place in ("dag_run", "task_instance")
+        ),
     ]
 
     @classmethod

@@ -13,6 +13,7 @@ const STATES = {
   invalid: ["bad", "▲ invalid file"],
 };
 const onlyDag = new URLSearchParams(location.search).get("dag");
+const onlyRun = (new URLSearchParams(location.search).get("run") || "").replaceAll(" ", "+");  // an id's + is a blank in a query
 const onlyResult = new URLSearchParams(location.search).get("verify");
 const resultOf = new URLSearchParams(location.search).get("pipeline");
 const cards = new Map();
@@ -310,6 +311,38 @@ async function ask() {
   setTimeout(ask, document.hidden ? 5000 : 1000);
 }
 
+// The batches of one run, as long as they are known.
+async function askRun() {
+  const summary = document.getElementById("summary"), main = document.getElementById("pipelines");
+  try {
+    const status = (await json("api/status")).pipelines.find((p) => p.dag_id === onlyDag);
+    if (!status) {
+      summary.textContent = "";
+      main.replaceChildren(el("p", { class: "empty" }, "This DAG is not a Sluice pipeline."));
+      return;
+    }
+    const { batches } = await json(`api/runs/${encodeURIComponent(status.pipeline)}?run=${encodeURIComponent(onlyRun)}`);
+    const targets = (status.targets || []).map((t) => t.name);
+    const done = batches.filter((b) => targets.every((name) => b.acknowledged_by.includes(name))).length;
+    summary.textContent = `${status.pipeline} · ${batches.length} batch${batches.length === 1 ? "" : "es"} of this run, ${done} delivered`;
+    main.replaceChildren(el("article", { "data-run": onlyRun },
+      el("h2", {}, "Batches of this run"),
+      batches.length ? table(
+        ["Batch", "State", "Changes", "Size", "First commit", "Up to position", "Acknowledged by"],
+        [...batches].reverse().map((b) => [
+          number.format(b.number), b.acknowledged_by.length === targets.length ? "delivered" : b.changeset ? "merged, to load" : "drained, to merge",
+          number.format(b.changes), bytes(b.size_bytes), clock(b.first_commit_time_us), el("code", {}, place(b.last)), b.acknowledged_by.join(", ") || "—",
+        ]),
+        [2, 3],
+      ) : el("p", { class: "empty" }, "This run has no batch, or its batches were delivered too long ago to be known."),
+      el("p", { class: "route" }, "The log of the task drain has all of them, with the seconds of each stage."),
+    ));
+  } catch (error) {
+    summary.textContent = `No answer: ${error.message}. Trying again.`;
+  }
+  setTimeout(askRun, document.hidden ? 5000 : 1000);
+}
+
 // Tasks that failed and hold the pipeline, with the one message of their log. From Airflow's own API.
 const messages = new Map();
 async function message(dag, task) {
@@ -359,6 +392,7 @@ function follow() {
 
 follow();
 if (onlyResult) showResult();
+else if (onlyRun) askRun();
 else {
   window.addEventListener("resize", () => cards.forEach(draw));
   ask();

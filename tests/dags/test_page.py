@@ -70,6 +70,27 @@ def test_a_pipeline_is_shown_to_those_who_may_read_its_dag(
     assert logged_in.get("/api/status/secret").status_code == 404
 
 
+def test_batches_of_a_run(
+    logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pipeline("shop")
+    write_pipeline("secret")
+    asked: list[str] = []
+
+    def claimed(runtime: Any, claim: str) -> list[dict[str, Any]]:
+        asked.append(claim)
+        return [{"number": 7}]
+
+    monkeypatch.setattr("sluice.flows.operate.status.batches_claimed", claimed)
+    run = "scheduled__2026-01-02T03:04:05.678+00:00"
+    answer = logged_in.get("/api/runs/shop", params={"run": run})
+    assert answer.json() == {"batches": [{"number": 7}]}
+    assert asked[0].endswith(f":sync__shop:{run}")
+    assert logged_in.get("/api/runs/secret", params={"run": run}).status_code == 404
+    assert logged_in.get("/api/runs/shop").status_code == 422
+    assert len(asked) == 1
+
+
 def test_results_of_verifications(
     app: Any, logged_in: TestClient, write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -66,6 +66,21 @@ def test_the_dag_has_a_sluice_tab_of_its_own(page: Any, stack: Stack) -> None:
     expect(frame.locator(f"article[data-pipeline={stack.pipeline}]")).to_be_visible()
 
 
+def test_a_run_and_each_of_its_tasks_show_its_batches(page: Any, stack: Stack, deliver: Callable[[], None]) -> None:
+    deliver()
+    dag = f"sync__{stack.pipeline}"
+    runs = stack.api.call("GET", f"/dags/{dag}/dagRuns?state=success&order_by=-logical_date&limit=1")["dag_runs"]
+    run = runs[0]["dag_run_id"]
+    for place in (f"runs/{run}", f"runs/{run}/tasks/drain"):
+        page.goto(f"{stack.url}/dags/{dag}/{place}")
+        page.get_by_role("link", name="Batches").last.click()
+        frame = page.frame_locator("iframe")
+        expect(frame.locator("article[data-run]")).to_have_attribute("data-run", run)
+        expect(frame.get_by_role("cell", name="delivered").first).to_be_visible()
+        expect(frame.locator("#summary")).to_contain_text("of this run")
+    shot(page, "batches-of-a-run")
+
+
 def test_the_page_follows_the_dark_mode(open_page: Callable[..., Any], stack: Stack) -> None:
     dark = open_page("dark")
     dark.goto(f"{stack.url}/plugin/sluice")

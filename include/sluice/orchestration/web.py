@@ -169,6 +169,21 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
                 return JSONResponse(one, headers=_PRIVATE)
         raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
+    @app.get("/api/runs/{pipeline}")
+    def batches_of_run(pipeline: str, run: str, user: User) -> JSONResponse:
+        """The batches of a run of the pipeline's DAG that are still known, oldest first, and which targets have each."""
+        from sluice.flows.operate.status import batches_claimed
+        from sluice.orchestration.runtime import claim, open_runtime
+
+        path = _file_of(pipelines, pipeline)
+        if path is None or not _may_read(dag_id_of(pipeline), user):
+            raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+        try:
+            found = batches_claimed(open_runtime(str(path)), claim(dag_id_of(pipeline), run))
+        except SluiceError as error:
+            raise HTTPException(503, shown(str(error))) from None
+        return JSONResponse({"batches": found}, headers=_PRIVATE)
+
     @app.get("/api/verify/{pipeline}")
     def verifications(pipeline: str, user: User) -> JSONResponse:
         """The last results without their differences, newest first."""

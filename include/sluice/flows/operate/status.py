@@ -176,6 +176,25 @@ class _Source:
     lag_bytes: Callable[[Position], int | None] | None = None
 
 
+def batches_claimed(runtime: Runtime, claim: str) -> list[dict[str, Any]]:
+    """The batches that ``claim`` delivers and that are still known, oldest first, as JSON; ``acknowledged_by``: the targets that have each.
+
+    Raises CoordinationError if ZooKeeper does not answer.
+    """
+    with runtime.state(connect_timeout_s=STATUS_TIMEOUT_S) as state:
+        found = state.claimed_all(claim)
+        sides = {target.name: state.process(target.name) for target in runtime.pipeline.targets}
+    return [
+        {
+            **batch.to_json(),
+            "acknowledged_by": [
+                name for name, side in sides.items() if side is not None and side.batch >= batch.number
+            ],
+        }
+        for batch in found
+    ]
+
+
 def status(runtime: Runtime, *, recent: int = 10) -> Status:
     """Read ZooKeeper and the source's head. An unreachable part is named in ``errors``; nothing is raised for it."""
     errors: list[str] = []
