@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sluice.flows.capture import drain as drain_flow
 from sluice.flows.capture import kept_source
 from sluice.flows.capture.drain import drain
 from sluice.flows.capture.kept_source import KeptSource
@@ -91,6 +92,22 @@ def test_batches_of_a_train_are_read_over_one_connection(made: Case, opened: lis
         "confirm": 1,
         "server_info": 1,
     }
+    assert same_rows(made)
+
+
+def test_a_backlog_that_comes_up_in_mid_train_is_seen(made: Case, monkeypatch: Any) -> None:
+    """Batches grow with it: how far the log has got is asked for each batch, though the pre-flight is not made again."""
+    seen: list[int] = []
+
+    def patience_s(max_wait_s: float, behind_bytes: int) -> float:
+        seen.append(behind_bytes)
+        return max_wait_s
+
+    monkeypatch.setattr(kept_source, "CHECKED_S", 300.0)
+    monkeypatch.setattr(drain_flow, "patience_s", patience_s)
+    write(made, 10, 4)
+    go(made, 1, lambda: write(made, 100, 60))
+    assert max(seen[1:]) > 5_000 > seen[0]
     assert same_rows(made)
 
 

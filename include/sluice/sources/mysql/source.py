@@ -209,6 +209,13 @@ class MySQLSession:
         return MySQLSchemaHistory(self)
 
     def lag_bytes(self, at: Offset) -> int | None:
+        if self._goes_on_since is None:
+            return self.info.bytes_behind(at)
+        with self._asking():  # what was said at the begin of the session is old by now
+            file, offset = log_end(self.connection)
+        if file == at.file:
+            return max(offset - at.offset, 0)
+        self.look_again()
         return self.info.bytes_behind(at)
 
     def has_news(self, since: Offset) -> bool:
