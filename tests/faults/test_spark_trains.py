@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,17 @@ def workers(server: SparkConnectServer) -> list[psutil.Process]:
     """The Python workers, without the daemons that fork them."""
     assert server.handle is not None
     family = psutil.Process(server.handle.pid).children(recursive=True)
-    daemons = [one for one in family if "pyspark.daemon" in " ".join(one.cmdline())]
-    return [one for one in daemons if one.ppid() in {other.pid for other in daemons}]
+    daemons: dict[int, psutil.Process] = {}
+    for one in family:
+        with suppress(psutil.Error):  # it ended just now
+            if "pyspark.daemon" in " ".join(one.cmdline()):
+                daemons[one.pid] = one
+    found = []
+    for one in daemons.values():
+        with suppress(psutil.Error):
+            if one.ppid() in daemons:
+                found.append(one)
+    return found
 
 
 def kill(processes: list[psutil.Process]) -> None:
