@@ -165,7 +165,7 @@ def finish(made: Case, outcome: TrainOutcome) -> None:
 
 @pytest.mark.skipif(
     not os.environ.get("SLUICE_FAULTS"),
-    reason="with SLUICE_FAULTS only: on a busy machine the worker may not get as far as the lock",
+    reason="with SLUICE_FAULTS only: run alone, the worker does not get as far as the lock",
 )
 def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, server: SparkConnectServer) -> None:
     """kill -9 of the task while a worker is in the target's transaction; the worker sleeps until the retry has delivered everything."""
