@@ -43,6 +43,14 @@ def test_one_task_a_pipeline_and_one_for_runs(write_pipeline: WritePipeline) -> 
     assert set(bag.dags["retention"].task_ids) == {"segments.shop", "segments.stock", "runs", "logs"}
 
 
+def test_a_target_that_keeps_files_has_a_task_that_maintains_them(write_pipeline: WritePipeline) -> None:
+    write_pipeline("shop")
+    lake = write_pipeline("lake")
+    lake.write_text(lake.read_text().replace("type: mysql", "type: delta"))
+    dag = DagBag(dag_folder=str(REPOSITORY / "dags" / "retention.py")).dags["retention"]
+    assert set(dag.task_ids) == {"segments.shop", "segments.lake", "targets.lake", "runs", "logs"}
+
+
 def test_without_a_login_runs_are_kept_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(f"AIRFLOW_CONN_{API_CONNECTION.upper()}", raising=False)
     with pytest.raises(AirflowSkipException, match=API_CONNECTION):

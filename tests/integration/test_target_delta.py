@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import random
+import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from sluice.config.connections import Endpoint, parse_connection
@@ -24,10 +30,16 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.targets.base import Fence
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
+from sluice.targets.delta.client import Place
+from sluice.targets.delta.column_types import arrow_of
+from sluice.targets.delta.follow import Follower
+from sluice.targets.delta.rewriting import Recast, widens
+from sluice.targets.delta.tables import DeltaColumn, info_of, schema_of
 from sluice.targets.delta.target import DeltaTarget
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
-from tests.support import delta_values, pg_values
+from tests.support import delta_values, duckdb_reader, pg_values
 from tests.support.boundary_values import BOTH, LENIENT, MYSQL, leniently
 from tests.support.delta_bench import DeltaBench
 from tests.support.lakes import Lake
@@ -530,11 +542,20 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
         )
         arrived("id", "v", "s", "e", "n", "d", "f")
         assert set(made.target.rows(schema, "t")["b"].to_pylist()) == {5}
+        alter(
+            "DROP COLUMN d, RENAME COLUMN s TO s2, CHANGE v big BIGINT UNSIGNED, MODIFY n DECIMAL(38,4), ADD z INT NOT NULL DEFAULT 4",
+            "INSERT INTO t (id, big, s2, e, n, b, f) VALUES (4, 18446744073709551615, 't', 'a', 7.0001, 0, 1)",
+        )
+        arrived("id", "big", "s2", "e", "n", "f", "z")
+        fields = {field.name: field.type.type for field in made.target.table(schema, "t").schema().fields}
+        assert (fields["big"], fields["n"]) == ("decimal(20,0)", "decimal(38,4)")
+        assert "d" not in fields
+        assert made.target.duckdb_rows(schema, "t").num_rows == 3
         for change, said, ignored in (
             ("ADD at DATETIME DEFAULT CURRENT_TIMESTAMP", "would get other values in the new column at than at the source", "add_column"),
-            ("DROP COLUMN d", "cannot follow drop column", "drop_column"),
-            ("RENAME COLUMN s TO s2", "cannot follow rename column", "rename_column"),
-            ("MODIFY v BIGINT", "column v is integer, which cannot hold values of bigint", "change_column"),
+            ("DROP COLUMN z, ADD COLUMN z INT", "a column is dropped and another of its name is added", "drop_column: ignore, add_column"),
+            ("MODIFY f VARCHAR(40)", "column f is double, which cannot hold values of varchar", "change_column"),
+            ("MODIFY n DECIMAL(40,4)", "Delta has no numbers of more than 38 digits", "change_column"),
         ):  # fmt: skip
             alter(change)
             with pytest.raises(LoadError, match=said):
@@ -542,11 +563,107 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
             policy(f"{{{ignored}: ignore}}")
             made.run_until_head()
             policy("apply")
-        mysql_source.execute(f"UPDATE {schema}.t SET v = 9 WHERE id = 3")
-        with pytest.raises(MappingError, match=r"has no column '(at|s2)'|which cannot hold values of bigint"):
+        mysql_source.execute(f"UPDATE {schema}.t SET big = 9 WHERE id = 3")
+        with pytest.raises(MappingError, match=r"has no column 'at'|no numbers of more than 38|cannot hold values of"):
             made.run_until_head()
-        fields = made.target.table(schema, "t").schema().fields
-        assert {"id", "v", "s", "e", "n", "d", "b", "f"} == {field.name for field in fields}
+
+
+def test_a_table_that_is_written_anew_is_bounded_and_done_once(tmp_path: Path) -> None:
+    """Rows that arrived before the change stay as they were there; a repeat finds the change, and the batch that a later change follows."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    small = Pipe(bench, config={"options": {"rewrite_up_to": 10}})
+    small.deliver((table, [new(1, "a", 1), new(2, "b", 2)]))
+    before = _definition("shop", "people")
+    columns = {column.name: column for column in before.columns}
+    wide = replace(before, columns=(columns["id"], replace(columns["points"], name="marks", type="bigint unsigned")))
+    kinds = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN, ChangeKind.WIDEN_COLUMN)
+    text = "ALTER TABLE shop.people DROP COLUMN email, CHANGE points marks BIGINT UNSIGNED"
+    change = _schema_change(small, 0, text, kinds, before, wide)
+    batch = small.given([(table, [changed((1, "a", 1), (1, "a", 7)), new(3, "c", 3)])], schema_changes=(change,))
+    with pytest.raises(LoadError, match=r"has \d+ bytes \(options.rewrite_up_to: 10\)"):
+        small.write(batch)
+    pipe = Pipe(bench)
+    pipe.batch, pipe.epoch = small.batch, small.epoch
+    for call in ("write", "commit"):
+        pipe.epoch += 1
+        with contextlib.suppress(_Crash):
+            pipe.write(batch, after=_crash_at(call))
+    versions = bench.table(table.table).version()
+    # the rows and the change are there, the checkpoint is put back to before them, as after a crash between the two
+    assert pipe.held == batch.number
+    assert bench.columns(table.table) == ["id", "marks"]
+    found = bench.table(table.table).to_pyarrow_table().to_pylist()
+    assert Counter((row["id"], int(row["marks"])) for row in found) == Counter([(1, 7), (2, 2), (3, 3)])
+    Follower(bench.target().site, Fence(pipe.epoch, batch.number, batch.number), change).run()
+    assert bench.table(table.table).version() == versions
+    # DuckDB, by the table's own log
+    assert sorted(duckdb_reader.delta(tmp_path / "shop/people", "id, marks::VARCHAR")) == [(1, "7"), (2, "2"), (3, "3")]
+
+
+def test_a_crash_between_a_change_that_follows_rows_and_the_checkpoint(tmp_path: Path) -> None:
+    """The rows have a column that the table no longer has: they are there already."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    pipe.deliver((table, [new(1, "a", 1)]))
+    before = _definition("shop", "people")
+    after = replace(before, columns=before.columns[:2])
+    change = _schema_change(
+        pipe, 0, "ALTER TABLE shop.people DROP COLUMN points", (ChangeKind.DROP_COLUMN,), before, after
+    )
+    batch = pipe.given([(table, [new(2, "b", 2)])], schema_changes=(change,))
+    pipe.take_over()
+    writer = pipe.writer(batch)
+    for phase in writer.plan(1):
+        for unit in phase:
+            unit.write()
+    writer._follow(before_rows=False)
+    assert bench.columns(table.table) == ["id", "email"]
+    pipe.epoch += 1
+    pipe.write(batch)
+    found = bench.table(table.table).to_pyarrow_table().to_pylist()
+    assert Counter((row["id"], row["email"]) for row in found) == Counter([(1, "a"), (2, "b")])
+    assert pipe.held == 2
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "values"),
+    [
+        ("byte", "long", [-128, 127, None]), ("integer", "decimal(20,0)", [-(2**31), 2**31 - 1]),
+        ("long", "decimal(38,19)", [-(2**63), 2**63 - 1]),
+        ("decimal(20,2)", "decimal(38,4)", [Decimal("-999999999999999999.99"), None]),
+        ("float", "double", [0.1, -0.0]), ("integer", "double", [2**31 - 1]),
+    ],
+)  # fmt: skip
+def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, values: list[Any]) -> None:
+    place = Place(str(tmp_path))
+    old = (
+        DeltaColumn("id", "long", nullable=False),
+        DeltaColumn("was", (DeltaColumn("v", there),)),
+        DeltaColumn("p", "string"),
+    )
+    deltalake.DeltaTable.create(place.uri("t"), schema_of(old), partition_by=["p"])
+    table = deltalake.DeltaTable(place.uri("t"))
+    exact = pa.array(values, arrow_of(there))
+    rows = pa.table({
+        "id": range(len(values)), "was": pa.StructArray.from_arrays([exact], ["v"]), "p": ["x", None, "y"][: len(values)],
+    })  # fmt: skip
+    deltalake.write_deltalake(table, rows, mode="append")
+    assert widens(there, wanted)
+    assert not widens(wanted, there)
+    made = Recast.of(info_of(table), kinds={"was": (DeltaColumn("v", wanted),)}, names={"id": "key"})
+    assert made is not None
+    made.run(place, "t", table, None)
+    table = deltalake.DeltaTable(place.uri("t"))
+    assert info_of(table).columns == (
+        DeltaColumn("key", "long", nullable=False), DeltaColumn("was", (DeltaColumn("v", wanted),)), DeltaColumn("p", "string", partition=True),
+    )  # fmt: skip
+    found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["key"])
+    expected = pa.array([pc.cast(one, pa.float64()).as_py() if wanted == "double" else one.as_py() for one in exact])
+    assert [row["was"]["v"] for row in found] == expected.to_pylist()
 
 
 def test_the_sources_ddl_in_a_table_of_changes(
@@ -561,13 +678,15 @@ def test_the_sources_ddl_in_a_table_of_changes(
         mysql_source.execute(
             f"USE {schema}", "INSERT INTO t VALUES (1, 1)", "ALTER TABLE t RENAME COLUMN v TO w", "UPDATE t SET w = 2",
             "ALTER TABLE t DROP COLUMN w, ADD x VARCHAR(9) DEFAULT 'd'", "UPDATE t SET x = 'e'", "RENAME TABLE t TO u", "DELETE FROM u",
+            "ALTER TABLE u MODIFY id BIGINT", "INSERT INTO u VALUES (5000000000, 'w')",
         )  # fmt: skip
         made.run_until_head()
         rows = made.target.rows(schema, "t").sort_by([("_batch", "ascending"), ("_seq", "ascending")]).to_pylist()
         found = [(row["_op"], row["v"], row["w"], row["x"]) for row in rows]
         assert found == [("i", 1, None, None), ("u", None, 2, None), ("u", None, None, "e")]
-        [row] = made.target.rows(schema, "u").to_pylist()
-        assert (row["_op"], row["x"], row["_before"]["x"]) == ("d", "e", "e")
+        row, last = made.target.rows(schema, "u").sort_by([("_batch", "ascending"), ("_seq", "ascending")]).to_pylist()
+        assert (row["_op"], row["id"], row["x"], row["_before"]["x"]) == ("d", 1, "e", "e")
+        assert (last["_op"], last["id"]) == ("i", 5_000_000_000)
         mysql_source.execute(f"TRUNCATE TABLE {schema}.u")
         with pytest.raises(LoadError, match="cannot follow truncate table"):
             made.run_until_head()
@@ -629,3 +748,79 @@ def test_a_dead_letter_in_several_pieces(tmp_path: Path) -> None:
     every.deliver((table, [new(1, "a", 1)]))
     with pytest.raises(LoadError, match="a table of changes takes nothing else"):
         every.writer(replace(piece, held=1)).plan(1)
+
+
+def test_files_are_maintained_while_batches_are_loaded(tmp_path: Path) -> None:
+    """Compactions and loads meet; every row is there once, a file that is needed stays, one that no commit named goes."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    config = {"options": {"maintenance": {"small_files": 2, "keep": "1h"}}}
+    pipe = Pipe(bench, config=config)
+    for number in range(6):
+        pipe.deliver((table, [new(number, "a", 0)]))
+    maintainer = pipe.target.maintainer()
+    [wanted] = maintainer.maintain([table.table, TableId("shop", "absent")], dry_run=True)
+    assert (wanted.merged, wanted.written) == (6, 0)
+    [stuck] = DeltaBench(tmp_path).target(options={"maintenance": {"compact": False}}).maintainer().maintain([
+        table.table
+    ]) or [None]
+    assert stuck is None
+    merged, stop = [], threading.Event()
+
+    def look_after() -> None:
+        while not stop.is_set():
+            merged.extend(maintainer.maintain([table.table]))
+
+    worker = threading.Thread(target=look_after)
+    worker.start()
+    try:
+        for points in range(1, 9):
+            pipe.deliver((
+                table,
+                [*(changed((n, "a", points - 1), (n, "a", points)) for n in range(6)), new(100 + points, "b", 0)],
+            ))
+    finally:
+        stop.set()
+        worker.join()
+    assert not [one.error for one in merged if one.error]
+    assert sum(one.merged for one in merged) > sum(one.written for one in merged)
+    assert pipe.state(table) == Counter([*((n, "a", 8) for n in range(6)), *((100 + n, "b", 0) for n in range(1, 9))])
+    folder = tmp_path / "shop/people"
+    orphan = folder / "part-00000-of-no-commit.snappy.parquet"
+    orphan.write_bytes(b"left behind")
+    files = set(folder.glob("*.parquet"))
+    maintainer.maintain([table.table])
+    assert set(folder.glob("*.parquet")) >= files, "files of less than an hour stay"
+    for path in folder.glob("*.parquet"):
+        os.utime(path, (0, 0))
+    for path in (folder / "_delta_log").glob("*.json"):  # as if all of it was two hours ago
+        path.write_text(re.sub(r'("(?:deletionTimestamp|modificationTime)":)\d+', r"\g<1>1000", path.read_text()))
+    for path in (folder / "_delta_log").glob("*checkpoint*"):
+        path.unlink()
+    [done] = maintainer.maintain([table.table])
+    assert done.removed > 0
+    assert not orphan.exists()
+    assert set(map(str, folder.glob("*.parquet"))) == {
+        uri.removeprefix("file://") for uri in bench.table(table.table).file_uris()
+    }
+    assert pipe.state(table).total() == 14
+
+
+def test_the_tables_of_a_pipeline_are_maintained(
+    tmp_path: Path, mysql_source: Any, zookeeper: Any, fresh_schema: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command line, where the mapping says that they are; a target without files is left out."""
+    schema = fresh_schema(mysql_source)
+    mysql_source.execute(f"CREATE TABLE {schema}.t (id INT PRIMARY KEY)")
+    with pipeline(tmp_path, mysql_source, zookeeper, schema, "options: {maintenance: {small_files: 2}}") as made:
+        made.make_missing()
+        made.run_until_head()
+        for number in range(3):
+            mysql_source.execute(f"INSERT INTO {schema}.t VALUES ({number})")
+            made.run_until_head()
+        said = json.loads(made.cli("targets", "maintain", made.name, "--json", "--dry-run").stdout)
+        assert [(one["target"], [row["merged"] for row in one["tables"]]) for one in said] == [("copy", [3])]
+        assert made.cli("targets", "maintain", made.name).returncode == 0
+        assert len(made.target.table(schema, "t").file_uris()) == 1
+        assert made.target.rows(schema, "t").num_rows == 3

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.cli.console import AsJson, console, print_json
+from sluice.cli.console import AsJson, Pipeline, console, log_to_stderr, open_pipeline, out, print_json
 from sluice.config.folders import targets_folder
 from sluice.errors import ConfigError, SluiceError
 
@@ -70,3 +70,29 @@ def new(
     console().print(
         f"wrote {escape(str(path))}: `type: {escape(name)}` in a pipeline file uses it; docs/own-target.md says how to test it"
     )
+
+
+@targets_app.command()
+def maintain(
+    pipeline: Pipeline,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look after the files of targets such as delta: compact small ones, remove old ones. The DAG retention does it every hour."""
+    from sluice.flows.operate.upkeep import maintain as look_after
+
+    log_to_stderr(False)
+    done = look_after(open_pipeline(pipeline), dry_run=dry_run)
+    if as_json:
+        print_json([one.to_json() for one in done])
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("target", "table", "merged", "into", "removed", "versions expired", "error"):
+            table.add_column(heading, overflow="fold")
+        for one in done:
+            for row in one.tables:
+                numbers = map(str, (row.merged, row.written, row.removed, row.expired))
+                table.add_row(escape(one.target), escape(str(row.table)), *numbers, escape(row.error))
+        out.print(table)
+    if any(row.error for one in done for row in one.tables):
+        raise typer.Exit(1)

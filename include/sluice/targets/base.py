@@ -725,6 +725,48 @@ class CountingComparer(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What was done for the files of one table, or would be.
+
+    Attributes:
+        merged: files that became ``written`` larger ones. removed: files that no version within its retention needs. expired: old versions given up.
+        error: why it was not done, "" if it was.
+    """
+
+    table: TableId
+    merged: int = 0
+    written: int = 0
+    removed: int = 0
+    expired: int = 0
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "table": str(self.table), "merged": self.merged, "written": self.written, "removed": self.removed, "expired": self.expired,
+            "error": self.error,
+        }  # fmt: skip
+
+
+class Maintainer(Protocol):
+    """Optional (``Target.maintainer()``): for targets whose tables are files that batches add to.
+
+    It works while batches are loaded, by any process and without the lease: rows and what is noted of batches stay as they are, and a commit that
+    loses against a load is made again.
+    """
+
+    def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> Sequence[Upkeep]:
+        """One for each of ``tables`` that is there and wants something. An error at one does not stop the others."""
+
+
+def maintainer_of(target: Target) -> Maintainer | None:
+    """Who looks after the files of a target; None: this kind has nothing to look after. Kinds need not know that there is such a thing."""
+    make = getattr(target, "maintainer", None)
+    made: Maintainer | None = make() if make is not None else None
+    return made
+
+
 def comparer_of(target: Target) -> Comparer | None:
     """Who compares rows with what the target holds; None: this kind cannot be read back. Kinds need not know that there is such a thing."""
     make = getattr(target, "comparer", None)
@@ -785,6 +827,7 @@ __all__ = [
     "Guarantee",
     "Input",
     "KeyRange",
+    "Maintainer",
     "NoFacts",
     "Ordering",
     "RangeDifferences",
@@ -806,7 +849,9 @@ __all__ = [
     "Target",
     "TargetSchema",
     "TargetSession",
+    "Upkeep",
     "WriteResult",
     "WriteUnit",
     "comparer_of",
+    "maintainer_of",
 ]

@@ -24,6 +24,9 @@ KINDS: Mapping[str, str] = {
 }
 """``type:`` in the pipeline file -> module:class; imported at first use."""
 
+WITHOUT_FILES = frozenset({"kafka", "mysql", "postgresql"})
+"""Kinds that have no maintainer: known without importing them, where DAGs are made."""
+
 GROUP = "sluice.targets"
 """Entry points of packages: ``name = "package.module:Class"``."""
 

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyarrow import fs
 
-from devstack import paths, ports, processes
+from devstack import ports, processes
 from devstack.server import Server
+from tests.support.own_environment import environment
 
 _REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 def moto_server() -> Path:
     """The program; its environment is made at the first call, from the pinned file."""
-    folder = paths.home() / "s3"
-    program, stamp = folder / "bin" / "moto_server", folder / "requirements.txt"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not program.exists() or not stamp.exists() or stamp.read_bytes() != _REQUIREMENTS.read_bytes():
-            uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-            if uv is None:
-                raise FileNotFoundError("there is no uv to install it with")
-            subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True)
-            subprocess.run(
-                [
-                    uv,
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--python",
-                    str(folder / "bin/python"),
-                    "--require-hashes",
-                    "-r",
-                    str(_REQUIREMENTS),
-                ],
-                check=True,
-            )
-            shutil.copyfile(_REQUIREMENTS, stamp)
-    return program
+    return environment("s3", _REQUIREMENTS) / "bin/moto_server"
 
 
 @dataclass

@@ -23,6 +23,7 @@ from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, re
 from sluice.orchestration.operators import SluiceOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, boundary
 from sluice.orchestration.runtime import open_runtime
+from sluice.targets.registry import WITHOUT_FILES
 
 API_CONNECTION = "sluice_airflow_api"
 KEEP_IDLE_RUNS = timedelta(hours=1)
@@ -40,6 +41,8 @@ _DOC = f"""Every hour:
 
 - `segments.*` removes the batches of one pipeline that every target has acknowledged and that are older than its
   `capture.segments.retain`, and entries of its audit (`sluice audit`) that are older than *keep_audit*.
+- `targets.*` looks after the files of targets that keep tables as files (Delta Lake, Iceberg): it compacts small ones and removes those that no
+  version within its retention needs, while batches are loaded. The target's `maintenance` in its options says how.
 - `runs` removes runs of Sluice's DAGs from Airflow's own database, with all rows of their tasks: those of sync, catch-up and this
   DAG that ended longer than *keep_runs* ago, those of copies, verifications and control after *keep_logs*, and those that found nothing to do
   (a clock starts them) after an hour. It uses
@@ -87,6 +90,29 @@ class PruneSegmentsOperator(SluiceOperator):
             outcome = prune(open_runtime(self.pipeline), dry_run=dry, keep_audit_s=keep.total_seconds()).to_json()
         self.log.info("%s %s", "dry run, would prune" if dry else "pruned", outcome)
         return {"removed": len(outcome["removed"]), "kept": outcome["kept"], "audit": outcome["audit"], "dry_run": dry}
+
+
+class MaintainTargetsOperator(SluiceOperator):
+    """Looks after the files of one pipeline's targets. Fails, to be tried again, if a table could not be maintained."""
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        with boundary():
+            from sluice.errors import TargetUnavailable
+            from sluice.flows.operate.upkeep import maintain
+
+            done = maintain(open_runtime(self.pipeline), dry_run=is_dry(context))
+            self.log.info("%s %s", "dry run, would do" if is_dry(context) else "done", [one.to_json() for one in done])
+            failed = [f"{one.target}: {table.error}" for one in done for table in one.tables if table.error]
+            if failed:
+                raise TargetUnavailable(f"{len(failed)} tables could not be maintained, such as {failed[0]}")
+        return {one.target: len(one.tables) for one in done}
+
+
+def has_files(path: Path) -> bool:
+    """Whether a target of a pipeline file may have files to look after. A file that is wrong has its own error, in its sync DAG."""
+    with suppress(SluiceError):
+        return any(target.type not in WITHOUT_FILES for target in load_pipeline(path).targets)
+    return False
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
@@ -182,7 +208,7 @@ def db_clean(dags: Sequence[str], before: datetime) -> str:
 
 
 def build_retention_dag(folder: Path) -> DAG:
-    """One ``segments.{file stem}`` a pipeline file, and ``runs``."""
+    """One ``segments.{file stem}`` a pipeline file, ``targets.{file stem}`` if it has a target of files, and ``runs``."""
     with DAG(
         dag_id="retention",
         description="Removes acknowledged batches past their retention, and old runs and logs of Sluice's DAGs",
@@ -215,6 +241,8 @@ def build_retention_dag(folder: Path) -> DAG:
         for path in pipeline_files(folder):
             name = invalid_dag_id(path).removeprefix(dag_id_of("")).removesuffix(".invalid")
             PruneSegmentsOperator(task_id=f"segments.{name}", pipeline=os.path.realpath(path))
+            if has_files(path):
+                MaintainTargetsOperator(task_id=f"targets.{name}", pipeline=os.path.realpath(path))
         PruneRunsOperator(task_id="runs")
         PruneLogsOperator(task_id="logs", dags=own_dags(folder), files=DAG_FILES)
     return dag

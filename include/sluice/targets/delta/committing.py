@@ -58,3 +58,11 @@ def committed(
         where=site.uri(table),
         hint="does another job rewrite the table all the time (OPTIMIZE, MERGE)? Let it pause",
     )
+
+
+def holds(site: Site, fence: Fence, table: TableId, scope: str) -> bool:
+    """True if a table has noted the batch: a repeat writes nothing there."""
+    found, held = site.open(table), site.checkpoints.held()
+    if found is None or held is None:
+        return False
+    return (site.application(scope).held(found, held.delivery) or 0) >= fence.batch

@@ -1,43 +1,46 @@
-"""Schema changes of the source at a Delta target: tables and columns that come, tables that are emptied.
+"""Schema changes of the source at a Delta target: tables and columns that come, columns that change or go, tables that are emptied.
 
-What needs the files rewritten is not followed.
-
-A change that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a table emptied, values for the rows
-that are there when a column comes) is noted in its own commit, see :mod:`sluice.targets.delta.notes`.
+A change that is there already is left alone, so that a repeat does nothing. What a repeat would do twice (a table emptied or written anew, values
+for the rows that are there when a column comes) is noted in its own commit, see :mod:`sluice.targets.delta.notes`.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
-from sluice.errors import LoadError, TargetUnavailable
+from sluice.errors import DecodeError, LoadError, TargetUnavailable
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
-from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
 from sluice.model.tables import TableId
+from sluice.mysql.ddl.columns import altered_columns
+from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.delta.changelog import BEFORE, column_name, columns_of
 from sluice.targets.delta.client import Raced, errors
 from sluice.targets.delta.column_types import TOO_WIDE, own_type, takes
+from sluice.targets.delta.rewriting import Recast, require_small, widens
 from sluice.targets.delta.schema import wanting
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import DeltaColumn, TableInfo, info_of, odd_name, partitionable, quoted
+from sluice.targets.delta.tables import DeltaColumn, Shape, TableInfo, info_of, odd_name, partitionable, quoted
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
 """Rows went that no change names."""
-_REWRITES = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_COLUMN, K.RENAME_COLUMN, K.DROP_DATABASE})
-FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _REWRITES) | {K.TRUNCATE_TABLE}
+_BY_HAND = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_DATABASE})
+FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _BY_HAND) | {K.TRUNCATE_TABLE}
 """With merged rows. Keys, indexes, NULL, defaults, comments and options need nothing here."""
 FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
 """With every change: old columns stay, as the changes that have them do."""
+
+_OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
 
 _ATTEMPTS = 10
 _STATEMENTS = 1 << 20
@@ -113,9 +116,8 @@ class Follower:
             if renamed is not None or K.CREATE_TABLE in kinds:
                 self._create(one, one.after, target)
             return
-        if kinds & {K.ADD_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN} or (
-            self.site.every and kinds & {K.RENAME_COLUMN, K.RENAME_TABLE}
-        ):
+        if kinds & _OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
+            table = self._rewritten(one, one.after, target, table, kinds)
             self._columns(one, one.after, target, table, kinds)
 
     def _name(self, one: TableChange, column: str) -> str | None:
@@ -165,21 +167,15 @@ class Follower:
     ) -> None:
         info = info_of(table)
         wanted = self._wanted(one, after.columns)
-        if kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every:
-            self._require_types(one, info, wanted)
         if K.ADD_COLUMN not in kinds and not self.site.every:
             return
         if self.site.every:
             self._add(target, table, info, columns_of([made for _, made in wanted]))
             return
-        if one.reuses_names:
-            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
         old = {column.name.lower() for column in one.before.columns} if one.before is not None else set()
         new = [(column, made) for column, made in wanted if column.name.lower() not in old]
-        scope = self.site.application(f"{one.table}/ddl")
-        number = self.fence.batch * _STATEMENTS + self.change.number + 1
-        held = self.site.checkpoints.guard(self.fence)
-        if (scope.held(table, held.delivery) or 0) >= number:
+        note = self._note(one.table, "ddl", table)
+        if note is None:
             return
         filled = table.file_uris() != []
         values = {made.name: self._value(column, target) for column, made in new} if filled else {}
@@ -189,7 +185,7 @@ class Follower:
             path = self.site.path(target)
             table = self.site.required(target)
             with errors(self.site.place, f"following {self.change.where}", path):
-                table.update(updates=settings, commit_properties=scope.noting(number, held.delivery, self.fence))
+                table.update(updates=settings, commit_properties=note)
 
     def _add(self, target: TableId, table: Any, info: TableInfo, columns: Sequence[DeltaColumn]) -> None:
         missing = wanting(columns, info)
@@ -197,17 +193,92 @@ class Follower:
             self._say(f"ALTER TABLE {target} ADD COLUMNS {', '.join(one.name for one in missing)}")
             self.site.add(table, self.site.path(target), missing)
 
-    def _require_types(
-        self, one: TableChange, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, DeltaColumn]]
-    ) -> None:
+    def _rewritten(
+        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
+    ) -> Any:
+        """The table (``DeltaTable``) after its columns went, were renamed or became wider: one commit that writes it anew, if that is needed."""
+        if one.reuses_names and not self.site.every:
+            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
+        note = self._note(one.table, "rewrite", table, alone=True)
+        if note is None:
+            return table
+        info = info_of(table)
+        gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
+        asked = kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every
+        wider = self._wider(info, self._wanted(one, after.columns), names) if asked else {}
+        if gone & set(info.partitions):
+            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
+        odd = [one.name for one in info.columns if one.partition and not partitionable(wider.get(one.name, one.kind))]
+        if odd:
+            raise self._by_hand(f"the table is partitioned by {odd[0]}, whose new type no table is partitioned by")
+        made = Recast.of(info, gone=gone, names=names, kinds=wider)
+        if made is None:
+            return table
+        require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
+        self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider}))}, written anew")
+        made.run(self.site.place, self.site.path(target), table, note)
+        return self.site.required(target)
+
+    def _gone(self, one: TableChange, info: TableInfo, kinds: set[ChangeKind]) -> tuple[frozenset[str], dict[str, str]]:
+        """Columns of the table that go, and new names by the names now."""
+        gone, names = set(), {}
+        for part in self._parts(one) if kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ():
+            old = self._name(one, part.old.name) if part.old is not None else None
+            new = self._name(one, part.new.name) if part.new is not None else None
+            there = info.find(old) if old is not None else None
+            if part.kind not in kinds or there is None:
+                continue
+            if part.kind is K.DROP_COLUMN or (part.kind is K.RENAME_COLUMN and new is None):
+                gone.add(there.name)
+            elif part.kind is K.RENAME_COLUMN and new is not None and new.casefold() != there.name.casefold():
+                if odd_name(new):
+                    raise self._by_hand(f"Delta takes no column of the name {new!r}")
+                names[there.name] = new
+        staying = [names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone]
+        if len(set(staying)) < len(staying):
+            raise self._by_hand("the table has a column of the new name already")
+        return frozenset(gone), names
+
+    def _parts(self, one: TableChange) -> tuple[ColumnChange, ...]:
+        statement = self.change.statement
+        if one.before is None or one.after is None:
+            raise self._by_hand("what it changed is not known")
+        dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
+        try:
+            found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+        except DecodeError as error:
+            raise self._by_hand(f"it is not understood: {error.message}") from error
+        if found is None:
+            raise self._by_hand("which columns it changed is not known")
+        return found
+
+    def _wider(
+        self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, DeltaColumn]], names: Mapping[str, str]
+    ) -> dict[str, Shape]:
+        """New types by the names now. In a table of changes the values before a change become wider, too."""
+        found: dict[str, Shape] = {}
+        now = {new.casefold(): old for old, new in names.items()}
         inner = info.find(BEFORE) if self.site.every else None
-        parts = [info] + ([TableInfo(inner.kind)] if inner is not None and not isinstance(inner.kind, str) else [])
+        before = list(inner.kind) if inner is not None and not isinstance(inner.kind, str) else []
+        parts = {one.name.casefold(): place for place, one in enumerate(before)}
         for column, made in wanted:
-            for there in filter(None, (part.find(made.name) for part in parts)):
-                if not isinstance(there.kind, str) or not takes(self._type(column), there.kind):
-                    raise self._by_hand(
-                        f"column {made.name} is {there.kind}, which cannot hold values of {column.type}"
-                    )
+            there = info.find(now.get(made.name.casefold(), made.name))
+            if there is not None and (kind := self._widened(column, made, there)) is not None:
+                found[there.name] = kind
+            place = parts.get(made.name.casefold())
+            if place is not None and (kind := self._widened(column, made, before[place])) is not None:
+                before[place] = replace(before[place], kind=kind)
+        if inner is not None and tuple(before) != inner.kind:
+            found[inner.name] = tuple(before)
+        return found
+
+    def _widened(self, column: ColumnDefinition, made: DeltaColumn, there: DeltaColumn) -> str | None:
+        """The type that a column needs; None: the one that it has is enough. Raises LoadError."""
+        if isinstance(there.kind, str) and takes(self._type(column), there.kind):
+            return None
+        if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
+            return made.kind
+        raise self._by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
 
     def _value(self, column: ColumnDefinition, target: TableId) -> str:
         """SQL of the value that the rows which are there get in a new column, as at the source. Raises LoadError."""
@@ -226,14 +297,21 @@ class Follower:
         table = self.site.open(target)
         if table is None:
             return
-        scope = self.site.application(f"{source}/ddl")
-        number = self.fence.batch * _STATEMENTS + self.change.number + 1
-        held = self.site.checkpoints.guard(self.fence)
-        if (scope.held(table, held.delivery) or 0) >= number or not table.file_uris():
+        note = self._note(source, "ddl", table)
+        if note is None or not table.file_uris():
             return
         self._say(f"TRUNCATE TABLE {target}")
         with errors(self.site.place, f"following {self.change.where}", self.site.path(target)):
-            table.delete(commit_properties=scope.noting(number, held.delivery, self.fence))
+            table.delete(commit_properties=note)
+
+    def _note(self, source: TableId, what: str, table: Any, *, alone: bool = False) -> Any:
+        """Properties of the commit that does ``what`` of this statement; None: the table (``DeltaTable``) has noted it already. Raises Fenced."""
+        scope = self.site.application(f"{source}/{what}")
+        number = self.fence.batch * _STATEMENTS + self.change.number + 1
+        held = self.site.checkpoints.guard(self.fence)
+        if (scope.held(table, held.delivery) or 0) >= number:
+            return None
+        return scope.noting(number, held.delivery, self.fence, alone=alone)
 
     def _say(self, done: str) -> None:
         _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)

@@ -35,8 +35,13 @@ class Application:
         found = table.transaction_version(self.name)
         return int(found) if found is not None else None
 
-    def noting(self, number: int, delivery: int, fence: Fence, more: Mapping[str, str] | None = None) -> Any:
-        """Properties of a commit that notes ``number``. The epoch is for people: the checkpoint is what fences."""
+    def noting(
+        self, number: int, delivery: int, fence: Fence, more: Mapping[str, str] | None = None, *, alone: bool = False
+    ) -> Any:
+        """Properties of a commit that notes ``number``. The epoch is for people: the checkpoint is what fences.
+
+        ``alone``: it is refused if there was any other commit since the table was read.
+        """
         delta = library()
         said = {
             "sluice.owner": self.owner,
@@ -46,6 +51,7 @@ class Application:
         }
         return delta.CommitProperties(
             custom_metadata=said,
+            max_commit_retries=0 if alone else None,
             app_transactions=[
                 delta.Transaction(self.name, number),
                 delta.Transaction(f"{self.name}#delivery", delivery),

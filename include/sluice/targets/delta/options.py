@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import re
 import string
+from datetime import timedelta
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sluice.config.pipeline import Size, Span
 from sluice.model.tables import TableId
 
 RESERVED = "_sluice"
 """Folder of the checkpoints."""
 _ODD = re.compile(r"[^A-Za-z0-9_.\-]")
+
+
+class DeltaMaintenance(BaseModel):
+    """What the DAG ``retention`` does for the tables while batches are loaded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compact: bool = Field(True, description="Small files become larger ones.")
+    file_size: Size = Field(128 * 2**20, ge=2**20, description="How large; files of less than half of it are small.")
+    small_files: int = Field(10, ge=2, description="A table is compacted when it has this number of small files.")
+    keep: Span = Field(
+        timedelta(days=7),
+        description="Files that the newest version does not need, and those of commits that were not taken, are removed after this time: as long "
+        "can a table be read as of an older batch. At least 1h, and longer than the longest load.",
+    )
+    vacuum: bool = Field(True, description="Remove them.")
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> DeltaMaintenance:
+        if self.keep < timedelta(hours=1):
+            raise ValueError("keep: at least 1h: files of a load that is running would be removed")
+        return self
 
 
 class DeltaOptions(BaseModel):
@@ -40,6 +64,17 @@ class DeltaOptions(BaseModel):
     wide_decimals: Literal["refuse", "string"] = Field(
         "refuse",
         description="DECIMAL of more than 38 digits, which Delta does not have: the table is refused, or the column is a string.",
+    )
+
+    rewrite_up_to: Size | Literal["never"] = Field(
+        10 * 2**30,
+        description="A change of columns that needs the table written anew (DROP, RENAME, a wider type) is followed up to this size of its files; "
+        "never: the load stops.",
+    )
+
+    maintenance: DeltaMaintenance = Field(
+        default_factory=DeltaMaintenance,
+        description="Compaction and removal of old files, by the DAG retention and `sluice targets maintain`.",
     )
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
-from sluice.errors import LoadError
+from sluice.errors import LoadError, MappingError
 from sluice.model.tables import TableId
 from sluice.targets.base import (
     BatchInput,
@@ -32,8 +32,10 @@ from sluice.targets.base import (
 from sluice.targets.delta.appending import append
 from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import place_of
+from sluice.targets.delta.committing import holds
 from sluice.targets.delta.comparing import DeltaComparer
 from sluice.targets.delta.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, Follower
+from sluice.targets.delta.maintaining import DeltaMaintainer
 from sluice.targets.delta.merging import Merging
 from sluice.targets.delta.options import DeltaOptions
 from sluice.targets.delta.schema import DeltaSchema
@@ -100,6 +102,10 @@ class DeltaTarget:
         """By key; every change is not compared."""
         return DeltaComparer(self.site) if self.input is Input.MERGED else None
 
+    def maintainer(self) -> DeltaMaintainer:
+        """Compaction and vacuum."""
+        return DeltaMaintainer(self.site)
+
     def interrupt(self) -> None:
         """Nothing waits at the target: a commit is taken or refused."""
 
@@ -155,7 +161,12 @@ class DeltaWriter:
                     where=str(table.target),
                     hint=f"`sluice dump start {self.site.pipeline} --table {table.plan.source}` reads them anew from the source",
                 )
-            schema.require(table.plan)
+        for scope, table in scoped(batch.tables):
+            try:
+                schema.require(table.plan)
+            except MappingError:  # unless the rows are there, and a change that follows them is, too
+                if batch.replay or not holds(self.site, self.fence, table.target, scope):
+                    raise
         units: dict[TableId, DeltaUnit] = {}
         weights: dict[TableId, int] = {}
         for table in batch.tables:
@@ -204,10 +215,15 @@ class DeltaUnit:
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             total = append(self.site, self.fence, self.reader)
-        scopes: dict[str, int] = {}
-        for table in self.tables:
-            source = str(table.plan.source)
-            scopes[source] = number = scopes.get(source, 0) + 1
-            scope = source if number == 1 else f"{source}#{number}"
+        for scope, table in scoped(self.tables):
             total += Merging(self.site, self.fence, self.reader, table, scope, self.replay).run(rejected)
         return replace(total, seconds=time.monotonic() - started)
+
+
+def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
+    """Each with what its commit is noted under: its source table, numbered where that goes to a target table more than once."""
+    met: dict[tuple[TableId, str], int] = {}
+    for table in tables:
+        source = str(table.plan.source)
+        met[table.target, source] = number = met.get((table.target, source), 0) + 1
+        yield source if number == 1 else f"{source}#{number}", table

@@ -15,9 +15,8 @@ from sluice.model.column_types import ColumnType
 from sluice.model.definitions import ColumnDefinition, TableDefinition
 from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange, column_changes
 from sluice.model.tables import TableId
-from sluice.mysql.ddl import ast
+from sluice.mysql.ddl.columns import altered_columns
 from sluice.mysql.ddl.lexer import Dialect
-from sluice.mysql.ddl.parser import parse_statement
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql import extras
@@ -273,24 +272,14 @@ class Follower:
         if not {K.RENAME_COLUMN} & set(one.kinds) and not one.reuses_names:
             return column_changes(one.before, one.after)
         statement = self.change.statement
+        dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
         try:
-            parsed = parse_statement(
-                statement.text, statement.schema, Dialect(statement.dialect == "mariadb", 0, statement.mode)
-            )
+            found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
         except DecodeError as error:
             raise self._by_hand(f"it is not understood: {error.message}", "") from error
-        if not isinstance(parsed, ast.AlterTable):
+        if found is None:
             raise self._by_hand("which columns were renamed is not known", "")
-        renames: dict[str, str] = {}
-        dropped: list[str] = []
-        for action in parsed.actions:
-            if isinstance(action, ast.RenameColumn):
-                renames[action.old.lower()] = action.new
-            elif isinstance(action, ast.ChangeColumn) and action.old != action.column.name:
-                renames[action.old.lower()] = action.column.name
-            elif isinstance(action, ast.DropColumn):
-                dropped.append(action.name.lower())
-        return column_changes(one.before, one.after, renames, dropped)
+        return found
 
     def _dropped(self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
         assert part.old is not None

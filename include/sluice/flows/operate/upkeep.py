@@ -1,0 +1,53 @@
+"""maintain: look after the files of targets that keep tables as files, while batches are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sluice.flows.runtime import Runtime
+from sluice.mapping import Mapping
+from sluice.sources.table_filter import Selection
+from sluice.targets import open_target
+from sluice.targets.base import Upkeep, maintainer_of
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUpkeep:
+    """What was done at one target, or would be: tables that wanted nothing are left out."""
+
+    target: str
+    tables: tuple[Upkeep, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"target": self.target, "tables": [one.to_json() for one in self.tables]}
+
+
+def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
+    """The tables of every target of a kind that has files to look after: those that captured tables go to by the mapping.
+
+    Raises:
+        MappingError, SourceUnavailable, TargetUnavailable, ConfigError.
+    """
+    opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in runtime.pipeline.targets]
+    kept = [(config.name, made) for config, target in opened if (made := maintainer_of(target)) is not None]
+    if not kept:
+        return []
+    selection, routes = Selection.compile(runtime.pipeline.capture), Mapping.compile(runtime.pipeline.mapping)
+    with runtime.source.open() as source:
+        tables = list(dict.fromkeys(routes.route(table.id).target for table in source.tables(selection.wants)))
+    done = []
+    for name, maintainer in kept:
+        found = TargetUpkeep(name, tuple(maintainer.maintain(tables, dry_run=dry_run)))
+        for one in found.tables:
+            _log.info("target_upkeep", pipeline=runtime.name, target=name, dry_run=dry_run, **one.to_json())
+        done.append(found)
+    return done
+
+
+__all__ = ["TargetUpkeep", "maintain"]
