@@ -31,12 +31,17 @@ from sluice.errors import RetryableError
 COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 
 _PRELOAD = '''\
-"""Imported by every Airflow process. The scheduler forks the task processes, so what it has imported they get for free."""
+"""Imported by every Airflow process. The scheduler forks the task processes, so what it has imported they get for free; the DAG processor forks one
+for each file that it parses."""
 
 import contextlib
 import importlib
 import sys
 
+if "dag-processor" in sys.argv:
+    for name in ("sync", "backfill", "verify", "control", "retention"):
+        with contextlib.suppress(Exception):
+            importlib.import_module(f"sluice.orchestration.dags.{name}")
 if "scheduler" in sys.argv:
     for name in (
         "airflow.sdk.execution_time.supervisor",

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, RetryableError
-from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, sync_dags, tagged_dags
+from sluice.orchestration.airflow_api import AirflowApi, count_runs, remove_runs, tagged_dags
 from sluice.orchestration.dags.retention import (
     API_CONNECTION,
     PruneLogsOperator,
@@ -123,7 +123,7 @@ def api(port: int, password: str = "right") -> AirflowApi:
 
 def test_ended_runs_go_in_pages(server: int) -> None:
     Api.runs = [f"r{n}" for n in range(250)]
-    assert sync_dags(api(server)) == ["sync__shop"]
+    assert tagged_dags(api(server), "sync") == ["sync__shop"]
     assert remove_runs(api(server), "sync__shop", before=BEFORE) == 250
     assert Api.runs == []
     assert "state=success&state=failed&end_date_lte=2026-01-01" in Api.asked[-1]
@@ -165,9 +165,9 @@ def test_it_stops_in_time(server: int) -> None:
 
 def test_a_refused_login_and_no_answer_are_clear(server: int) -> None:
     with pytest.raises(ConfigError, match="refused the login"):
-        sync_dags(api(server, "wrong"))
+        tagged_dags(api(server, "wrong"), "sync")
     with pytest.raises(RetryableError, match="does not answer"):
-        sync_dags(api(1))
+        tagged_dags(api(1), "sync")
 
 
 OLD, NEW = 1_700_000_000.0, 1_800_000_000.0

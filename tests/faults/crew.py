@@ -21,7 +21,7 @@ from typing import Any
 from sluice.config.loading import load_pipeline
 from sluice.errors import LeaseHeld, SluiceError
 from sluice.flows.capture.drain import drain
-from sluice.flows.drain_and_merge import drain_and_merge
+from sluice.flows.drain_and_merge import merge_if_small
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.runtime import Runtime
@@ -81,8 +81,8 @@ class Lane:
         way = int(self.claim[-1], 16) % 4
         if way >= 2:
             return train(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).last.batch
-        take = drain_and_merge if way else drain
-        return take(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S).batch
+        drained = drain(runtime, claim=self.claim, idle_wait_s=IDLE_WAIT_S)
+        return (merge_if_small(runtime, drained) if way else drained).batch
 
     def ended(self, status: int) -> None:
         if status == 0 and self.todo[0][0] == "drain":

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sluice.flows import drain_and_merge as handover
-from sluice.flows.drain_and_merge import drain_and_merge
+from sluice.flows.capture.drain import drain
+from sluice.flows.drain_and_merge import merge_if_small
 from sluice.flows.load.ack import ack
 from sluice.flows.load.load import load
 from sluice.flows.transform.merge import merge
@@ -38,7 +39,12 @@ def with_rule(made: Case, text: str = RULE) -> None:
 def next_batch(made: Case, rows: int, claim: str) -> DrainOutcome:
     values = ", ".join(f"({row}, '{claim}')" for row in range(rows))
     made.source.execute(f"REPLACE INTO `{made.schema}`.t VALUES {values}")
-    return drain_and_merge(made.runtime(), claim=f"test:a:{claim}", idle_wait_s=5)
+    return drained(made, claim, 5)
+
+
+def drained(made: Case, claim: str, idle_wait_s: float) -> DrainOutcome:
+    runtime = made.runtime()
+    return merge_if_small(runtime, drain(runtime, claim=f"test:a:{claim}", idle_wait_s=idle_wait_s))
 
 
 def deliver(made: Case, batch: int | None) -> None:
@@ -54,7 +60,7 @@ def test_a_small_batch_needs_no_merge_any_more(made: Case) -> None:
     assert outcome.batch is not None
     assert merge(made.runtime(), outcome.batch).already
     deliver(made, outcome.batch)
-    again = drain_and_merge(made.runtime(), claim="test:a:one", idle_wait_s=0.1)
+    again = drained(made, "one", 0.1)
     assert (again.batch, again.adopted, again.merged) == (outcome.batch, True, True)
 
 

@@ -113,7 +113,7 @@ def drain(runtime: Any, *, claim: str, idle_wait_s: float, until: Any = None) ->
         time.sleep(0.02)
 
 
-def drain_and_merge(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
+def _drained(runtime: Any, *, claim: str, idle_wait_s: float) -> DrainOutcome:
     """``{"merges": true}`` in ``settings.json``: the drain merges."""
     outcome = drain(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if outcome.batch is not None and _settings().get("merges"):
@@ -126,7 +126,7 @@ def train(
     runtime: Any, *, claim: str, idle_wait_s: float, tell: Any = None, stop: Any = None
 ) -> train_flow.TrainOutcome:
     """A train of one batch, which is left to the tasks. ``{"carries": true}`` in ``settings.json``: that is delivered."""
-    last = drain_and_merge(runtime, claim=claim, idle_wait_s=idle_wait_s)
+    last = _drained(runtime, claim=claim, idle_wait_s=idle_wait_s)
     if last.batch is None or not _settings().get("carries"):
         return train_flow.TrainOutcome(last, (), "a stand-in")
     targets = [target.name for target in runtime.pipeline.targets]
@@ -147,7 +147,7 @@ def batches_of(runtime: Any, claim: str, last: int) -> str:
     return str(last)
 
 
-def has_news(runtime: Any) -> bool:
+def _has_news() -> bool:
     _trouble("has_news")
     with _state() as state:
         return bool(state["head"] > state["cursor"])
@@ -173,7 +173,7 @@ class Waiting:
         return time.monotonic()
 
     def read(self) -> bool:
-        return has_news(self.runtime)
+        return _has_news()
 
 
 def oldest(waiting: Any) -> None: ...
@@ -310,8 +310,7 @@ def modules() -> dict[str, ModuleType]:
     """Module name -> stand-in."""
     made = {}
     for name, functions in {
-        "capture.drain": (drain, has_news, may_drain),
-        "drain_and_merge": (drain_and_merge,),
+        "capture.drain": (drain, may_drain),
         "train": (train, unfinished, batches_of),
         "transform.merge": (merge,),
         "load.load": (load,),

@@ -48,8 +48,13 @@ class LagMeter:
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
     _written: int = 0
+    _before: int = 0
+    """The last row of an earlier meter."""
 
     def __enter__(self) -> LagMeter:
+        with contextlib.closing(self.source.connect(SOURCE_SCHEMA)) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT COALESCE(MAX(id), 0) FROM heartbeat")
+            self._before = int((cursor.fetchone() or (0,))[0])
         for work in (self._write, self._watch):
             thread = threading.Thread(target=work, daemon=True)
             self._threads.append(thread)
@@ -84,12 +89,12 @@ class LagMeter:
         ):
             while not self._enough.wait(self.beat_s):
                 self._written += 1
-                row = (self._written, int(time.time() * 1e6))
+                row = (self._before + self._written, int(time.time() * 1e6))
                 with connection.cursor() as cursor:
                     cursor.execute("INSERT INTO heartbeat (id, written_us) VALUES (%s, %s)", row)
 
     def _watch(self) -> None:
-        seen = 0
+        seen = self._before
         with (
             contextlib.suppress(pymysql.MySQLError),
             contextlib.closing(self.target.connect(self.schema)) as connection,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from sluice.coordination.layout import LEASE, lease_epoch, lease_node
-from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znodes
+from sluice.coordination.port import Check, Conflict, Create, Put, Remove, Step, Znode, Znodes
 from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder
 from sluice.model.positions import Epoch
 
@@ -50,14 +50,9 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
     znodes.ensure(epoch_path)
     current = znodes.get(epoch_path)
     assert current is not None
-    epoch = Epoch(int(current.data or b"0") + 1)
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    content = LEASE.encode({"owner": owner, "epoch": epoch, "since": since})
+    epoch, steps = taking(folder, current, owner)
     try:
-        znodes.transact([
-            Put(epoch_path, str(epoch).encode(), current.version),
-            Create(node, content, ephemeral=True),
-        ])
+        znodes.transact(steps)
     except Conflict as conflict:
         held = znodes.get(node)
         who = LEASE.decode(node, held.data)["owner"] if held and held.data else "another process"
@@ -65,6 +60,16 @@ def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
             f"{who} holds the lease", where=node, hint="it is free when that process ends or its session expires"
         ) from (conflict)
     return Lease(node, epoch_path, epoch, current.version + 1)
+
+
+def taking(folder: str, epoch_node: Znode, owner: str) -> tuple[Epoch, list[Step]]:
+    """The epoch of the next lease of ``folder``, and the steps that take it. ``epoch_node``: as read from its epoch's path."""
+    epoch = Epoch(int(epoch_node.data or b"0") + 1)
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return epoch, [
+        Put(lease_epoch(folder), str(epoch).encode(), epoch_node.version),
+        Create(lease_node(folder), LEASE.encode({"owner": owner, "epoch": epoch, "since": since}), ephemeral=True),
+    ]
 
 
 def release(znodes: Znodes, lease: Lease) -> None:

@@ -20,9 +20,9 @@ from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.identity import Identity
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
-from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, transact_as
+from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.permit import Permit, Permits
-from sluice.coordination.port import Create, Put, Remove, Step, Znodes, committed
+from sluice.coordination.port import Remove, Step, Znodes, committed
 from sluice.coordination.source_member import SourceMember
 from sluice.coordination.target_checkpoints import TargetRecords
 from sluice.coordination.target_holds import Holds
@@ -88,19 +88,13 @@ class PipelineState:
 
         None, and nothing is done, if somebody drains now or the position moved meanwhile.
         """
-        node, counter = lease_node(self.layout.replicator), lease_epoch(self.layout.replicator)
-        epoch = self._z.get(counter)
+        folder = self.layout.replicator
+        epoch = self._z.get(lease_epoch(folder))
         if epoch is None:
             return None
-        number = int(epoch.data or b"0") + 1
+        _, taken = taking(folder, epoch, owner)
         moved = Cursor(position, cursor.next_batch, schema=cursor.schema)
-        done = committed(
-            self._z,
-            Create(node, LEASE.encode({"owner": owner, "epoch": number, "since": ""}), ephemeral=True),
-            Put(counter, str(number).encode(), epoch.version),
-            self._cursor.moved(cursor, moved),
-            Remove(node),
-        )
+        done = committed(self._z, *taken, self._cursor.moved(cursor, moved), Remove(lease_node(folder)))
         return replace(moved, version=cursor.version + 1) if done else None
 
     @property

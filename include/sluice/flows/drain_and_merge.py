@@ -1,4 +1,4 @@
-"""handover: a drain that merges its own batch while that is small, so that the load may follow at once.
+"""A drain that merges its own batch while that is small, so that the load may follow at once.
 
 Near the head of the log a batch is a thousand changes or two: its merge is tens of milliseconds of work, and a task of its own is ten times that
 before it begins.
@@ -11,7 +11,6 @@ from dataclasses import replace
 import structlog
 
 from sluice.errors import SluiceError
-from sluice.flows.capture.drain import drain
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.model.batches import DrainOutcome
@@ -26,18 +25,12 @@ SLOW_RULES_S = 0.25
 """Rules that took longer on the batch before stay in the merge's task: there, batches are worked on side by side."""
 
 
-def drain_and_merge(runtime: Runtime, *, claim: str, idle_wait_s: float) -> DrainOutcome:
-    """See :func:`sluice.flows.capture.drain.drain`; ``merged`` of the outcome: the batch needs no merge any more, nor a stage of rules.
+def merge_if_small(runtime: Runtime, outcome: DrainOutcome) -> DrainOutcome:
+    """Merge what was drained; ``merged`` of the outcome: the batch needs no merge any more, nor a stage of rules.
 
     A batch of ``spark.from_changes`` changes or more (0: :data:`SMALL`), one with slow rules, and one whose merge fails are left to their own task,
-    which says what is wrong. Raises what ``drain`` raises.
+    which says what is wrong.
     """
-    with runtime.state():
-        return merge_if_small(runtime, drain(runtime, claim=claim, idle_wait_s=idle_wait_s))
-
-
-def merge_if_small(runtime: Runtime, outcome: DrainOutcome) -> DrainOutcome:
-    """Merge what was drained, unless that is for its own task."""
     if outcome.batch is None or not is_small(runtime, outcome):
         return outcome
     try:

@@ -61,11 +61,6 @@ class AirflowApi:
             raise RetryableError(f"Airflow's API does not answer: {error}", where=self.endpoint.address) from None
 
 
-def sync_dags(api: AirflowApi) -> list[str]:
-    """Ids of the DAGs tagged ``sync``."""
-    return tagged_dags(api, "sync")
-
-
 def tagged_dags(api: AirflowApi, tag: str) -> list[str]:
     """Ids of all DAGs of Sluice with this tag, however many there are."""
     found: list[str] = []

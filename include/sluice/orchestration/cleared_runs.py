@@ -11,7 +11,6 @@ of the audit log: neither a task nor the REST API can.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sluice.config.pipeline import parse_span
+from sluice.orchestration.dag_runs import CONTROL_ID, FAMILIES, RETENTION_ID, dag_id_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -29,9 +28,6 @@ log = structlog.get_logger()
 
 EVERY_S = 2.0
 CLEAN_EVERY_S = 3600.0
-_PREFIX = "sync__"
-_FAMILIES = ("sync__", "catchup__", "backfill__", "verify__")
-_OTHERS = ("retention", "sluice_control")
 _STATES = (
     "running",
     "success",
@@ -55,7 +51,9 @@ def requeue_for_cleared_runs(session: Session) -> list[str]:
     from sqlalchemy import select
 
     open_states = (DagRunState.QUEUED, DagRunState.RUNNING)
-    waiting = select(DagRun.dag_id).where(DagRun.dag_id.startswith(_PREFIX), DagRun.state == DagRunState.QUEUED)
+    waiting = select(DagRun.dag_id).where(
+        DagRun.dag_id.startswith(dag_id_of(""), autoescape=True), DagRun.state == DagRunState.QUEUED
+    )
     moved: list[str] = []
     for dag_id in set(session.scalars(waiting)):
         runs = list(session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state.in_(open_states))))
@@ -93,7 +91,11 @@ def remove_old_events(session: Session, before: datetime, most: int = 5_000) -> 
     from airflow.models.log import Log
     from sqlalchemy import delete, or_, select
 
-    ours = or_(*(Log.dag_id.startswith(prefix, autoescape=True) for prefix in _FAMILIES), Log.dag_id.in_(_OTHERS))
+    prefixes = [id_of("") for id_of in FAMILIES]
+    ours = or_(
+        *(Log.dag_id.startswith(prefix, autoescape=True) for prefix in prefixes),
+        Log.dag_id.in_((RETENTION_ID, CONTROL_ID)),
+    )
     old = select(Log.id).where(ours, Log.event.in_(_STATES), Log.dttm < before).order_by(Log.id).limit(most)
     ids = list(session.scalars(old))
     if ids:
@@ -104,7 +106,10 @@ def remove_old_events(session: Session, before: datetime, most: int = 5_000) -> 
 def _remove_old_events() -> None:
     from airflow.utils.session import create_session
 
-    keep = parse_span(os.environ.get("SLUICE_KEEP_LOGS") or "14d")
+    from sluice.config.pipeline import parse_span
+    from sluice.orchestration.dags.retention import ages
+
+    keep = parse_span(ages()["keep_logs"])
     removed = -1
     while removed:
         with create_session() as session:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluice.config.loading import load_pipeline
-
 
 def dag_id_of(pipeline: str) -> str:
     """``sync__{pipeline}``."""
     return f"sync__{pipeline}"
+
+
+def catchup_id_of(pipeline: str) -> str:
+    """``catchup__{pipeline}``."""
+    return f"catchup__{pipeline}"
 
 
 def backfill_id_of(pipeline: str) -> str:
@@ -22,10 +25,19 @@ def verify_id_of(pipeline: str) -> str:
     return f"verify__{pipeline}"
 
 
+FAMILIES = (dag_id_of, catchup_id_of, backfill_id_of, verify_id_of)
+"""The DAGs of a pipeline, by what makes their ids."""
+
+CONTROL_ID = "sluice_control"
+RETENTION_ID = "retention"
+
+
 def open_run(pipeline: str, dump: str) -> None:
     """Open a run that works on a recorded dump, from inside a task. One that was opened before stays as it is."""
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    from sluice.config.loading import load_pipeline
 
     name = load_pipeline(Path(pipeline)).pipeline
     SUPERVISOR_COMMS.send(

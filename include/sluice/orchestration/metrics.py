@@ -65,10 +65,9 @@ def gauges(now: Status) -> dict[str, float]:
 
 def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
     """Send the gauges and look at the lag, at most once in ``every_s`` for each pipeline of this process. Never raises SluiceError."""
-    now_s = time.monotonic()
-    if now_s - _sent.get(runtime.name, -1e9) < every_s:
+    if not is_due(runtime.name, every_s):
         return
-    _sent[runtime.name] = _asked[runtime.name] = now_s
+    _sent[runtime.name] = _asked[runtime.name] = time.monotonic()
     from airflow.sdk.observability import stats
 
     from sluice.flows.operate.alerts import check_lag
@@ -85,9 +84,9 @@ def report(runtime: Runtime, *, every_s: float = EVERY_S) -> None:
         log.warning("metrics_not_sent", pipeline=runtime.name, error=str(error))
 
 
-def is_due(pipeline: str) -> bool:
+def is_due(pipeline: str, every_s: float = EVERY_S) -> bool:
     """Were its gauges sent so long ago that they are to be sent again?"""
-    return time.monotonic() - _sent.get(pipeline, -1e9) >= EVERY_S
+    return time.monotonic() - _sent.get(pipeline, -1e9) >= every_s
 
 
 def say_quiet(pipeline: str, captured_batch: int, delivered: Mapping[str, int]) -> bool:

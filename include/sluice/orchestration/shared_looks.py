@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -120,8 +119,6 @@ class SourceLook:
         self._close()
 
     def _look(self, places: list[Place]) -> None:
-        from sluice.flows.capture.waiting import oldest
-
         read: set[Place] = set()
         for place in list(places):
             before = place.waiting.read_at
@@ -134,7 +131,7 @@ class SourceLook:
                 read.add(place)
             if news:
                 self._told(places, place)
-        moved = self._look_at_log([place.waiting for place in places], oldest)
+        moved = self._look_at_log([place.waiting for place in places])
         for place in list(places):
             place.looked = True
             if self._watch is None:
@@ -149,14 +146,16 @@ class SourceLook:
         self._failed = False
         self._say(places)
 
-    def _look_at_log(self, waiting: list[Waiting], oldest: Callable[[list[Waiting]], object]) -> bool:
+    def _look_at_log(self, waiting: list[Waiting]) -> bool:
+        from sluice.flows.capture.waiting import oldest
+
         if not self._key:
             return False
         if self._watch is None:
             if not waiting:
                 return False
             self._watch = waiting[0].open_watch()
-        return self._watch.look(oldest(waiting))  # type: ignore[arg-type]
+        return self._watch.look(oldest(waiting))
 
     def _say(self, places: list[Place]) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY_S:

@@ -166,18 +166,16 @@ async def wait_for_news(pipeline: str) -> str:
     """As :func:`wait_until`, for news in the source's log; the look is shared with all that wait."""
     from sluice.orchestration.shared_looks import Place, looks
 
-    began, trouble_since, outcome = time.monotonic(), 0.0, ""
+    began, trouble, outcome = time.monotonic(), _Trouble(pipeline), ""
     while not outcome:
         place: list[Place] = []
         try:
             await looks().news(pipeline, place)
             outcome = "news"
         except SluiceError as error:
-            now = time.monotonic()
-            if not trouble_since or (place and place[0].looked):
-                trouble_since = now
-            log.warning("cannot_look_for_changes", pipeline=pipeline, error=str(error))
-            if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
+            if place and place[0].looked:
+                trouble.ended()
+            if trouble.lasts(error):
                 outcome = "trouble"
             else:
                 await asyncio.sleep(_LOOK_EVERY_S[-1])
@@ -196,25 +194,40 @@ async def wait_until(
 
 
 async def _outcome(pipeline: str, condition: Callable[[Runtime], bool], look_every_s: tuple[float, ...]) -> str:
-    looks = 0
-    trouble_since: float | None = None
+    looks, trouble = 0, _Trouble(pipeline)
     while True:
         watch = _Watch(pipeline, condition)
         try:
             while not await asyncio.to_thread(watch.look):
-                trouble_since = None
+                trouble.ended()
                 await asyncio.sleep(look_every_s[min(looks // _LOOKS_A_STEP, len(look_every_s) - 1)])
                 looks += 1
             return "news"
         except SluiceError as error:
-            now = time.monotonic()
-            trouble_since = now if trouble_since is None else trouble_since
-            log.warning("cannot_look_for_changes", pipeline=pipeline, error=str(error))
-            if not error.retryable or now - trouble_since > _TROUBLE_FOR_S:
+            if trouble.lasts(error):
                 return "trouble"
         finally:
             await asyncio.to_thread(watch.close)
         await asyncio.sleep(_LOOK_EVERY_S[-1])
+
+
+class _Trouble:
+    """How long a pipeline's servers have not answered."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._since: float | None = None
+
+    def ended(self) -> None:
+        """They answered."""
+        self._since = None
+
+    def lasts(self, error: SluiceError) -> bool:
+        """They did not: has that lasted for so long, or is it of such a kind, that a person must see it?"""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        log.warning("cannot_look_for_changes", pipeline=self._pipeline, error=str(error))
+        return not error.retryable or now - self._since > _TROUBLE_FOR_S
 
 
 class _Watch:

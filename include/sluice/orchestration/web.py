@@ -175,9 +175,7 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
         from sluice.flows.operate.status import batches_claimed
         from sluice.orchestration.runtime import claim, open_runtime
 
-        path = _file_of(pipelines, pipeline)
-        if path is None or not _may_read(dag_id_of(pipeline), user):
-            raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+        path = _file_seen(pipelines, pipeline, user)
         try:
             found = batches_claimed(open_runtime(str(path)), claim(dag_id_of(pipeline), run))
         except SluiceError as error:
@@ -206,9 +204,7 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
 
     @app.post("/api/pipelines/{pipeline}/{action}")
     def control(pipeline: str, action: str, user: User, order: Order) -> JSONResponse:
-        path = _file_of(pipelines, pipeline)
-        if path is None or not _may(user, dag_id_of(pipeline), "GET"):
-            raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+        path = _file_seen(pipelines, pipeline, user)
         if not _may(user, dag_id_of(pipeline), "PUT"):
             raise HTTPException(403, f"you may see {pipeline}, but not change it")
         if action not in ACTIONS:
@@ -273,6 +269,14 @@ def _file_of(folder: Path, pipeline: str) -> Path | None:
             if load_pipeline(path).pipeline == pipeline:
                 return path
     return None
+
+
+def _file_seen(folder: Path, pipeline: str, user: BaseUser) -> Path:
+    """The file of a pipeline that ``user`` may see; the answer 404 for all others."""
+    path = _file_of(folder, pipeline)
+    if path is None or not _may_read(dag_id_of(pipeline), user):
+        raise HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+    return path
 
 
 def _results_of(folder: Path, pipeline: str, user: BaseUser) -> SegmentStore:

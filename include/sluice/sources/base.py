@@ -253,9 +253,6 @@ class SourceSession(Protocol):
     def lag_bytes(self, at: Offset) -> int | None:
         """Bytes of log between ``at`` and the head; None if that log is no longer there."""
 
-    def has_news(self, since: Offset) -> bool:
-        """Has the log moved past ``since``? As cheap as it can be asked."""
-
     def preflight(self, at: Offset | None) -> list[Finding]:
         """Everything there is to say, errors first; ``at``: the captured offset, None before the first batch."""
 

@@ -16,7 +16,7 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import CaptureError, SourceUnavailable
 from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.capture import failover
-from sluice.flows.capture.adoption import delivered_again, is_old, orphan_of
+from sluice.flows.capture.adoption import delivered_again, orphan_of
 from sluice.flows.capture.kept_source import KeptSource
 from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
@@ -410,20 +410,3 @@ def head_of(runtime: Runtime) -> Position:
     """Where the source's log ends now. Raises LostPosition if it keeps none."""
     with runtime.source.open() as source:
         return source.resolve_start("latest")
-
-
-def has_news(runtime: Runtime) -> bool:
-    """Has the source's log moved past the cursor (or was nothing drained yet)? Cheap: a login, a query and a few reads; for the trigger."""
-    with runtime.state() as state:
-        if not state.permit().open:
-            return False
-        cursor = state.cursor()
-        if cursor is None:
-            return True
-        with runtime.source.open() as source:
-            if source.has_news(cursor.position):
-                return True
-        if late_chunks(state, cursor.position):
-            return True
-        grace_s = worker_grace_s(runtime)
-        return any(batch is not None and is_old(batch, grace_s) for batch in map(state.batch, state.in_window()))

@@ -38,6 +38,7 @@ class Waiting:
 
     Attributes:
         source_key: pipelines that share a look at the log have the same one.
+        read_at: when :meth:`read` last asked ZooKeeper.
         delivered: target -> its last batch, while all of them have everything and none needs attention; None: something is on its way, or wrong.
     """
 
@@ -47,7 +48,7 @@ class Waiting:
         self.delivered: dict[str, int] | None = None
         self._session: SharedSession | None = None
         self._changed = self._moved = True
-        self._read_at = self._stepped_at = time.monotonic()
+        self.read_at = self._stepped_at = time.monotonic()
         self._every_s = _READ_EVERY_S
         self._cursor: Cursor | None = None
         self._any = False
@@ -92,9 +93,9 @@ class Waiting:
         if self._session is None or not self._session.alive:
             raise CoordinationUnavailable("the ZooKeeper session has expired")
         now = time.monotonic()
-        if not self._changed and now - self._read_at < self._every_s and not self._other_cursor():
+        if not self._changed and now - self.read_at < self._every_s and not self._other_cursor():
             return False
-        self._changed, self._moved, self._read_at, self._cursor = False, False, now, None
+        self._changed, self._moved, self.read_at, self._cursor = False, False, now, None
         self.delivered = None
         with self.runtime.state() as state:
             state.notify(self._note)
@@ -154,11 +155,6 @@ class Waiting:
     def captured_batch(self) -> int:
         """The last batch that was made, as last read."""
         return self._cursor.next_batch - 1 if self._cursor else 0
-
-    @property
-    def read_at(self) -> float:
-        """When :meth:`read` last asked ZooKeeper."""
-        return self._read_at
 
     def _other_cursor(self) -> bool:
         """The captured position was moved, and not by :meth:`step_over`."""

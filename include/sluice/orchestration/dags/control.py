@@ -12,6 +12,7 @@ from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
+from sluice.orchestration.dag_runs import CONTROL_ID
 from sluice.orchestration.dags.common import OWNER, START, pipeline_files, shares
 from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.retry import boundary
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from sluice.flows.operate.control import ActionPlan
     from sluice.flows.runtime import Runtime
 
-DAG_ID = "sluice_control"
 ACTIONS = ("pause", "resume", "restart", "rollback")
 
 _DOC = """Press **Trigger**, choose a pipeline and what to do. It acts on all runs in flight within five seconds, and nothing is lost:
@@ -105,7 +105,7 @@ def build_control_dag(folder: Path) -> DAG:
         except SluiceError:  # its own DAG says what is wrong with it
             continue
     with DAG(
-        dag_id=DAG_ID,
+        dag_id=CONTROL_ID,
         description="Pause, resume, restart or roll back a pipeline",
         schedule=None,
         start_date=START,

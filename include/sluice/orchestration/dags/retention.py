@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.config.loading import load_pipeline
 from sluice.config.pipeline import parse_span
 from sluice.errors import ConfigError, SluiceError
-from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dag_runs import CONTROL_ID, FAMILIES, RETENTION_ID, dag_id_of
 from sluice.orchestration.dags.common import OWNER, START, pipeline_files
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
@@ -34,8 +34,6 @@ DEFAULTS = {"keep_runs": "2d", "keep_logs": "14d", "keep_audit": "365d"}
 OWN_RUNS = ("sync", "catchup", "upkeep")
 ASKED_RUNS = ("backfill", "verify", "control")
 """Tags of DAGs by how long their runs stay."""
-
-OWN_DAGS = ("retention", "sluice_control")
 
 _DOC = f"""Every hour:
 
@@ -210,7 +208,7 @@ def db_clean(dags: Sequence[str], before: datetime) -> str:
 def build_retention_dag(folder: Path) -> DAG:
     """One ``segments.{file stem}`` a pipeline file, ``targets.{file stem}`` if it has a target of files, and ``runs``."""
     with DAG(
-        dag_id="retention",
+        dag_id=RETENTION_ID,
         description="Removes acknowledged batches past their retention, and old runs and logs of Sluice's DAGs",
         schedule="17 * * * *",
         start_date=START,
@@ -258,5 +256,5 @@ def own_dags(folder: Path) -> list[str]:
     for path in pipeline_files(folder):
         with suppress(SluiceError):
             names.add(load_pipeline(path).pipeline)
-    families = [f"{family}__{name}" for name in sorted(names) for family in ("sync", "catchup", "backfill", "verify")]
-    return [*families, *map(invalid_dag_id, pipeline_files(folder)), *OWN_DAGS]
+    families = [id_of(name) for name in sorted(names) for id_of in FAMILIES]
+    return [*families, *map(invalid_dag_id, pipeline_files(folder)), RETENTION_ID, CONTROL_ID]

@@ -17,7 +17,7 @@ from sluice.config.loading import load_model, load_pipeline, shown
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import dag_docs
-from sluice.orchestration.dag_runs import dag_id_of
+from sluice.orchestration.dag_runs import catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
 from sluice.orchestration.dags.common import OWNER, START, bulk_share, pipeline_files, shares
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
@@ -39,7 +39,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
     """
     files = pipeline_files(folder)
     if only is not None:
-        likely = [path for path in files if only in {dag_id_of(path.stem), f"catchup__{path.stem}"}]
+        likely = [path for path in files if only in {dag_id_of(path.stem), catchup_id_of(path.stem)}]
         built = _build(likely)
         if only in built:
             return {only: built[only]}
@@ -143,7 +143,7 @@ def build_catchup_dag(pipeline: PipelineConfig, path: Path) -> DAG:
     file = str(path.resolve())
     retry = pipeline.retry
     with DAG(
-        dag_id=f"catchup__{pipeline.pipeline}",
+        dag_id=catchup_id_of(pipeline.pipeline),
         description=f"Delivers to quarantined targets of {pipeline.pipeline} what the others already have",
         schedule="@continuous",
         start_date=START,

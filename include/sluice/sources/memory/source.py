@@ -170,10 +170,6 @@ class MemorySession:
                 return None
             return sum(t.size_bytes for t in self.store.log[at.offset : self.head.offset])
 
-    def has_news(self, since: Offset) -> bool:
-        with self.store.changed:
-            return len(self.store.log) != since.offset
-
     # -- before reading ----------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         with self.store.changed:

@@ -218,10 +218,6 @@ class MySQLSession:
         self.look_again()
         return self.info.bytes_behind(at)
 
-    def has_news(self, since: Offset) -> bool:
-        with self._asking():
-            return log_end(self.connection) != (since.file, since.offset)
-
     # -- before reading ----------------------------------------------------------------------------------------------------
     def preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
