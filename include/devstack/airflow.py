@@ -39,9 +39,17 @@ import importlib
 import sys
 
 if "dag-processor" in sys.argv:
-    for name in ("sync", "backfill", "verify", "control", "retention"):
+    for name in (
+        "sluice.orchestration.dags.sync",
+        "sluice.orchestration.dags.backfill",
+        "sluice.orchestration.dags.verify",
+        "sluice.orchestration.dags.control",
+        "sluice.orchestration.dags.retention",
+        "sluice.config.connections",
+        "sluice.flows.dump.table_list",
+    ):
         with contextlib.suppress(Exception):
-            importlib.import_module(f"sluice.orchestration.dags.{name}")
+            importlib.import_module(name)
 if "scheduler" in sys.argv:
     for name in (
         "airflow.sdk.execution_time.supervisor",

@@ -22,6 +22,7 @@ from sluice.flows.capture.schema_history import ensure_schema_history
 from sluice.flows.checkpoints import require_no_checkpoints
 from sluice.flows.dump.automatic import due_dumps, ready_or_moved, record_due, unread_dumps
 from sluice.flows.dump.interleaver import ChunkInterleaver, held_tables, late_chunks
+from sluice.flows.dump.start import captured_tables
 from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
@@ -187,7 +188,7 @@ def record_dumps(context: DrainContext) -> None:
     """Dumps that are due by themselves are recorded before the state that makes them due changes."""
     due = due_dumps(context.runtime, context.state, context.source, context.cursor)
     record_due(context.runtime, context.state, context.source, due)
-    remember_captured(context.runtime, context.source)
+    remember_captured(context.runtime, lambda: captured_tables(context.runtime, context.source))
     context.due = unread_dumps(context.state)
 
 

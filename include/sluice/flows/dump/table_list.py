@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 
 from pyarrow import fs
 
 from sluice.errors import SluiceError
-from sluice.flows.dump.start import captured_tables
 from sluice.flows.runtime import Runtime
-from sluice.sources.base import SourceSession
+from sluice.model.tables import TableId
 
 PATH = "captured-tables.json"
 FRESH_S = 60.0
 
 
-def remember_captured(runtime: Runtime, source: SourceSession) -> None:
-    """Write the list, if the one there is older than a minute."""
+def remember_captured(runtime: Runtime, captured: Callable[[], Mapping[TableId, int]]) -> None:
+    """Write the list, if the one there is older than a minute. ``captured``: asks the source for the tables and about how many rows each has."""
     store = runtime.store
     info = store.filesystem.get_file_info(store.full_path(PATH))
     if info.type != fs.FileType.NotFound and info.mtime is not None and time.time() - info.mtime.timestamp() < FRESH_S:
         return
-    tables = captured_tables(runtime, source)
-    store.write_bytes(PATH, json.dumps({str(t): rows for t, rows in tables.items()}, ensure_ascii=False).encode())
+    tables = {str(table): rows for table, rows in captured().items()}
+    store.write_bytes(PATH, json.dumps(tables, ensure_ascii=False).encode())
 
 
 def known_captured(runtime: Runtime) -> list[str]:
