@@ -233,26 +233,34 @@ def same(on: Servers, schema: str, tables: Sequence[str]) -> None:
             raise AssertionError(f"{schema}.{table}: source, replica and target differ: {sums}")
 
 
-def sbtest(on: Servers, schema: str, tables: int = TABLES, rows: int = TABLE_ROWS) -> list[str]:
+def sbtest(
+    source: MySQLServer,
+    target: MySQLServer,
+    schema: str,
+    tables: int = TABLES,
+    rows: int = TABLE_ROWS,
+    *,
+    target_schema: str = "",
+) -> list[str]:
     """sysbench's tables, filled, on the source; the same tables, empty, on the target. Returns their names."""
     names = [f"sbtest{n}" for n in range(1, tables + 1)]
     for name in names:
-        for server in (on.source, on.target):
-            server.execute(f"CREATE TABLE {schema}.{name} {_SBTEST}")
+        source.execute(f"CREATE TABLE {schema}.{name} {_SBTEST}")
+        target.execute(f"CREATE TABLE IF NOT EXISTS {target_schema or schema}.{name} {_SBTEST}")
     if rows:
         for name in names:
-            on.source.execute(
+            source.execute(
                 "SET SESSION cte_max_recursion_depth = 10000000",
                 _BULK.format(name=f"{schema}.fill_{name}", table=f"{schema}.{name}", row=_ROW),
             )
-        in_parallel([lambda c, name=name: c.execute(f"CALL fill_{name}({rows})") for name in names], on.source, schema)
+        in_parallel([lambda c, name=name: c.execute(f"CALL fill_{name}({rows})") for name in names], source, schema)
     return names
 
 
-def procedure(on: Servers, schema: str, kind: str, name: str, table: str, rows: int) -> str:
+def procedure(source: MySQLServer, schema: str, kind: str, name: str, table: str, rows: int) -> str:
     """A stored procedure that writes; returns its name. ``kind``: oltp, hot or bulk."""
     text = {"oltp": _OLTP, "hot": _HOT, "bulk": _BULK}[kind]
-    on.source.execute(
+    source.execute(
         text.format(name=f"{schema}.{name}", table=f"{schema}.{table}", row=_ROW, rows=rows, hot=max(rows // 100, 1))
     )
     return name

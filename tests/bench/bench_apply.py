@@ -70,10 +70,10 @@ def apply_hot(on: ap.Servers, changes: int, rows: int) -> None:
 def _against_replica(on: ap.Servers, measure: str, kind: str, changes: int, rows: int, wanted: str) -> None:
     with ap.pipeline(on, measure) as made:
         ap.warm(on, made)
-        names = ap.sbtest(on, measure, rows=rows)
+        names = ap.sbtest(on.source, on.target, measure, rows=rows)
         ap.deliver(on, made)
         for name in names:
-            ap.procedure(on, measure, kind, f"work_{name}", name, rows)
+            ap.procedure(on.source, measure, kind, f"work_{name}", name, rows)
         ap.deliver(on, made)
         ap.replicate(on)
         each = changes // len(names) // (4 if kind == "oltp" else 1)
@@ -101,8 +101,8 @@ def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
     del rows
     with ap.pipeline(on, "apply_bulk") as made:
         ap.warm(on, made)
-        names = ap.sbtest(on, "apply_bulk", tables=1, rows=0)
-        ap.procedure(on, "apply_bulk", "bulk", "work", names[0], 0)
+        names = ap.sbtest(on.source, on.target, "apply_bulk", tables=1, rows=0)
+        ap.procedure(on.source, "apply_bulk", "bulk", "work", names[0], 0)
         ap.deliver(on, made)
         ap.replicate(on)
         each = -(-changes // 5000) * 5000
@@ -125,10 +125,10 @@ def apply_parallelism(on: ap.Servers, changes: int, rows: int) -> None:
             schema = f"par_{kind}_{degree}"
             with ap.pipeline(on, schema, target=f"    parallelism: {degree}") as made:
                 ap.warm(on, made)
-                names = ap.sbtest(on, schema, rows=0 if kind == "insert" else rows)
+                names = ap.sbtest(on.source, on.target, schema, rows=0 if kind == "insert" else rows)
                 flavour = {"insert": "bulk", "update": "hot", "mix": "oltp"}[kind]
                 for name in names:
-                    ap.procedure(on, schema, flavour, f"work_{name}", name, rows)
+                    ap.procedure(on.source, schema, flavour, f"work_{name}", name, rows)
                 ap.deliver(on, made)
                 each = changes // len(names) // (4 if kind == "mix" else 1)
                 work: list[Callable[[Any], Any]] = [
@@ -167,7 +167,7 @@ def _small_batches(on: ap.Servers, measure: str, *, tables: int, changes: int, w
         engine = f"rules:\n  - {{name: same, path: same.py, type: row, order: 1, match: {{schema: {measure}}}}}\n"
         (made.folder / "rules" / "engine.yaml").write_text(engine, encoding="utf-8")
         ap.warm(on, made)
-        names = ap.sbtest(on, measure, tables=tables, rows=0)
+        names = ap.sbtest(on.source, on.target, measure, tables=tables, rows=0)
         ap.deliver(on, made)
         took: list[dict[str, float]] = []
         for number in range(rounds + 1):

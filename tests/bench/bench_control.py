@@ -27,6 +27,7 @@ from devstack.demo.workload import Workload  # noqa: E402
 from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E402
 from devstack.progress import DAG  # noqa: E402
 from tests.bench import bench_freshness as demo  # noqa: E402
+from tests.bench.demo_stack import stack_of_its_own, wait  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "control.json"
 LOAD = "load.reporting"
@@ -36,7 +37,7 @@ AT_WORK = ("running", "queued", "scheduled", "restarting")
 def main() -> None:
     processes.tether()
     took: dict[str, dict[str, float]] = {}
-    with demo._stack() as stack:
+    with stack_of_its_own() as stack:
         demo._prepare(stack)
         stack.api.wait_for_dag("sluice_control")
         ways: dict[str, Callable[[str], None]] = {
@@ -52,7 +53,7 @@ def main() -> None:
             print(
                 f"{way}: " + ", ".join(f"{action} {seconds:.1f} s" for action, seconds in took[way].items()), flush=True
             )
-            demo._wait(lambda: demo._equal(stack), 120, "both sides to be equal")
+            wait(lambda: demo._equal(stack), 120, "both sides to be equal")
         failed = stack.api.call("GET", f"/dags/{DAG}/dagRuns?state=failed")["total_entries"]
         if failed:
             raise SystemExit(f"{failed} runs failed")
@@ -86,9 +87,7 @@ def _busy(stack: Stack) -> Iterator[None]:
             connection.begin()
             for table in ("orders", "customers", "products", "order_lines"):
                 cursor.execute(f"SELECT COUNT(*) FROM {table} FOR UPDATE")
-            demo._wait(
-                lambda: _window_is_full() and _states(stack, LOAD, "running"), 60, "a full window and a load at work"
-            )
+            wait(lambda: _window_is_full() and _states(stack, LOAD, "running"), 60, "a full window and a load at work")
             time.sleep(2)
             yield
             connection.rollback()
@@ -113,9 +112,9 @@ def _obeyed(stack: Stack, act: Callable[[str], None], action: str) -> float:
     }[action]
     began = time.monotonic()
     act(action)
-    demo._wait(done, 60, f"{action} to be obeyed", every_s=0.05)
+    wait(done, 60, f"{action} to be obeyed", every_s=0.05)
     seconds = time.monotonic() - began
-    demo._wait(lambda: action == "pause" or _states(stack, LOAD, "running"), 60, "the load at work again")
+    wait(lambda: action == "pause" or _states(stack, LOAD, "running"), 60, "the load at work again")
     time.sleep(2)
     return seconds
 

@@ -82,10 +82,10 @@ def main() -> None:
         try:
             through(made, links)
             ap.warm(on, made)
-            names = ap.sbtest(on, SCHEMA)
+            names = ap.sbtest(on.source, on.target, SCHEMA)
             ap.deliver(on, made)
             for name in names:
-                ap.procedure(on, SCHEMA, "oltp", f"work_{name}", name, ap.TABLE_ROWS)
+                ap.procedure(on.source, SCHEMA, "oltp", f"work_{name}", name, ap.TABLE_ROWS)
             ap.deliver(on, made)
             each = given.changes // len(names) // 4
             work: list[Callable[[Any], Any]] = [lambda c, n=name: c.execute(f"CALL work_{n}({each})") for name in names]

@@ -15,14 +15,11 @@ import itertools
 import json
 import os
 import re
-import shutil
 import sqlite3
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,17 +29,16 @@ import psutil
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
-from devstack import paths, processes  # noqa: E402
-from devstack.commands import down, up  # noqa: E402
+from devstack import processes  # noqa: E402
 from devstack.demo import shop  # noqa: E402
 from devstack.demo.show import HEARTBEAT, PIPELINE, LagMeter, checksums, read_status  # noqa: E402
 from devstack.demo.workload import seed  # noqa: E402
-from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack, demo_folder  # noqa: E402
-from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.development import SOURCE_SCHEMA, TARGET_SCHEMA, Stack  # noqa: E402
 from devstack.progress import DAG  # noqa: E402
 from sluice.config.loading import find_pipeline  # noqa: E402
 from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
+from tests.bench.demo_stack import replica_of, stack_of_its_own, wait  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000
@@ -70,7 +66,7 @@ print(tally.changes)
 def main() -> None:
     processes.tether()
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
-    with _stack() as stack:
+    with stack_of_its_own() as stack:
         _prepare(stack)
         lines = _sluice(stack, seconds, "")
         _do_small_batches_in_the_task()
@@ -95,37 +91,13 @@ def main() -> None:
     print(f"written to {RESULTS.relative_to(_ROOT)}")
 
 
-@contextlib.contextmanager
-def _stack() -> Iterator[Stack]:
-    """A demo stack of the bench's own, with the fetched servers and templates of this checkout; gone afterwards."""
-    home = paths.home()
-    folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
-    for name in ("mysql", "mariadb", "templates"):
-        if (home / name).exists():
-            (folder / name).symlink_to((home / name).resolve())
-    os.environ["SLUICE_HOME"] = str(folder)
-    shutil.copytree(_ROOT / "include/pipelines", folder / "pipelines")
-    os.environ["SLUICE_PIPELINES"] = str(folder / "pipelines")
-    try:
-        if up() != 0:
-            raise SystemExit("the stack did not start")
-        stack = Stack.load(demo_folder())
-        assert stack is not None
-        os.environ.update(stack.environment())
-        yield stack
-    finally:
-        down()
-        if os.environ.get("SLUICE_BENCH_KEEP") != "1":
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def _prepare(stack: Stack) -> None:
     for server, schema in ((stack.source, SOURCE_SCHEMA), (stack.target, TARGET_SCHEMA)):
         server.execute(HEARTBEAT.format(schema=schema))
     stack.api.wait_for_dag(DAG)
-    _wait(lambda: (status := read_status()) is not None and status.captured is not None, 120, "the pipeline to begin")
+    wait(lambda: (status := read_status()) is not None and status.captured is not None, 120, "the pipeline to begin")
     seed(stack.source.connect, SOURCE_SCHEMA, customers=2000, products=1000, orders=4000)
-    _wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
+    wait(lambda: _equal(stack), 120, "the seeded rows to arrive")
 
 
 def _do_small_batches_in_the_task() -> None:
@@ -148,7 +120,7 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
         meter.write_no_more()
         used, took = _cpu(stack), time.time() - began
         memory, grown = _memory(stack), _growth(grown, _size(stack), took)
-        _wait(lambda: meter.complete, 60, "the last heartbeat")
+        wait(lambda: meter.complete, 60, "the last heartbeat")
     changes = int(process.communicate()[0])
     print(f"CPU seconds a second: {_rates(before, used, took)}", flush=True)
     print(f"stages: {_stages(stack, began, began + seconds)}", flush=True)
@@ -157,7 +129,7 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
     print(f"Airflow an hour: {grown}", flush=True)
     rate = changes / (seconds + WARM_S)
     workload = f"{rate:.0f} changes/s of the shop for {seconds:.0f} s, {len(meter.lags_ms)} heartbeats, demo stack, {CASES[case]}"
-    _wait(lambda: _equal(stack), 60, "both sides to be equal")
+    wait(lambda: _equal(stack), 60, "both sides to be equal")
     return [_line(f"freshness_p{share}{case}", workload, meter.percentile_ms(share / 100)) for share in (50, 95)]
 
 
@@ -170,7 +142,7 @@ def _backlog(stack: Stack) -> list[dict[str, Any]]:
     began = time.time()
     stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": False})
     changes += int(_workload(stack, 0, 120, 50_000, 4).communicate()[0])
-    _wait(lambda: _equal(stack), 120, "the backlog to be delivered")
+    wait(lambda: _equal(stack), 120, "the backlog to be delivered")
     took = time.time() - began
     runtime = Runtime.build(find_pipeline(PIPELINE, pipelines_folder()))
     sizes = [batch.changes for batch in read(runtime, recent=60).recent if batch.number > done]
@@ -199,27 +171,17 @@ def _backlog(stack: Stack) -> list[dict[str, Any]]:
 def _replica(stack: Stack, seconds: float) -> dict[str, float]:
     """The same heartbeat through a native replica with four workers."""
     stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": True})
-    password = stack.settings.passwords["root"]
-    stack.source.execute(
-        f"CREATE USER 'replica'@'127.0.0.1' IDENTIFIED BY '{password}'",
-        "GRANT REPLICATION SLAVE ON *.* TO 'replica'@'127.0.0.1'",
-    )
-    options = {"replica_parallel_workers": 4, "replica_preserve_commit_order": "ON"}
-    with MySQLServer(stack.folder / "replica", server_id=3, root_password=password, options=options) as replica:
-        replica.execute(
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{stack.source.host}', SOURCE_PORT={stack.source.port},"
-            f" SOURCE_USER='replica', SOURCE_PASSWORD='{password}', SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
-            "START REPLICA",
-        )
+    with replica_of(stack) as replica:
+        replica.execute("START REPLICA")
         same = lambda: shop.checksums(stack.source, SOURCE_SCHEMA) == shop.checksums(replica, SOURCE_SCHEMA)  # noqa: E731
-        _wait(same, 180, "the replica to catch up", quietly=True)
+        wait(same, 180, "the replica to catch up", quietly=True)
         stack.source.execute(f"DELETE FROM `{SOURCE_SCHEMA}`.heartbeat")
         process = _workload(stack, RATE, seconds + 5, 0, 3)
         time.sleep(3)
         with LagMeter(stack.source, replica, beat_s=0.1, look_s=0.002, schema=SOURCE_SCHEMA) as meter:
             time.sleep(seconds)
             meter.write_no_more()
-            _wait(lambda: meter.complete, 60, "the last heartbeat")
+            wait(lambda: meter.complete, 60, "the last heartbeat")
         process.communicate()
     return {f"freshness_p{share}": round((meter.percentile_ms(share / 100) or 0) / 1000, 4) for share in (50, 95)}
 
@@ -236,17 +198,6 @@ def _workload(stack: Stack, rate: float, seconds: float, changes: int, number: i
 
 def _equal(stack: Stack) -> bool:
     return checksums(stack.source, SOURCE_SCHEMA) == checksums(stack.target, TARGET_SCHEMA)
-
-
-def _wait(condition: Any, seconds: float, what: str, *, quietly: bool = False, every_s: float = 0.3) -> None:
-    end = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(Exception) if quietly else contextlib.nullcontext():
-            if condition():
-                return
-        if time.monotonic() > end:
-            raise SystemExit(f"waited {seconds:.0f} s for {what}")
-        time.sleep(every_s)
 
 
 # -- where the time goes -----------------------------------------------------------------------------------------------
