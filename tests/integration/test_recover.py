@@ -255,21 +255,34 @@ def test_zookeeper_is_restored_from_a_backup(made: Case) -> None:
 
 
 @pytest.mark.parametrize(("choice", "has"), [("redeliver", [1, 2, 3, 4, 5]), ("delivered", [1, 2, 4, 5])])
-def test_zookeeper_is_lost_and_a_target_says_nothing(made: Case, choice: str, has: list[int]) -> None:
-    """As of one that keeps its checkpoint in ZooKeeper: a person says what it holds."""
+@pytest.mark.parametrize("is_edited", [False, True], ids=["removed", "edited"])
+def test_zookeeper_is_lost_and_a_target_says_nothing(made: Case, choice: str, has: list[int], is_edited: bool) -> None:
+    """As of one that keeps its checkpoint in ZooKeeper, or says what was never written: a person says what it holds."""
     deliver(made, 1, 2)
     batch = drained(made, 3)
     merge(made.runtime(), batch)
     znodes(made, "")
-    removed(made)
+    edited(made) if is_edited else removed(made)
     plan = look(made)
     assert [set(question["choices"]) for question in plan["questions"]] == [{"redeliver", "delivered"}]
-    with pytest.raises(ConfigError, match="ZooKeeper is lost, and target copy says nothing"):
+    why = "was edited" if is_edited else "says nothing"
+    with pytest.raises(ConfigError, match=f"ZooKeeper is lost, and target copy .*{why}"):
         sluice(made, "recover", "case", "--apply", "--yes")
     recovered(made, "--choose", f"copy={choice}")
     made.run_until_head()
     deliver(made, 4, 5)
     assert rows(made, made.target) == has
+
+
+def test_an_edited_target_does_not_make_zookeepers_state_look_old(made: Case) -> None:
+    deliver(made, 1, 2)
+    made.target.execute(
+        f"UPDATE `{made.schema}`._sluice_ack SET batch = batch + 5, epoch = epoch + 50 WHERE scope = ''"
+    )
+    plan = look(made)
+    assert losses(plan) == ["copy"]
+    [question] = plan["questions"]
+    assert "checkpoint was edited" in question["why"]
 
 
 def test_zookeeper_and_a_part_of_the_segments_are_lost(made: Case) -> None:

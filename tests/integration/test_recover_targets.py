@@ -192,13 +192,8 @@ def test_losses_at_the_target(side: Any, tmp_path: Path, mysql_source: Any, zook
             loss()
             insert(made, number)
             ids.append(number)
-            if isinstance(side, Kafka):  # this process has a producer, which knows what it wrote
-                stopped = made.cli_process("run", "case", "--until-head")
-                assert stopped.returncode == 1
-                assert "sluice recover case" in stopped.stderr
-            else:
-                with pytest.raises(SluiceError, match="sluice recover case"):
-                    made.run_until_head()
+            with pytest.raises(SluiceError, match="sluice recover case"):  # also with a producer that this process has
+                made.run_until_head()
             [question] = look(made)["questions"]
             assert question["subject"] == "copy"
             assert {"copy", "verify"} <= set(question["choices"])

@@ -19,8 +19,8 @@ from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sluice.flows.verify.progress import Progress, Told
     from sluice.flows.verify.result import TableResult, VerifyResult
-    from sluice.flows.verify.verify import Progress, Told
 
 DIFFERENT = 3
 """Exit code: rows differ."""
@@ -194,16 +194,12 @@ def _progress(*, quiet: bool) -> Iterator[Told]:
         return
     from rich.live import Live
 
-    began: dict[tuple[str, str, str], float] = {}
+    from sluice.flows.verify.progress import Pace
+
+    pace = Pace()
     with Live(console=err, auto_refresh=False, transient=True) as live:
 
         def told(progress: Progress) -> None:
-            since = began.setdefault((progress.table, progress.target, progress.doing), time.monotonic())
-            spent = max(time.monotonic() - since, 0.001)
-            rate = progress.rows / spent
-            words = f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
-            if spent > 1 and rate:
-                words += f", {rate:,.0f} rows/s, {max(progress.of_about - progress.rows, 0) / rate:.0f} s left"
-            live.update(Text(words), refresh=True)
+            live.update(Text(pace.words(progress)), refresh=True)
 
         yield told

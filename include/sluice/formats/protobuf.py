@@ -7,11 +7,13 @@ What may be null is ``optional``; arrays and messages are absent. A Decimal has 
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from sluice.errors import MappingError
 from sluice.formats.avro import adjusted
@@ -47,11 +49,9 @@ class Encoder:
         made = descriptor_pb2.FileDescriptorProto(name=f"{self.name}.proto", package=self._package, syntax="proto3")
         for name, fields in self._messages.items():
             _describe(made.message_type.add(name=name), fields, self._package)
-        pool = descriptor_pool.DescriptorPool()
-        pool.Add(made)
         self.descriptor = made
         self.schema = "\n".join(self._text())
-        self._class = message_factory.GetMessageClass(pool.FindMessageTypeByName(self.name))
+        self._class = _class_of(made, self.name)
 
     def encode(self, document: str) -> bytes:
         """The binary form of a document, without any header."""
@@ -119,6 +119,55 @@ class Encoder:
         yield ""
 
 
+class Decoder:
+    """Reads what an :class:`Encoder` wrote, by the text of its schema."""
+
+    def __init__(self, schema: str) -> None:
+        """Raises ValueError for a file that no encoder wrote."""
+        package, bodies = _PACKAGE.search(schema), _MESSAGE.findall(schema)
+        if package is None or not bodies:
+            raise ValueError("a schema without a package or a message")
+        made = descriptor_pb2.FileDescriptorProto(name="read.proto", package=package[1], syntax="proto3")
+        for name, body in bodies:
+            found = [
+                _Field(int(number), field, kind.removeprefix(f".{package[1]}.").removeprefix(f"{package[1]}."), label)
+                for label, kind, field, number in _FIELD_LINE.findall(body)
+            ]
+            _describe(made.message_type.add(name=name), found, package[1])
+        self._class = _class_of(made, f"{package[1]}.{bodies[0][0]}")
+
+    def decode(self, message: bytes) -> dict[str, Any]:
+        """The fields of the first message of the file, those of messages in it too; what is absent is None. Raises ValueError."""
+        try:
+            return _fields_of(self._class.FromString(message))
+        except DecodeError as error:
+            raise ValueError(str(error)) from None
+
+
+_PACKAGE = re.compile(r"package\s+([\w.]+)\s*;")
+_MESSAGE = re.compile(r"message\s+(\w+)\s*\{([^}]*)\}")
+_FIELD_LINE = re.compile(r"(?:(optional|repeated)\s+)?([\w.]+)\s+(\w+)\s*=\s*(\d+)\s*;")
+
+
+def _class_of(made: Any, name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(made)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def _fields_of(message: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.is_repeated:
+            found[field.name] = list(value)
+        elif field.has_presence and not message.HasField(field.name):
+            found[field.name] = None
+        else:
+            found[field.name] = _fields_of(value) if field.message_type is not None else value
+    return found
+
+
 class _Field:
     """A field of a message. ``label``: optional, repeated or ""."""
 
@@ -150,4 +199,4 @@ def _in_json(name: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in words)
 
 
-__all__ = ["Encoder"]
+__all__ = ["Decoder", "Encoder"]

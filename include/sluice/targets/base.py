@@ -598,6 +598,23 @@ class Reconciler(Protocol):
         """Other pipelines that are known to write to the same place, whose rows must stay."""
 
 
+@runtime_checkable
+class ListReconciler(Protocol):
+    """Optional, of a :class:`Reconciler` that refuses every range: listed keys of it (:attr:`KeyRange.listed`) can be removed."""
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """Why listed keys of the table (``table.columns``) cannot be removed, "" if they can."""
+
+
+def refuses(reconciler: Reconciler | None, table: PlannedTable, *, listed: bool) -> str:
+    """Why a target cannot make a range of keys equal, or listed keys alone; "" if it can. ``reconciler``: None if it has none."""
+    if reconciler is None:
+        return "its kind of target removes no ranges of keys"
+    if listed and isinstance(reconciler, ListReconciler):
+        return reconciler.refuses_listed(table)
+    return reconciler.refuses(table)
+
+
 SHOWN_CHARACTERS = 200
 """Of a value that differs and is shown."""
 
@@ -663,6 +680,24 @@ class Comparer(Protocol):
 
     def digest(self, plan: PlannedTable, item: KeyRange) -> RangeDigest:
         """Of the target's rows in a range, over the columns of ``plan`` in their order."""
+
+
+@runtime_checkable
+class KeyLister(Protocol):
+    """Optional, of a :class:`Comparer` whose ranges are not the source's: it tells every key that it holds, and knows :attr:`KeyRange.listed`.
+
+    Rows that only the target has are found by their keys then, when all rows of the source were compared.
+    """
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """Why its keys cannot be told, "" if they can. Raises TargetUnavailable."""
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """All keys that the target holds now: columns in the order of ``plan.key``, in the types in which the source's values are stored.
+
+        Raises:
+            MappingError, LoadError, TargetUnavailable.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -826,7 +861,9 @@ __all__ = [
     "Finding",
     "Guarantee",
     "Input",
+    "KeyLister",
     "KeyRange",
+    "ListReconciler",
     "Maintainer",
     "NoFacts",
     "Ordering",
@@ -854,4 +891,5 @@ __all__ = [
     "WriteUnit",
     "comparer_of",
     "maintainer_of",
+    "refuses",
 ]

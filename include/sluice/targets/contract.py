@@ -41,6 +41,7 @@ from sluice.targets.base import (
     Feature,
     Guarantee,
     Input,
+    KeyLister,
     KeyRange,
     Ordering,
     RejectedRows,
@@ -985,6 +986,12 @@ def compared(bench: Bench) -> None:
     pipe.deliver((table, [*removed, changed((1, "a", None), (1, "a", 1)), new(6, "f", 6)]))
     found = look((1, "a", 1), (2, "b", 2))
     assert (len(found.missing), found.different) == (len(removed), ()), f"after another batch: {found}"
+    if isinstance(comparer, KeyLister) and not comparer.not_listed(plan):
+        told = sorted(key for piece in comparer.keys(plan) for key in piece.column(0).to_pylist())
+        here = [1, 3, 4, 6] if removed else [1, 2, 3, 4, 6]
+        assert told == here, f"the keys {here} are there, and it lists {told}"
+        found = look((3, "ü😀", 1), item=KeyRange(("id",), listed=(("3",), ("5",), ("6",))))
+        assert found.extra == (("6",),), f"of the listed keys: {found}"
     if bench.appends or not {Feature.RECONCILE, Feature.DELETE} <= features:
         return
     found = look((3, "ü😀", 1), item=KeyRange(("id",), after=("1",), upto=("4",)))

@@ -1,6 +1,11 @@
-"""What a process may still do at a target, told by the checkpoint there: the checks that stop one that is out of date."""
+"""What a process may still do at a target, told by the checkpoint there: who is out of date, and what a person edited."""
 
 from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
 
 from sluice.errors import Fenced
 from sluice.targets.base import Checkpoint, Fence
@@ -31,3 +36,8 @@ def require_batch(held: int, fence: Fence, where: str) -> None:
             where=where,
             hint="another run delivered it; this one has nothing left to do",
         )
+
+
+def seal_of(owner: Sequence[str], batch: int, position: Any) -> int:
+    """A checksum of a batch and its position (JSON values), which are written together. ``owner``: pipeline and target."""
+    return zlib.crc32(json.dumps([*owner, batch, position], sort_keys=True).encode())

@@ -15,11 +15,14 @@ from sluice.errors import ConfigError, OutOfOrder
 from sluice.flows.operate.status import status
 from sluice.flows.verify import table_check, units
 from sluice.flows.verify import verify as flow
+from sluice.flows.verify.progress import Pace, Progress
 from sluice.flows.verify.result import KEPT_RESULTS, VerifyResult, keep, kept, named
+from sluice.flows.verify.seen_keys import SeenKeys, hashes_of
 from sluice.flows.verify.table_check import ahead
 from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.spark.local import LocalRunner
 from sluice.targets.memory import comparing
+from sluice.targets.memory.target import MemoryTarget
 from tests.support.pipes import Pipe, pipe
 from tests.support.waiting import ended
 
@@ -85,6 +88,46 @@ def test_differences_are_found_kept_and_repaired(one: Pipe) -> None:
     assert one.rows() == one.made.rows()
     with one.made.runtime().state() as state:
         assert [entry["rows"] for entry in state.audit_log() if entry["what"] == "repair"] == [{str(one.made.table): 3}]
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["here", "by workers"])
+def test_extra_rows_of_a_target_without_ranges_are_found_by_its_keys(
+    one: Pipe, monkeypatch: pytest.MonkeyPatch, spread: bool
+) -> None:
+    one.commit(*(("insert", "a", (i, f"v{i}")) for i in range(50)))
+    one.deliver()
+    monkeypatch.setattr(MemoryTarget, "reconciler", lambda self: None)
+    monkeypatch.setattr(flow, "MOST_RANGE_ROWS", 10)
+    runtime = one.made.runtime()
+    if spread:
+        runtime.mode, runtime._runner = "connect", _Elsewhere()
+        spark = runtime.pipeline.spark.model_copy(update={"from_changes": 10})
+        runtime.pipeline = runtime.pipeline.model_copy(update={"spark": spark})
+    rows = one.stores["copy"].tables[one.made.table].rows
+    del rows[7,]
+    for number in (-3, 900, 901):
+        rows[number,] = {"id": number, "v": "extra"}
+    with delivering(one):
+        [table] = verify(runtime, VerifySpec(repair=True)).tables
+        assert {(d.key, d.kind) for d in table.differences} == {
+            (("7",), "missing"),
+            *(((str(number),), "extra") for number in (-3, 900, 901)),
+        }
+        assert (table.way, table.repaired, table.extra) == ("rows", 1, 3)
+        assert "a repair removes no rows" in table.note
+        [sampled] = verified(one, sample=0.999).tables
+        assert (sampled.way, sampled.extra) == ("rows of the source", 0)
+        assert "a sample was asked for" in sampled.note
+
+
+def test_a_key_is_known_again_by_its_hash() -> None:
+    seen = SeenKeys()
+    keys = [(str(number), "x'00'") for number in range(1000)]
+    assert not seen.among(keys).any()
+    for number in range(0, 1000, 100):
+        seen.add(hashes_of(keys[number : number + 50]))
+        assert seen.among(keys).sum() == number // 2 + 50
+    assert seen.among([]).tolist() == []
 
 
 def test_only_the_first_differences_are_listed_and_all_are_repaired(one: Pipe) -> None:
@@ -194,3 +237,12 @@ def test_what_a_thread_ahead_raises_is_raised_and_an_early_end_stops_it() -> Non
         if number == 5:
             break
     assert next(endless) < 100
+
+
+def test_progress_says_the_rate_and_the_time_that_is_left() -> None:
+    clock = iter([10.0, 10.5, 14.0, 20.0])
+    pace = Pace(lambda: next(clock))
+    said = [pace.words(Progress("s.t", "copy", rows, 1_000)) for rows in (0, 10, 400, 1_000)]
+    assert said[:2] == [f"verifying s.t at copy: {rows} of about 1,000 rows" for rows in (0, 10)]
+    assert said[2] == "verifying s.t at copy: 400 of about 1,000 rows, 100 rows/s, 6 s left"
+    assert said[3].endswith(", 100 rows/s, 0 s left")

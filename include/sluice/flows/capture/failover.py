@@ -7,14 +7,22 @@ compare. Nothing that was captured is read again, and a server that lacks someth
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import ConfigError, LostPosition, OutOfOrder, SegmentError, SluiceError, SourceUnavailable
+from sluice.errors import (
+    ConfigError,
+    LostPosition,
+    OutOfOrder,
+    PreflightError,
+    SegmentError,
+    SluiceError,
+    SourceUnavailable,
+)
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState
 from sluice.model.positions import Position
@@ -94,6 +102,7 @@ def fail_over(
             hint=f"stop its readers first: `sluice dump pause {runtime.name} {reading[0]}`, or wait until they have noticed",
         )
     _read_again(state)
+    _mark_anew(runtime, state, found)
     schema = _schema(runtime, lease, cursor, found.position)
     before = runtime.member(state)
     moved = state.fail_over(lease, cursor, found.position, found.connection, int(time.time() * 1000), schema=schema)
@@ -117,6 +126,28 @@ def _read_again(state: PipelineState) -> None:
         for chunk in state.dumps.chunks(dump.id):
             if chunk.state is not ChunkState.TODO:
                 state.dumps.redo(chunk)
+
+
+def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> None:
+    """Dumps are marked as the other server wants it: rows that marks are made of would be transactions that its own source lacks.
+
+    What is marked in one way never meets a mark of the other one: all chunks that are not placed are read again.
+    """
+    dumps = state.dumps.active()
+    if not dumps:
+        return
+    try:
+        with runtime.source_at(found.connection).open() as session:
+            marking = session.choose_marking()
+    except PreflightError as error:
+        for dump in dumps:
+            state.dumps.add_note(
+                dump.id, f"{found.connection} cannot be copied from: {error.message}; cancel this dump"
+            )
+        return
+    for dump in dumps:
+        while (now := state.dumps.get(dump.id)) is not None and now.marking is not marking:
+            state.dumps.update(replace(now, marking=marking))
 
 
 def _schema(runtime: Runtime, lease: Lease, cursor: Cursor, position: Position) -> str:

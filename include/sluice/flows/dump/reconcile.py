@@ -31,7 +31,7 @@ from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import ReplaceRecord
 from sluice.segments.store import SegmentStore
-from sluice.targets.base import KeyRange, Reconciler, StoredRange
+from sluice.targets.base import KeyRange, Reconciler, StoredRange, refuses
 
 _log = structlog.get_logger()
 
@@ -117,14 +117,15 @@ def plan_replaces(
     routes = Routes.compile(runtime.pipeline.mapping)
     found: list[StoredRange] = []
     left_out: dict[str, str] = {}
-    reasons: dict[TableId, tuple[PlannedTable, str]] = {}
+    reasons: dict[tuple[TableId, bool], tuple[PlannedTable, str]] = {}
     others = target.others() if any(record.optional for record in records) else ()
     for record in records:
         route = routes.route(record.table_id)
-        if record.table_id not in reasons:
+        known = record.table_id, bool(record.listed)
+        if known not in reasons:
             plan = planned(runtime.store, record, route)
-            reasons[record.table_id] = plan, target.refuses(plan)
-        plan, why = reasons[record.table_id]
+            reasons[known] = plan, refuses(target, plan, listed=bool(record.listed))
+        plan, why = reasons[known]
         if record.optional and not why:
             why = kept_on_purpose(runtime, name, others)
         if why and record.optional:

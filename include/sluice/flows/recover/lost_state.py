@@ -42,7 +42,7 @@ class RebuiltState:
         position, next_batch: the captured position, and the number after the last batch that is stored whole.
         batches: those that some target lacks; acknowledged: batch and position of each target.
         ahead: targets that hold a later batch than the last one stored: the log is read to them again.
-        rewound: targets whose own checkpoint has to be written; epoch: the highest that anything has seen.
+        rewound: targets whose own checkpoint has to be written; anew: that get again what they hold; epoch: the highest that anything has seen.
         member: the connection of the source group whose log the position is of; "": no group, or that server does not answer.
     """
 
@@ -52,6 +52,7 @@ class RebuiltState:
     acknowledged: dict[str, tuple[int, Position]] = field(default_factory=dict)
     ahead: dict[str, Checkpoint] = field(default_factory=dict)
     rewound: list[str] = field(default_factory=list)
+    anew: list[str] = field(default_factory=list)
     epoch: int = 0
     identity: str = ""
     member: str = ""
@@ -73,8 +74,10 @@ def is_lost(state: PipelineState, held: Mapping[str, Checkpoint | None], stored:
         return "ZooKeeper has no state of this pipeline" if stored or any(c.batch for c in known.values()) else ""
     identity = state.identity()
     for name, checkpoint in known.items():
-        if checkpoint.identity == identity and (
-            checkpoint.batch >= cursor.next_batch or checkpoint.epoch > state.consumer_epoch(name)
+        if (
+            checkpoint.identity == identity
+            and not checkpoint.edited
+            and (checkpoint.batch >= cursor.next_batch or checkpoint.epoch > state.consumer_epoch(name))
         ):
             return (
                 f"ZooKeeper's state is older than target {name}: that holds batch {checkpoint.batch} of epoch {checkpoint.epoch}, and ZooKeeper "
@@ -98,6 +101,8 @@ def look_at_zookeeper(
         )
         return [StoreFinding(SUBJECT, "ok", f"{found}; {state.home}")], [], [], None
     finding = StoreFinding(SUBJECT, "loss", f"{why}; {state.home}")
+    edited = [name for name, checkpoint in held.items() if checkpoint is not None and checkpoint.edited]
+    held |= dict.fromkeys(edited)  # what it says was never written, so that it says nothing
     silent = [name for name, checkpoint in held.items() if checkpoint is None]
     if cursor is not None:  # the older state still knows them
         for name in list(silent):
@@ -105,10 +110,14 @@ def look_at_zookeeper(
             if process is not None:
                 held[name] = Checkpoint(0, process.batch, process.position, process.identity)
                 silent.remove(name)
-    questions = [_unknown(runtime, name) for name in silent if answers.get(name) not in {REDELIVER, DELIVERED}]
+    questions = [
+        _unknown(name, edited=name in edited) for name in silent if answers.get(name) not in {REDELIVER, DELIVERED}
+    ]
     if questions:
         return [finding], [], questions, None
     wanted = rebuilt(runtime, state, held, {name: answers[name] for name in silent})
+    wanted.rewound += edited
+    wanted.anew += [name for name in edited if answers.get(name) == REDELIVER]
     wanted.member = _member(runtime, wanted.position)
     measure = Measure(
         SUBJECT, tuple(_steps(wanted)), partial(_write, runtime, state, wanted), cost="seconds", lost=_LOST, after=""
@@ -134,11 +143,13 @@ _LOST = (
 )
 
 
-def _unknown(runtime: Runtime, name: str) -> Question:
+def _unknown(name: str, *, edited: bool) -> Question:
     def act() -> None:
         raise AssertionError("an answer of this question makes another plan")
 
     where = "says nothing of what it holds (it keeps its checkpoint in ZooKeeper, or its row is gone)"
+    if edited:
+        where = "says what was never written: its checkpoint was edited, as its batch and its position were not written together"
     return Question(
         name,
         f"ZooKeeper is lost, and target {name} {where}",
@@ -282,7 +293,7 @@ def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None
             loader = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
             with state.consumer(name, above=wanted.epoch) as own:
                 held = Checkpoint(own.epoch, batch, position, wanted.identity)
-                checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead)
+                checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)
         chosen = [state.member.chosen(wanted.member, int(time.time() * 1000))] if wanted.member else []
         state.rebuild(
             lease, wanted.position, wanted.batches, wanted.acknowledged, wanted.next_batch, wanted.identity, chosen

@@ -201,6 +201,64 @@ def _write(
     return pickle.dumps(report)
 
 
+def framed_rows(
+    runtime: Runtime, rule: Rule, table: TableId, rows: pa.Table, masking: Masking, lookups: LookupSource | None
+) -> dict[TableId, pa.Table]:
+    """MERGED_ROWS of one table, in memory, through a rule of type spark in one job: MERGED_ROWS by table. Raises RuleError, SparkUnavailable."""
+    from sluice.spark.frames import FrameTable, plain_type
+
+    if not rows.num_rows or not matches(rule, table):
+        return {table: rows}
+    unfolded = images.unfold(rows)
+    seen = sees(rule, unfolded)
+    shown = views.view(unfolded.filter(pa.array(seen)))
+    key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
+    hidden = bool(masking.hidden(table.schema, table.table, map(true_name, rows.schema)))
+    held = resolved(rule.config.lookups, lookups)
+    function = rule.function()
+    frame = FrameTable(
+        pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown.schema]),
+        1,
+        partial(_shown, shown),
+        partial(
+            _transform,
+            rule,
+            function,
+            RuleContext(rule.name, table.schema, table.table, key, rule.params(), held),
+            hidden,
+        ),
+        partial(_reported, table, rows.schema, rule),
+        sys.modules.get(function.__module__),
+    )
+    try:
+        reports = runtime.runner.frames([frame], description=f"{runtime.name}: rule {rule.name} on rows of {table}")
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise _failed(rule, error, str(table), withheld=hidden) from None
+    found: dict[TableId, list[pa.Table]] = {}
+    for report in reports:
+        for place, made in pickle.loads(report).items():  # noqa: S301 - written by our own workers just before
+            found.setdefault(place, []).append(made)
+    if not seen.all():
+        passed = unfolded.filter(pa.array(~seen)).drop_columns(["_before", "_source_row"])
+        found.setdefault(table, []).append(passed)
+    return {place: _folded(pa.concat_tables(parts, promote_options="permissive")) for place, parts in found.items()}
+
+
+def _shown(rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
+    from sluice.spark.frames import plain
+
+    yield from pa.table([plain(column) for column in rows.columns], names=rows.schema.names).to_batches(BATCH_ROWS)
+
+
+def _reported(table: TableId, stored: pa.Schema, rule: Rule, batches: Iterator[pa.RecordBatch]) -> bytes | None:
+    parts = list(batches)
+    if not sum(part.num_rows for part in parts):
+        return None
+    return pickle.dumps(_images_of(pa.Table.from_batches(parts), table, stored, rule))
+
+
 def try_frames(
     rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
 ) -> list[dict[TableId, pa.Table]]:

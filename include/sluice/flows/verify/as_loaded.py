@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
+from sluice.config.engine import RuleKind
 from sluice.errors import RuleError
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.spark_rules import framed_rows
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.model.planned import PlannedTable
@@ -61,8 +64,36 @@ class AsLoaded:
         rows = merged(schema, pieces)
         if not self.is_ruled(schema.table):
             return [self._mapped(schema.table, schema.table, rows)]
-        made = self.ruling.apply(self.ruling.tagged(rows, schema.table), schema.table)
-        return [self._mapped(schema.table, place, out) for place, out in made.tables.items() if out.num_rows]
+        made = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
+        return [self._mapped(schema.table, place, out) for place, out in made.items() if out.num_rows]
+
+    def needs_spark(self, table: TableId) -> bool:
+        """True if a rule of type spark may apply to the table."""
+        return any(rule.kind is RuleKind.SPARK for rule in self.ruling.rules.matching(table))
+
+    def _ruled(self, rows: pa.Table, source: TableId) -> Mapping[TableId, pa.Table]:
+        """The rules in their order; one of type spark is a job of its own."""
+        tables: dict[TableId, pa.Table] = {source: rows}
+        for is_frame, some in groupby(self.ruling.rules, lambda rule: rule.kind is RuleKind.SPARK):
+            rules = tuple(some)
+            steps = [RuleSet((rule,)) for rule in rules] if is_frame else [RuleSet(rules)]
+            for step in steps:
+                found: dict[TableId, list[pa.Table]] = {}
+                for place, part in tables.items():
+                    for made, out in self._stepped(step, place, part, is_frame=is_frame).items():
+                        found.setdefault(made, []).append(out)
+                tables = {
+                    place: pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
+                    for place, parts in found.items()
+                }
+        return tables
+
+    def _stepped(self, step: RuleSet, place: TableId, rows: pa.Table, *, is_frame: bool) -> Mapping[TableId, pa.Table]:
+        ruling = replace(self.ruling, rules=step)
+        if not is_frame:
+            return ruling.apply(rows, place).tables
+        [rule] = step.rules
+        return framed_rows(self.runtime, rule, place, rows, ruling.masking, ruling.reader(rule))
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
         """Apply the rules again. Raises RuleError if something else comes out: nothing can be compared then."""

@@ -1,8 +1,9 @@
 """What the log changed between a look at the source and the look at the target, and when the target has reached a place.
 
 Why a difference is one. ``newest`` is asked before the low watermark is written: all that stands in batches up to it was visible to the read at the
-source. What the target held when it was read came from batches up to the newest one after that. So a key that no batch in between contains was the
-same at the source all that while, and the target holds all of the log up to the read: what it has otherwise is not on its way.
+source. What the target held when it was read came from batches up to the one after its checkpoint of then, as batches are loaded in order. So a key
+that no batch in between contains was the same at the source all that while, and the target holds all of the log up to the read: what it has otherwise
+is not on its way.
 
 A key that is changed all the time is in every window. What it has to be at the target is what the log left in the newest batch that the target holds,
 as long as no later batch contains it.
@@ -35,6 +36,7 @@ from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.sources.base import ChunkKey, Key
+from sluice.targets.base import CheckpointStore
 
 LOOK_EVERY_S = 0.05
 LITERALS_AT_A_TIME = 100_000
@@ -67,6 +69,7 @@ class LogWindow:
     Attributes:
         patience_s: how long nothing may move before somebody is told.
         epoch: of the log whose places are waited for, see :attr:`Position.log_epoch`; "": it is not known.
+        checkpoints: of the target; None: it is not asked.
     """
 
     runtime: Runtime
@@ -75,7 +78,9 @@ class LogWindow:
     marking: Marking
     patience_s: float = 120.0
     epoch: str = ""
+    checkpoints: CheckpointStore | None = None
     waits: Callable[[], None] = lambda: None
+    _epoch_of_loads: int = -1
     _held: tuple[tuple[int, int], int] = ((-1, -1), 0)
     _keys: dict[tuple[int, TableId], Hashes | None] = field(default_factory=dict)
 
@@ -83,6 +88,18 @@ class LogWindow:
         """The last batch that was made."""
         cursor = self.state.cursor()
         return cursor.next_batch - 1 if cursor else 0
+
+    def touched(self) -> int:
+        """The last batch of which the target may have held something, asked after it was read: at most the load of one batch is under way.
+
+        Whoever takes the target over may have set it back since; then it may be any that was made.
+        """
+        newest = self.newest()
+        held = self.checkpoints.read() if self.checkpoints is not None else None
+        if held is None or held.epoch != self._epoch_of_loads:
+            self._epoch_of_loads = held.epoch if held is not None else -1
+            return newest
+        return min(newest, held.batch + 1)
 
     def visible(self, low: str, newest: int) -> int:
         """The last batch of which everything was visible after the low watermark; ``newest`` was asked before it."""

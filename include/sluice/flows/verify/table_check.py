@@ -6,6 +6,8 @@
 3. Suspects are looked at by their keys, between a low watermark and the place that the target has reached. A key that the log changed in this window
    is compared with what the log left of it. One that it did not change differs.
 
+4. Where a range of the source is none at the target, the target's own keys are listed at the end. Those not read at the source are suspects.
+
 So a row is reported after at least two looks, and in the last of them it cannot have been on its way.
 """
 
@@ -19,18 +21,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from sluice.flows.verify.as_loaded import AsLoaded, Loaded
 from sluice.flows.verify.key_spool import KeySpool
 from sluice.flows.verify.log_window import LogWindow
+from sluice.flows.verify.seen_keys import SeenKeys, hashes_of
 from sluice.flows.verify.side_by_side import ahead, side_by_side
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, ChunkId, TablePlanned, TableRequest
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableSchema, stored_name
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, Key, KeyText
-from sluice.targets.base import Comparer, KeyRange, RangeDifferences
+from sluice.targets.base import Comparer, KeyLister, KeyRange, RangeDifferences
 
 FEW_ROWS = 4_000
 """A range of no more rows is read, and not cut again: each further cut waits for the log, and with changes everywhere all parts differ."""
@@ -73,11 +77,15 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here."""
+    """A range that a worker compared: rows of the source, and the keys of which the target has something else; None: to be compared here.
+
+    ``hashes``: of the rows' keys, see :mod:`sluice.flows.verify.seen_keys`; empty where they are not asked for.
+    """
 
     stretch: Stretch
     rows: int
     keys: tuple[Key, ...] | None
+    hashes: bytes = b""
 
 
 @dataclass
@@ -121,7 +129,8 @@ class Way:
 
     Attributes:
         request, schema, key: at the source. plan: at the target, of a table without rules.
-        ranged: the target's range is the source's: rows that only the target has are looked for.
+        ranged: the target's range is the source's: rows that only the target has are looked for in each.
+        lists: they are looked for at the end, by all of the target's keys.
         digested: source columns of which both sides compute the same checksums; none: they do not.
         digest_plan: the same columns at the target.
         range_rows: of a range that is read; sample: share of the ranges.
@@ -137,11 +146,16 @@ class Way:
     range_rows: int = 10_000
     digest_rows: int = 50_000
     sample: float = 1.0
+    lists: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        return "checksums" if self.digested else "rows" if self.ranged else "rows of the source"
+        return "checksums" if self.digested else "rows" if self.ranged or self.lists else "rows of the source"
+
+    def listed(self, keys: Sequence[Key]) -> KeyRange | None:
+        """These keys at the target; None: rows that only it has are not looked for."""
+        return KeyRange(self.plan.key, listed=tuple(keys)) if self.ranged or self.lists else None
 
     def stretch(self, stretch: Stretch) -> KeyRange:
         """At the target."""
@@ -170,6 +184,10 @@ class Sides:
                 keys = self.keys(pieces)
             found |= _by_key(differs, one, keys or [])
         return found, differs
+
+    def hashes(self, pieces: Sequence[pa.Table]) -> bytes:
+        """Of the keys of rows of the source, where they are asked for."""
+        return hashes_of(self.keys(pieces)) if self.way.lists else b""
 
     def keys(self, pieces: Sequence[pa.Table]) -> list[Key]:
         """Of rows of the source."""
@@ -203,6 +221,7 @@ class TableCheck:
     spread: Callable[[Sequence[Stretch]], Iterable[RangeFound]] | None = None
     spread_ranges: int = 0
     lanes: Callable[[], Sequence[ChunkReader]] = lambda: ()
+    _seen: SeenKeys = field(default_factory=SeenKeys)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -238,7 +257,23 @@ class TableCheck:
                     self.look_again(list(suspects))
                     suspects.clear()
         self.look_again(list(suspects))
+        if way.lists:
+            self._look_for_others()
         return self.found
+
+    def _look_for_others(self) -> None:
+        """Rows that only the target has: its keys that were not read at the source are suspects. Rows that came meanwhile are, too."""
+        assert isinstance(self.comparer, KeyLister)
+        way = self.way
+        names = [stored_name(name) for name in way.key.names]
+        suspects: list[Key] = []
+        for piece in self.comparer.keys(way.plan):
+            keys = self.texts.literals(way.key.columns, piece.rename_columns(names))
+            suspects += [keys[at] for at in np.flatnonzero(~self._seen.among(keys))]
+            while len(suspects) >= self._keys_a_look:
+                self.look_again(suspects[: self._keys_a_look])
+                del suspects[: self._keys_a_look]
+        self.look_again(suspects)
 
     def _left_over(self, found: Iterable[RangeFound], suspects: dict[Key, None]) -> Iterator[Stretch]:
         """Take what workers found; ranges that are to be compared here."""
@@ -247,6 +282,7 @@ class TableCheck:
                 yield one.stretch
                 continue
             suspects |= dict.fromkeys(one.keys)
+            self._seen.add(one.hashes)
             self._count(one.rows)
 
     @property
@@ -355,6 +391,7 @@ class TableCheck:
             item = self.way.stretch(stretch) if self.way.ranged else None
             odd, more = self._sides.compared(pieces, self.made(self.way.schema, pieces), item, values=False)
             yield stretch, more, odd
+            self._seen.add(self._sides.hashes(pieces))
             if not more.more:
                 self._count(sum(piece.num_rows for piece in pieces))
 
@@ -383,13 +420,12 @@ class TableCheck:
         seen = self.log.visible(exact if exact is not None else low, newest)
         batch = self.log.wait_for(self.reader.end_of_log())
         loaded = self.made(way.schema, pieces)
-        item = KeyRange(way.plan.key, listed=tuple(suspects)) if way.ranged else None
-        odd, _ = self._sides.compared(pieces, loaded, item, values=self.values)
+        odd, _ = self._sides.compared(pieces, loaded, way.listed(suspects), values=self.values)
         if not odd:
             return []
         if self.made.is_ruled(way.schema.table):
             self.made.require_same(way.schema, pieces, loaded)
-        changed = self.log.changed(way.request.table, way.key, seen, self.log.newest())
+        changed = self.log.changed(way.request.table, way.key, seen, self.log.touched())
         if changed is None or not self.log.still_holds(batch):
             return list(odd)
         self.found.add(one for key, one in odd.items() if key not in changed)
@@ -404,9 +440,9 @@ class TableCheck:
         pieces, known = self.log.as_logged(way.schema, way.key, frozenset(keys), seen, held)
         if not known:
             return list(keys)
-        item = KeyRange(way.plan.key, listed=tuple(known)) if way.ranged else None
-        odd, _ = self._sides.compared(pieces, self.made(way.schema, pieces), item, values=self.values)
-        later = self.log.changed(table, way.key, held, self.log.newest())
+        loaded = self.made(way.schema, pieces)
+        odd, _ = self._sides.compared(pieces, loaded, way.listed(tuple(known)), values=self.values)
+        later = self.log.changed(table, way.key, held, self.log.touched())
         if later is None or not self.log.still_holds(held):
             return list(keys)
         self.found.add(one for key, one in odd.items() if key in known and key not in later)

@@ -64,7 +64,8 @@ def run_verify_unit(unit: VerifyUnit) -> list[RangeFound]:
             item = unit.way.stretch(stretch) if unit.way.ranged else None
             odd, told = sides.compared(pieces, unit.made(unit.way.schema, pieces), item, values=False)
             rows = sum(piece.num_rows for piece in pieces)
-            found.append(RangeFound(stretch, rows, None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)))
+            suspects = None if told.more or len(odd) > MOST_SUSPECTS else tuple(odd)
+            found.append(RangeFound(stretch, rows, suspects, sides.hashes(pieces)))
     return found
 
 

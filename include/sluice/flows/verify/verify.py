@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import structlog
 
-from sluice.config.engine import RuleKind
 from sluice.config.masking import SHOWN, Masking
 from sluice.config.pipeline import Event, TargetConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalError
+from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_key_pieces
 from sluice.flows.dump.planner import DumpSpec, require_together
@@ -28,6 +28,7 @@ from sluice.flows.verify.as_loaded import AsLoaded
 from sluice.flows.verify.key_spool import KeySpool
 from sluice.flows.verify.keyless_check import KeylessCheck
 from sluice.flows.verify.log_window import LogWindow
+from sluice.flows.verify.progress import Progress, Told
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult, keep
 from sluice.flows.verify.table_check import KEYS_A_LOOK, Found, Odd, TableCheck, Way
 from sluice.flows.verify.units import Spread
@@ -38,7 +39,7 @@ from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
 from sluice.targets import open_target
-from sluice.targets.base import Comparer, CountingComparer, RowCount, Target, comparer_of
+from sluice.targets.base import Comparer, CountingComparer, KeyLister, RowCount, Target, comparer_of, refuses
 
 _log = structlog.get_logger()
 
@@ -71,20 +72,6 @@ class VerifySpec:
     by: str = ""
     patience_s: float = 120.0
     where: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a verification is: rows of the source compared, of about how many; ``doing``: verifying or repairing."""
-
-    table: str
-    target: str
-    rows: int
-    of_about: int
-    doing: str = "verifying"
-
-
-Told = Callable[[Progress], None]
 
 
 def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
@@ -248,7 +235,7 @@ class _Side:
         whole, table = self.whole, size.id
         began = time.monotonic()
         try:
-            refused = self._refused(table)
+            refused = self._refused()
             if refused:
                 return _Checked(TableResult(table=str(table), target=self.config.name, skipped=refused))
             return self._checked(size, began)
@@ -263,14 +250,11 @@ class _Side:
             _log.warning("not_verified", pipeline=whole.runtime.name, table=str(table), error=str(error))
             return _Checked(TableResult(table=str(table), target=self.config.name, skipped=str(error)))
 
-    def _refused(self, table: TableId) -> str:
+    def _refused(self) -> str:
         """Why it cannot be told what the target should hold."""
         lost = {Event.INSERT, Event.UPDATE} - set(self.whole.runtime.pipeline.capture.events)
         if lost:
             return f"the pipeline does not capture every {min(lost)}: the target holds other rows on purpose"
-        spark = [rule.name for rule in self.made.ruling.rules.matching(table) if rule.kind is RuleKind.SPARK]
-        if spark:
-            return f"rule {spark[0]} is of type spark, and its rows cannot be made here"
         return ""
 
     def _checked(self, size: SourceTable, began: float) -> _Checked:
@@ -302,7 +286,10 @@ class _Side:
 
     def _log(self) -> LogWindow:
         one = self.whole
-        return LogWindow(one.runtime, one.state, self.config.name, one.marking, one.asked.patience_s, one.log_epoch)
+        checkpoints = checkpoints_of(self.target, one.state)
+        return LogWindow(
+            one.runtime, one.state, self.config.name, one.marking, one.asked.patience_s, one.log_epoch, checkpoints
+        )
 
     def _reader(self) -> AbstractContextManager[ChunkReader]:
         return self.whole.runtime.source.open_chunks(self.whole.marking, f"{owner_label()}:verify")
@@ -319,7 +306,8 @@ class _Side:
         """Workers of Spark, where ranges of rows are compared and there are many; as batches are loaded."""
         runtime = self.whole.runtime
         small = runtime.mode != "connect" or size.rows < max(runtime.pipeline.spark.from_changes, way.range_rows)
-        if way.digested or small or getattr(self.comparer, "keeps", False):
+        alone = getattr(self.comparer, "keeps", False) or self.made.needs_spark(size.id)
+        if way.digested or small or alone:
             return None
         return Spread.of(runtime, self.made, self.whole.marking, self.target, way, self.config.parallelism)
 
@@ -419,23 +407,40 @@ class _Side:
         if request.where:
             why = f"the condition is one on rows of the source: {request.where}"
         digested, digest_plan = ((), None) if why else self._digested(reader, schema, route, plan)
+        lists, why = self._lists(plan, key.names, route, why) if why and not request.where else (False, why)
         rows = max(100, min(MOST_RANGE_ROWS, READ_BYTES * max(size.rows, 1) // max(size.size_bytes, 1)))
         way = Way(
             request,
             schema,
             key,
             plan,
-            ranged=not why,
+            ranged=not why and not lists,
             digested=digested,
             digest_plan=digest_plan,
             range_rows=rows,
             digest_rows=whole.runtime.pipeline.dump.chunk_rows,
             sample=whole.asked.sample,
+            lists=lists,
         )
         if why:
             return way, f"rows that only the target has were not looked for: {why}", False
         stays = kept_on_purpose(whole.runtime, self.config.name, self.others)
+        if lists and not stays:
+            stays = refuses(self.target.reconciler(), self._key_plan(schema, key.names, route), listed=True)
         return way, f"a repair removes no rows: {stays}" if stays else "", not stays
+
+    def _lists(self, plan: PlannedTable, key: Sequence[str], route: TableRoute, why: str) -> tuple[bool, str]:
+        """True if rows that only the target has are found by listing its keys, as it has no range (``why``); else False and why not."""
+        runtime, table, comparer = self.whole.runtime, plan.source, self.comparer
+        not_by_table = why_not(runtime, [table], self.whole.captured, ()).get(table, "")
+        if not_by_table or not isinstance(comparer, KeyLister):
+            return False, why
+        if self.whole.asked.sample < 1:
+            return False, "that needs all rows of the source, and a sample was asked for"
+        if any(route.conversion(name) is not None for name in key):
+            return False, "the mapping converts values of its key"
+        not_listed = comparer.not_listed(plan)
+        return not not_listed, not_listed
 
     def _no_range(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> str:
         """Why a range of the source's keys is no range at the target, "" if it is one."""
@@ -446,7 +451,10 @@ class _Side:
         reconciler = self.target.reconciler()
         if reconciler is None:
             return f"a target of type {self.config.type} has no ranges"
-        return reconciler.refuses(key_plan(table, schema.arrow_schema, key, route, whole.source.identity.dialect))
+        return reconciler.refuses(self._key_plan(schema, key, route))
+
+    def _key_plan(self, schema: TableSchema, key: Sequence[str], route: TableRoute) -> PlannedTable:
+        return key_plan(schema.table, schema.arrow_schema, key, route, self.whole.source.identity.dialect)
 
     def _digested(
         self, reader: ChunkReader, schema: TableSchema, route: TableRoute, plan: PlannedTable

@@ -35,8 +35,8 @@ from sluice.orchestration.runtime import open_runtime
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from sluice.flows.verify.progress import Progress
     from sluice.flows.verify.result import TableResult, VerifyResult
-    from sluice.flows.verify.verify import Progress
 
 NOTED_DIFFERENCES = 10
 """Of a table, in the note of a run."""
@@ -144,15 +144,16 @@ class _Told:
     """Writes the note of the run now and then."""
 
     def __init__(self, note: RunNote) -> None:
-        self._note, self._said = note, 0.0
+        from sluice.flows.verify.progress import Pace
+
+        self._note, self._said, self._pace = note, 0.0, Pace()
 
     def __call__(self, progress: Progress) -> None:
+        words = self._pace.words(progress)
         if time.monotonic() - self._said < NOTE_EVERY_S:
             return
         self._said = time.monotonic()
-        self._note.write(
-            f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
-        )
+        self._note.write(words)
 
 
 def page_of(result: VerifyResult) -> str:

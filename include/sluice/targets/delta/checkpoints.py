@@ -21,7 +21,7 @@ from sluice.model.positions import Position
 from sluice.targets.base import Agrees, Checkpoint, Fence
 from sluice.targets.delta.client import Place, Raced, errors, library
 from sluice.targets.delta.options import RESERVED
-from sluice.targets.fencing import require_batch, require_no_newer, require_own
+from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
 
 _PROPERTY = "sluice.checkpoint"
 _FORMAT = 1
@@ -40,17 +40,17 @@ class Held:
     checkpoint: Checkpoint
     delivery: int
 
-    def to_text(self) -> str:
-        """JSON."""
+    def to_text(self, owner: str) -> str:
+        """JSON, with a seal of what is written together."""
         found = self.checkpoint
         position = found.position.to_json() if found.position is not None else None
         return json.dumps({
             "format": _FORMAT, "epoch": found.epoch, "batch": found.batch, "position": position, "identity": found.identity,
-            "delivery": self.delivery,
+            "delivery": self.delivery, "seal": seal_of([owner], found.batch, position),
         })  # fmt: skip
 
     @classmethod
-    def from_text(cls, text: str, where: str) -> Held:
+    def from_text(cls, text: str, owner: str, where: str) -> Held:
         """The inverse. Raises CheckpointError."""
         try:
             data = json.loads(text)
@@ -61,7 +61,9 @@ class Held:
                     hint="a newer version of Sluice wrote it: use that one",
                 )
             position = Position.from_json(data["position"]) if data["position"] is not None else None
-            return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"]), data["delivery"])
+            seal = data.get("seal")  # older versions wrote none
+            edited = seal is not None and seal != seal_of([owner], data["batch"], data["position"])
+            return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"], edited), data["delivery"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the table property {_PROPERTY} is no checkpoint: {error!r}",
@@ -153,7 +155,7 @@ class DeltaCheckpoints:
 
     def _held(self, table: Any) -> Held | None:
         text = table.metadata().configuration.get(_PROPERTY, "")
-        return Held.from_text(text, self.place) if text else None
+        return Held.from_text(text, self.owner, self.place) if text else None
 
     def _moved(self, doing: str, made: Callable[[Held | None], Held | None], *, make: bool = False) -> Any:
         """What is held becomes what ``made`` says of it; asked again each time another process was quicker."""
@@ -195,7 +197,7 @@ class DeltaCheckpoints:
 
     def _commit(self, table: Any, wanted: Held | None, doing: str) -> None:
         delta = library()
-        text = wanted.to_text() if wanted is not None else ""
+        text = wanted.to_text(self.owner) if wanted is not None else ""
         epoch = wanted.checkpoint.epoch if wanted is not None else 0
         # every commit carries the same application: of two that read the same version one is refused
         noted = delta.CommitProperties(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.delta.client import errors, library
+from sluice.targets.delta.column_types import arrow_of
+from sluice.targets.delta.keys import key_columns, keys_of, listed_keys, not_listed, stored_key
 from sluice.targets.delta.site import Site
 from sluice.targets.delta.tables import TableInfo, info_of
 from sluice.targets.delta.values import convert, plain, sent_columns, user_fields
@@ -25,7 +27,7 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 @dataclass(frozen=True)
 class DeltaComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It has no ranges and no checksums."""
 
     site: Site
 
@@ -33,8 +35,6 @@ class DeltaComparer(ComparesRowsOnly):
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
         """See :meth:`sluice.targets.base.Comparer.compare`. Raises MappingError for a table without a key."""
-        if item is not None:
-            raise NotImplementedError
         if not plan.key:
             raise MappingError(
                 f"{plan.target} has no key by which its rows could be found",
@@ -47,12 +47,46 @@ class DeltaComparer(ComparesRowsOnly):
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, plan.target, list(map(true_name, fields)))
         mine, _ = convert(rows, sent, zero_dates=self.site.options.zero_dates)
-        if not rows.num_rows:
-            return RangeDifferences()
-        return _compared(mine, self._there(table, plan, info, mine, key), key, values=values)
+        found = RangeDifferences()
+        if rows.num_rows:
+            found = _compared(mine, self._there(table, plan, mine, key), key, values=values)
+        if item is not None:
+            found = replace(found, extra=self._beyond(table, plan, info, keys_of(mine, key), item))
+        return found
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        return not_listed(plan, info_of(self.site.required(plan.target)))
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        table = self.site.required(plan.target)
+        info = info_of(table)
+        columns = key_columns(plan)
+        names = [there.name for column in columns if (there := info.find(column.name)) is not None]
+        for piece in self._read(table, plan, names, "TRUE"):
+            own = (pc.cast(plain(piece[name]), arrow_of(_kind(info, name))) for name in names)
+            rows = [stored_key(column, values) for column, values in zip(columns, own, strict=True)]
+            yield pa.table(rows, names=names)
+
+    def _beyond(
+        self,
+        table: Any,
+        plan: PlannedTable,
+        info: TableInfo,
+        sent: Sequence[tuple[Any, ...]],
+        item: KeyRange,
+    ) -> tuple[tuple[str, ...], ...]:
+        """Listed keys that only the table has."""
+        listed = item.listed or ()
+        if not listed:
+            return ()
+        mine = listed_keys(plan, info, listed)
+        here = set(keys_of(self._there(table, plan, mine, list(mine)), list(mine))) - set(sent)
+        return tuple(key for key, own in zip(listed, keys_of(mine, list(mine)), strict=True) if own in here)
 
     def _there(
-        self, table: Any, plan: PlannedTable, info: TableInfo, mine: Mapping[str, pa.Array], key: Sequence[str]
+        self, table: Any, plan: PlannedTable, mine: Mapping[str, pa.Array], key: Sequence[str]
     ) -> dict[str, pa.Array]:
         """The table's rows whose key columns have some of the values, by column, in the types of ``mine``.
 
@@ -61,17 +95,20 @@ class DeltaComparer(ComparesRowsOnly):
         among = {name: pc.unique(mine[name]).drop_null() for name in key}
         bounds = {name: pc.min_max(some) for name, some in among.items() if pa.types.is_integer(some.type)}
         where = " AND ".join(f"{_quoted(name)} BETWEEN {one['min']} AND {one['max']}" for name, one in bounds.items())
-        sql = f"SELECT {', '.join(map(_quoted, mine))} FROM t WHERE {where or 'TRUE'}"  # noqa: S608 - quoted names, numbers
         pieces = []
-        with errors(self.site.place, f"reading rows of {plan.target}", self.site.path(plan.target)):
-            reader = library().QueryBuilder().register("t", table).execute(sql)
-            for piece in pa.RecordBatchReader.from_stream(reader):
-                rows = pa.table({name: pc.cast(piece[name], mine[name].type) for name in mine})
-                for name, some in among.items():
-                    rows = rows.filter(pc.is_in(rows[name], some))
-                pieces.append(rows)
+        for piece in self._read(table, plan, list(mine), where or "TRUE"):
+            rows = pa.table({name: pc.cast(piece[name], mine[name].type) for name in mine})
+            for name, some in among.items():
+                rows = rows.filter(pc.is_in(rows[name], some))
+            pieces.append(rows)
         found = pa.concat_tables(pieces) if pieces else pa.table(dict(mine)).slice(0, 0)
         return {name: plain(found[name]) for name in mine}
+
+    def _read(self, table: Any, plan: PlannedTable, names: Sequence[str], where: str) -> Iterator[pa.RecordBatch]:
+        sql = f"SELECT {', '.join(map(_quoted, names))} FROM t WHERE {where}"  # noqa: S608 - quoted names, numbers
+        with errors(self.site.place, f"reading rows of {plan.target}", self.site.path(plan.target)):
+            reader = library().QueryBuilder().register("t", table).execute(sql)
+            yield from pa.RecordBatchReader.from_stream(reader)
 
 
 def _compared(
@@ -79,10 +116,10 @@ def _compared(
 ) -> RangeDifferences:
     places: dict[tuple[Any, ...], int] = {}
     twice = set()
-    for place, one in enumerate(_keys(there, key)):
+    for place, one in enumerate(keys_of(there, key)):
         if places.setdefault(one, place) != place:
             twice.add(one)
-    keys = _keys(mine, key)
+    keys = keys_of(mine, key)
     missing = tuple(number for number, one in enumerate(keys) if one not in places)
     numbers = np.array([number for number, one in enumerate(keys) if one in places], np.int64)
     at = pa.array([places[keys[number]] for number in numbers], pa.int64())
@@ -102,19 +139,13 @@ def _compared(
     return RangeDifferences(missing, different)
 
 
+def _kind(info: TableInfo, name: str) -> str:
+    found = info.find(name)
+    return found.kind if found is not None and isinstance(found.kind, str) else ""
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _keys(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[Any, ...]]:
-    return list(zip(*(_plain_values(columns[name]) for name in key), strict=True))
-
-
-def _plain_values(values: pa.Array) -> list[Any]:
-    if pa.types.is_temporal(values.type):  # all of them, whatever Python's calendar holds
-        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    found: list[Any] = values.to_pylist()
-    return found
 
 
 def _same(mine: pa.Array, there: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:

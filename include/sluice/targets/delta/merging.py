@@ -75,7 +75,7 @@ class Merging:
         if len(gone):
             key = [column.name for name in self.table.plan.key if (column := info.find(name)) is not None]
             with errors(self.site.place, f"merging batch {self.fence.batch} into {target}", self.site.path(target)):
-                _merge(table, noted, parts, info, key)
+                merge_parts(table, noted, parts, info, key)
         deletes = int(gone.sum())
         return WriteResult(len(gone) - deletes, deletes, rejected=len(refused), statements=int(len(gone) > 0))
 
@@ -107,7 +107,7 @@ class Merging:
         return Part(kept, gone[stay]), some
 
 
-def _merge(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: Sequence[str]) -> None:
+def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: Sequence[str]) -> None:
     """In the library's contexts. Rows of an empty table are appended: what comes is new."""
     names = list(dict.fromkeys(name for part in parts for name in part.columns))
     columns = {name: _together(parts, info, name) for name in names}

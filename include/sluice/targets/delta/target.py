@@ -26,6 +26,7 @@ from sluice.targets.base import (
     Ordering,
     RejectedRows,
     RowReader,
+    StoredRange,
     TableInput,
     WriteResult,
 )
@@ -38,6 +39,7 @@ from sluice.targets.delta.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, Follo
 from sluice.targets.delta.maintaining import DeltaMaintainer
 from sluice.targets.delta.merging import Merging
 from sluice.targets.delta.options import DeltaOptions
+from sluice.targets.delta.removing import DeltaReconciler, Removing
 from sluice.targets.delta.schema import DeltaSchema
 from sluice.targets.delta.site import Site
 from sluice.targets.options import options_of
@@ -95,8 +97,9 @@ class DeltaTarget:
         """The tables."""
         return DeltaSchema(self.site)
 
-    def reconciler(self) -> None:
-        """Ranges are not made equal."""
+    def reconciler(self) -> DeltaReconciler | None:
+        """Of merged rows, for listed keys."""
+        return DeltaReconciler(self.site) if self.input is Input.MERGED else None
 
     def comparer(self) -> DeltaComparer | None:
         """By key; every change is not compared."""
@@ -173,10 +176,12 @@ class DeltaWriter:
             known = units.get(table.target, unit)
             units[table.target] = replace(known, tables=(*known.tables, table))
             weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
-        return [
+        removing = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
+        phases = [
             [one for target, one in units.items() if weights[target] == weight]
             for weight in sorted(set(weights.values()))
         ]
+        return [removing, *phases] if removing else phases
 
     def commit(self, results: Sequence[WriteResult]) -> None:
         """Later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""
@@ -190,7 +195,7 @@ class DeltaWriter:
 
 @dataclass(frozen=True)
 class DeltaUnit:
-    """See :class:`sluice.targets.base.WriteUnit`: all rows of a batch for one table, or all of its changes."""
+    """See :class:`sluice.targets.base.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
 
     site: Site
     fence: Fence
@@ -198,6 +203,7 @@ class DeltaUnit:
     tables: tuple[TableInput, ...] = ()
     changes: int = 0
     replay: str = ""
+    removes: tuple[StoredRange, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -215,6 +221,9 @@ class DeltaUnit:
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             total = append(self.site, self.fence, self.reader)
+        for number, stored in enumerate(self.removes):
+            scope = f"{stored.plan.source}#removed{number}"
+            total += Removing(self.site, self.fence, self.reader, stored, scope).run()
         for scope, table in scoped(self.tables):
             total += Merging(self.site, self.fence, self.reader, table, scope, self.replay).run(rejected)
         return replace(total, seconds=time.monotonic() - started)

@@ -26,6 +26,7 @@ from sluice.config.connections import Endpoint
 from sluice.errors import CheckpointError, LoadError, SluiceError, TargetUnavailable
 from sluice.model.positions import Position
 from sluice.targets.base import Checkpoint
+from sluice.targets.fencing import seal_of
 from sluice.targets.kafka.client import (
     ANSWER_S,
     KicksOut,
@@ -43,6 +44,7 @@ FORMAT_VERSION = 1
 _TAIL = 8
 _SECONDS_OF_INIT = 90.0
 _SETTLES_S = 5.0
+_RECORD_AND_MARKER = 2
 _QUEUE = 200_000
 _QUEUE_BYTES = 200 * 2**20
 """Messages, and bytes, that wait in this process for the broker."""
@@ -195,6 +197,25 @@ class Place:
                 return None
             back *= 32
 
+    def end(self, admin: Any) -> int | None:
+        """Where the topic ends of what is committed; None: it is not there. Raises TargetUnavailable, LoadError."""
+        from confluent_kafka.admin import OffsetSpec
+
+        lib, doing = library(), f"looking at the end of the topic {self.ack_topic}"
+        partition = lib.TopicPartition(self.ack_topic, 0)
+        with errors(self.endpoint, doing, where=self.ack_topic):
+            asked = admin.list_offsets(
+                {partition: OffsetSpec.latest()},
+                isolation_level=lib.IsolationLevel.READ_COMMITTED,
+                request_timeout=ANSWER_S,
+            )
+            try:
+                return int(asked[partition].result().offset)
+            except lib.KafkaException as error:
+                if kafka_error(error).name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}:
+                    return None
+                raise
+
     def _held(self, message: Any) -> Held | None:
         where = f"{self.ack_topic}, offset {message.offset()}"
         if message.key() != self.key:
@@ -210,7 +231,9 @@ class Place:
             if data["format"] != FORMAT_VERSION:
                 raise ValueError(f"format {data['format']}")
             position = Position.from_json(data["position"]) if data["position"] else None
-            checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]))
+            seal = data.get("seal")  # older versions wrote none
+            edited = seal is not None and seal != seal_of([self.owner], int(data["batch"]), data["position"])
+            checkpoint = Checkpoint(int(data["epoch"]), int(data["batch"]), position, str(data["identity"]), edited)
             return Held(checkpoint, dict(data.get("partitions", {})), tuple(data.get("replayed", ())))
         except (ValueError, KeyError, TypeError, SluiceError) as error:
             raise CheckpointError(
@@ -222,12 +245,14 @@ class Place:
     def record(self, held: Held) -> bytes:
         """The record as stored."""
         at = held.checkpoint
+        position = at.position.to_json() if at.position else None
         return json.dumps({
             "format": FORMAT_VERSION,
             "epoch": at.epoch,
             "batch": at.batch,
             "identity": at.identity,
-            "position": at.position.to_json() if at.position else None,
+            "position": position,
+            "seal": seal_of([self.owner], at.batch, position),
             "partitions": held.partitions,
             "replayed": list(held.replayed),
         }).encode()
@@ -284,7 +309,21 @@ class Channel:
         self.producer = place.producer(lambda error, message: self.failure.note(error, message))
         with errors(place.endpoint, f"beginning transactions as {place.transactional_id}"):
             self.producer.init_transactions(_SECONDS_OF_INIT)
+        self._admin = place.client("AdminClient")
+        self._end = place.end(self._admin)
         self.held = place.read(settled=True)
+
+    def knows(self) -> bool:
+        """True if the newest record is the one that was read, or that this channel wrote: no other process wrote to the topic, which a person may.
+
+        Each transaction of this channel adds one record and one marker. The marker of the last one may not be there yet.
+        """
+        until = time.monotonic() + _SETTLES_S
+        while (end := self.place.end(self._admin)) is not None and self._end is not None:
+            if end >= self._end or time.monotonic() > until:
+                return end == self._end
+            time.sleep(0.005)
+        return False
 
     def commit(self, held: Held | None, send: Callable[[Any], None] | None = None) -> None:
         """A transaction: what ``send`` produces, and the record (None: the record is removed).
@@ -310,6 +349,7 @@ class Channel:
                 self.require_taken()
                 self.producer.commit_transaction(max(place.timeout_s - (time.monotonic() - started), 10.0))
             self.held = held
+            self._end = None if self._end is None else self._end + _RECORD_AND_MARKER
         except BaseException as error:
             self.close()
             if isinstance(error, KicksOut) and time.monotonic() - started >= place.timeout_s:

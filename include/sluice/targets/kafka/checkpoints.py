@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from sluice.errors import Fenced, SluiceError, TargetUnavailable
+from sluice.errors import CheckpointError, Fenced, SluiceError, TargetUnavailable
 from sluice.targets.base import Agrees, Checkpoint, Fence
 from sluice.targets.fencing import require_batch, require_no_newer, require_own
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
@@ -100,10 +100,15 @@ class KafkaCheckpoints:
             return held
 
     def _moved_by(self, channel: Channel | None, made: Callable[[Held | None], Held]) -> Held | None:
-        """By the producer that this process has already. What it knows is only true if its commit is taken, so that nothing else is concluded."""
+        """By the producer that this process has already. What it knows is only true if its commit is taken, so that nothing else is concluded.
+
+        If somebody else wrote to the topic, what is there now is asked for.
+        """
         if channel is None or channel.held is None:
             return None
         with suppress(SluiceError, KicksOut):
+            if not channel.knows():
+                return None
             held = made(channel.held)
             if held != channel.held:
                 channel.commit(held)
@@ -146,6 +151,12 @@ def guarded(place: Place, fence: Fence, held: Held | None) -> Held:
     """What is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
     if held is None:
         raise gone(place)
+    if held.checkpoint.edited:
+        raise CheckpointError(
+            "the target's checkpoint was edited: its batch and its position were not written together; nothing was written",
+            where=place.record_place,
+            hint=f"`sluice recover {place.pipeline}` shows every choice with its cost",
+        )
     require_own(held.checkpoint, fence.epoch, place.record_place)
     require_batch(held.checkpoint.batch, fence, place.record_place)
     return held

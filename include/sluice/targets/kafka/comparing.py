@@ -11,8 +11,8 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,12 +21,14 @@ from sluice.errors import LoadError, MappingError, TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
+from sluice.targets.kafka.arrow_messages import arrow_messages
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.client import ANSWER_S, KicksOut, errors, library, translated
-from sluice.targets.kafka.documents import Writer, merged_piece
-from sluice.targets.kafka.read_back import ReadBack
+from sluice.targets.kafka.documents import Writer, merged_piece, removed_piece
+from sluice.targets.kafka.read_back import ReadBack, arrow_entries, arrow_keys, listed_keys
 from sluice.targets.kafka.topics import Topics, configs_of
 
+Entries = Callable[[bytes | None, bytes | None], Iterable[tuple[bytes, bytes | None]]]
 _MESSAGES = 10_000
 _NO_PLACE = Position("", "binlog.000001", 4)
 """What messages say of their batch is not compared."""
@@ -34,23 +36,23 @@ _NO_PLACE = Position("", "binlog.000001", 4)
 
 @dataclass
 class KafkaComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer`. It has no ranges and no checksums."""
+    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It has no ranges and no checksums."""
 
     keeps: ClassVar[bool] = True
     place: Place
     _read: dict[str, _Topic] = field(default_factory=dict)
     _back: ReadBack = field(init=False)
+    _writer: Writer = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._back = ReadBack(self.place)
+        self._writer = Writer(self.place.options, self.place.pipeline, 0, _NO_PLACE, self._back.own)
 
     def compare(
         self, plan: PlannedTable, rows: pa.Table, item: KeyRange | None, *, values: bool = False
     ) -> RangeDifferences:
         """See :meth:`sluice.targets.base.Comparer.compare`. Raises MappingError for a table without a key or a topic."""
-        if item is not None:
-            raise NotImplementedError
         if not plan.key:
             raise MappingError(
                 f"messages of {plan.target} have no key: which is a row's newest one is not known",
@@ -58,12 +60,70 @@ class KafkaComparer(ComparesRowsOnly):
                 hint="give it a primary key",
             )
         with self._lock:
-            topic = self._topic(plan)
-            try:
-                topic.read_on()
-            except KicksOut as error:  # said to producers only
-                raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
-            return self._compared(plan, rows, topic, values=values)
+            topic = self._read_on(plan)
+            found = self._compared(plan, rows, topic, values=values)
+            return found if item is None else replace(found, extra=self._beyond(plan, rows, topic, item))
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        if not self.place.options.of_one_table:
+            return f"the topic of {plan.target} may have rows of other tables, too"
+        return self._back.not_listed(plan)
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        with self._lock:
+            topic = self._read_on(plan)
+        after = b""
+        while True:
+            with self._lock:
+                found = topic.after(after, _MESSAGES)
+            if not found:
+                return
+            after = found[-1][0]
+            rows = [row for _, value in found if (row := self._back.theirs(value, topic.name)) is not None]
+            yield self._back.keys(plan, rows)
+
+    def _read_on(self, plan: PlannedTable) -> _Topic:
+        """The topic as it is now."""
+        topic = self._topic(plan)
+        try:
+            topic.read_on()
+        except KicksOut as error:  # said to producers only
+            raise TargetUnavailable(f"reading topic {topic.name}: {error}") from None
+        return topic
+
+    def _beyond(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, item: KeyRange) -> tuple[tuple[str, ...], ...]:
+        """Listed keys that only the topic has."""
+        listed = item.listed or ()
+        keys = listed_keys(plan, listed, rows.schema)
+        sent = {key for key, _, _ in self._made(plan, rows)} if rows.num_rows else set()
+        alike = zip(listed, self._told_apart(plan, keys), strict=True)
+        return tuple(
+            key
+            for key, own in alike
+            if own not in sent and self._back.theirs(topic.newest(own), topic.name) is not None
+        )
+
+    def _told_apart(self, plan: PlannedTable, keys: pa.Table) -> list[bytes]:
+        """What tells rows with these keys apart in a topic."""
+        if self.place.options.arrow:
+            return arrow_keys(keys)
+        return [self._back.key(key) for key in self._writer.tombstones(removed_piece(plan, keys)).keys.to_pylist()]
+
+    def _made(self, plan: PlannedTable, rows: pa.Table) -> Iterator[tuple[bytes, int, bytes | None]]:
+        """(what tells the row apart, its number, value) of each message that a load of the rows would send."""
+        piece = merged_piece(plan.target, plan.key, rows)
+        if self.place.options.arrow:
+            for message, first, _ in arrow_messages(piece, 0, self.place.options.max_message_bytes, _NO_PLACE):
+                for number, (key, value) in enumerate(arrow_entries(message), first):
+                    yield key, number, value
+            return
+        messages = self._writer.messages(piece)
+        for number, key, value in zip(
+            messages.rows.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True
+        ):
+            yield self._back.key(key), number, value
 
     def _topic(self, plan: PlannedTable) -> _Topic:
         topics = Topics.look(self.place)
@@ -75,19 +135,15 @@ class KafkaComparer(ComparesRowsOnly):
                 hint=f"`sluice check {self.place.pipeline} --apply` makes it",
             )
         if name not in self._read:
-            self._read[name] = _Topic(self.place, name, self._back.key)
+            self._read[name] = _Topic(self.place, name, self._back.entries)
         self._read[name].partitions = topics.counts[name]
         return self._read[name]
 
     def _compared(self, plan: PlannedTable, rows: pa.Table, topic: _Topic, *, values: bool) -> RangeDifferences:
         back = self._back
-        writer = Writer(self.place.options, self.place.pipeline, 0, _NO_PLACE, back.own)
-        messages = writer.messages(merged_piece(plan.target, plan.key, rows))
         missing, different = [], []
-        for number, key, value in zip(
-            messages.rows.tolist(), messages.keys.to_pylist(), messages.values.to_pylist(), strict=True
-        ):
-            mine, there = back.mine(value), back.theirs(topic.newest(back.key(key)), topic.name)
+        for key, number, value in self._made(plan, rows) if rows.num_rows else ():
+            mine, there = back.mine(value), back.theirs(topic.newest(key), topic.name)
             assert mine is not None  # rows of the source are there
             if there is None:
                 missing.append(number)
@@ -102,9 +158,9 @@ class KafkaComparer(ComparesRowsOnly):
 class _Topic:
     """The newest message of each key of a topic, as of the last look."""
 
-    def __init__(self, place: Place, name: str, told_by: Callable[[bytes], bytes]) -> None:
-        """``told_by``: what tells rows apart, of a message's key."""
-        self.place, self.name, self.partitions, self._told_by = place, name, 0, told_by
+    def __init__(self, place: Place, name: str, entries: Entries) -> None:
+        """``entries``: what tells each row of a message apart, and its value, of the message's key and value."""
+        self.place, self.name, self.partitions, self._entries = place, name, 0, entries
         self._next: dict[int, int] = {}
         self._file = tempfile.NamedTemporaryFile(prefix="sluice-verify-", suffix=".db")  # noqa: SIM115
         self._known = sqlite3.connect(self._file.name, check_same_thread=False)
@@ -116,6 +172,13 @@ class _Topic:
         """The value; None if there is no message, or the newest one says that the row was deleted."""
         found = self._known.execute("SELECT value FROM newest WHERE key = ?", (key,)).fetchone()
         return found[0] if found is not None else None
+
+    def after(self, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Rows that are there and whose keys, in any order that stays, come after one."""
+        found = self._known.execute(
+            "SELECT key, value FROM newest WHERE key > ? AND value IS NOT NULL ORDER BY key LIMIT ?", (key, count)
+        )
+        return found.fetchall()
 
     def read_on(self) -> None:
         """Up to the end of every partition. Raises LoadError if old messages were removed, TargetUnavailable."""
@@ -168,8 +231,8 @@ class _Topic:
             if error is None:
                 self._next[message.partition()] = message.offset() + 1
                 ended.discard(message.partition())
-                key = message.key()
-                found.append((key and self._told_by(key), message.timestamp()[1], message.value()))
+                at = message.timestamp()[1]
+                found += [(key, at, value) for key, value in self._entries(message.key(), message.value())]
             elif error.code() == lib.KafkaError._PARTITION_EOF:
                 self._next[message.partition()] = max(self._next[message.partition()], message.offset())
                 ended.add(message.partition())
@@ -177,7 +240,7 @@ class _Topic:
                 raise translated(error, self.place.endpoint, doing, where=self.name)
         self._known.executemany(
             "INSERT INTO newest VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET at = excluded.at, value = excluded.value WHERE excluded.at >= at",
-            [one for one in found if one[0] is not None],
+            found,
         )
         self._known.commit()
         return ended

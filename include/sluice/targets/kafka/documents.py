@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from sluice.formats.keys import key_text
 from sluice.formats.rows import changes_of
 from sluice.model.batches import Op
 from sluice.model.changes import Change
+from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import ChangePiece
@@ -185,6 +187,31 @@ class Writer:
                 made.append((end, self._one_by_one(piece.slice(end, 1), envelope)))
             begin = end + 1
         return _after_another(made)
+
+    def tombstones(self, piece: ChangePiece) -> Messages:
+        """A message without a value for each row's key. Of the rows only the key's columns are needed."""
+        key, options = self.key_of(piece.table, piece.key), self.options
+        rows, envelope = piece.rows, Envelope()
+        if options.schemas or options.registered:
+            rows = connect.exact(rows)
+            envelope = self._keys_alone(piece.table, connect.key_schema(rows.schema, piece.table, key, self.source))
+        keys: list[bytes] = []
+        routes: list[bytes] = []
+        headers: list[list[Header]] = []
+        for one, part in zip(changes_of(rows, piece.table, piece.key, at=self.at), piece.part.to_pylist(), strict=True):
+            image = one.before or {}
+            keys.append(envelope.key(self._key(one, image, key)))
+            routes.append(self._route(one, image, keys[-1]))
+            headers.append(self._headers(one, part, 0))
+        kind, count = pa.large_binary(), len(keys)
+        made = pa.array(keys, kind), pa.nulls(count, kind), pa.array(routes, kind)
+        return Messages(np.arange(count), *made, headers if options.headers else None)
+
+    def _keys_alone(self, table: TableId, key_schema: str) -> Envelope:
+        if self.options.schemas:
+            return WithSchemas(key_schema, "")
+        encoder = self._encoder(table, "key", key_schema)
+        return Registered(encoder, encoder)
 
     def _enveloped(self, piece: ChangePiece) -> tuple[ChangePiece, Envelope]:
         """The rows as they go into documents, and what is put around these."""
@@ -370,6 +397,22 @@ def _after_another(made: list[tuple[int, Messages]]) -> Messages:
         pa.concat_arrays([part.routes for part in parts]),
         [one for part in listed for one in part] if listed else None,
     )
+
+
+def removed_piece(plan: PlannedTable, keys: pa.Table) -> ChangePiece:
+    """Rows of which only the key's columns are known, and that are gone."""
+    count = keys.num_rows
+    nothing = pa.nulls(count, pa.struct(list(keys.schema)))
+    now = pa.array([time.time_ns() // 1000] * count, pa.timestamp("us", tz="UTC"))
+    meta = {
+        "_op": pa.array([Op.DELETE.value] * count, pa.string()),
+        "_seq": pa.array([0] * count, pa.uint64()),
+        "_commit_ts": now,
+        "_before": nothing,
+    }
+    schema = pa.schema([*keys.schema, *(pa.field(name, values.type) for name, values in meta.items())])
+    columns = [column.combine_chunks() for column in keys.columns]
+    return merged_piece(plan.target, plan.key, pa.Table.from_arrays([*columns, *meta.values()], schema=schema))
 
 
 def merged_piece(table: TableId, key: tuple[str, ...], rows: pa.Table) -> ChangePiece:

@@ -189,6 +189,11 @@ class KafkaOptions(BaseModel):
         return self.format not in {"maxwell-json", "arrow"}
 
     @property
+    def of_one_table(self) -> bool:
+        """Has a topic the rows of one table alone, as far as its name says?"""
+        return {"schema", "table"} <= _fields("topic", self.topic)
+
+    @property
     def arrow(self) -> bool:
         """Are messages record batches, without keys?"""
         return self.format == "arrow"

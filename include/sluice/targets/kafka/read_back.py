@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from sluice.errors import LoadError
-from sluice.model.tables import TableId
+import pyarrow as pa
+
+from sluice.errors import LoadError, UnsupportedType
+from sluice.model.batches import Op
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.fields import true_name
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import META_COLUMNS, TableId
+from sluice.mysql.key_sql import key_values
 from sluice.targets.kafka.channel import Place
 from sluice.targets.kafka.registry import Registry
 
+K = ColumnKind
+Row = dict[str, Any]
 _HEAD_BYTES = 5
 """Before each message of a format with a registry: a zero, and the number of its schema."""
+_WHOLE = frozenset({K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR})
+_TEXTS = frozenset({K.CHAR, K.VARCHAR})
+_BYTES = frozenset({K.BINARY, K.VARBINARY})
+KEYS = frozenset({*_WHOLE, *_TEXTS, *_BYTES, K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL})
+"""Kinds of key columns that are read back out of a row."""
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_DAY = dt.date(1970, 1, 1)
 
 
 @dataclass
@@ -34,60 +54,197 @@ class ReadBack:
 
     place: Place
     own: OwnNumbers = field(default_factory=OwnNumbers)
-    _mine: dict[int, Any] = field(default_factory=dict)
-    _theirs: dict[int, Any] = field(default_factory=dict)
+    _mine: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
+    _theirs: dict[int, Callable[[bytes], Any]] = field(default_factory=dict)
 
-    @property
-    def _avro(self) -> bool:
-        return self.place.options.registered
+    def entries(self, key: bytes | None, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """What tells a row apart, and its newest value: one of a message, but for Arrow's, which have some rows and no keys."""
+        if self.place.options.arrow:
+            yield from arrow_entries(value)
+        elif key is not None:
+            yield self.key(key), value
 
     def key(self, key: bytes) -> bytes:
         """What tells rows apart: without the number of its schema, which another table's copy of it may have."""
-        return key[_HEAD_BYTES:] if self._avro else key
+        return key[_HEAD_BYTES:] if self.place.options.registered else key
 
-    def mine(self, value: bytes | None) -> dict[str, Any] | None:
+    def mine(self, value: bytes | None) -> Row | None:
         """The row of a message that was made here with :attr:`own`; None: it was deleted."""
-        if self._avro and value is not None:
-            number = _number(value)
-            if number not in self._mine:
-                self._mine[number] = _parsed(self.own.schemas[number])
-            return _row_of(_decoded(value, self._mine[number]))
-        return _row(self.place.options.format, value)
-
-    def theirs(self, value: bytes | None, topic: str) -> dict[str, Any] | None:
-        """The row of a message of a topic; None: it was deleted. Raises LoadError, TargetUnavailable."""
-        if not self._avro or value is None:
+        if not self.place.options.registered or value is None:
             return _row(self.place.options.format, value)
         number = _number(value)
+        if number not in self._mine:
+            self._mine[number] = self._reader(self.own.schemas[number])
+        return _row_of(self._mine[number](value))
+
+    def theirs(self, value: bytes | None, topic: str) -> Row | None:
+        """The row of a message of a topic; None: it was deleted. Raises LoadError, TargetUnavailable."""
+        options = self.place.options
         try:
+            if not options.registered or value is None:
+                return _row(options.format, value)
+            number = _number(value)
             if number not in self._theirs:
-                self._theirs[number] = _parsed(Registry(self.place).schema(number))
-            return _row_of(_decoded(value, self._theirs[number]))
+                self._theirs[number] = self._reader(Registry(self.place).schema(number))
+            return _row_of(self._theirs[number](value))
         except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
+            said = f" with schema {_number(value)} of the registry" if options.registered and value else ""
             raise LoadError(
-                f"a message of topic {topic} cannot be read with schema {number} of the registry: {error!r}",
+                f"a message of topic {topic} cannot be read{said}: {error!r}",
                 where=topic,
                 hint="did another program write to the topic?",
             ) from None
+
+    def _reader(self, schema: str) -> Callable[[bytes], Any]:
+        """Of messages with a schema."""
+        if self.place.options.format == "debezium-protobuf":
+            from sluice.formats.protobuf import Decoder  # of an extra
+
+            decode = Decoder(schema).decode
+            return lambda value: decode(value[_HEAD_BYTES + 1 :])  # a zero: the first message of the schema
+        import fastavro  # of an extra
+
+        parsed = fastavro.parse_schema(json.loads(schema))
+        return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_HEAD_BYTES:]), parsed, None)
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+    def not_listed(self, plan: PlannedTable) -> str:
+        """Why keys of the table cannot be read back, "" if they can."""
+        for column in key_columns(plan):
+            if type_of(column).kind not in KEYS:
+                return f"the key column {column.name} ({column.sql_type}) is not read back from messages"
+        return ""
+
+    def keys(self, plan: PlannedTable, rows: Sequence[Row]) -> pa.Table:
+        """The key's columns of rows of a topic, as the source's values are stored. Raises LoadError."""
+        columns = key_columns(plan)
+        try:
+            return pa.table(
+                [
+                    pa.array([self._stored(type_of(c), _found(row, c.name)) for row in rows], type_of(c).arrow_type)
+                    for c in columns
+                ],
+                names=[column.name for column in columns],
+            )
+        except (ValueError, KeyError, TypeError, ArithmeticError, pa.ArrowException) as error:
+            raise LoadError(
+                f"keys of {plan.target} cannot be read back from its messages: {error!r}",
+                where=str(plan.target),
+                hint="did another program write to the topic?",
+            ) from None
+
+    def _stored(self, made: ColumnType, value: Any) -> Any:
+        """The inverse of what the formats make of a value."""
+        if made.kind in _WHOLE:
+            return int(_unscaled(value) if isinstance(value, bytes | str | dict) and self._in_base64 else value)
+        if made.kind in _BYTES:
+            return self._bytes(value)
+        if made.kind is K.DATE:
+            return dt.date.fromisoformat(value) if isinstance(value, str) else _EPOCH_DAY + dt.timedelta(days=value)
+        if made.kind is K.DATETIME and not isinstance(value, str):
+            us = value if made.digits > 3 or self.place.options.arrow else value * 1000
+            return _EPOCH + dt.timedelta(microseconds=us)
+        if made.kind is K.TIMESTAMP and not isinstance(value, str):
+            return _EPOCH + dt.timedelta(microseconds=value)
+        if made.kind in {K.DATETIME, K.TIMESTAMP}:
+            return dt.datetime.fromisoformat(value).replace(tzinfo=None)
+        if made.kind is K.DECIMAL:
+            if isinstance(value, Decimal) or not self._in_base64:
+                return Decimal(str(value))
+            return _unscaled(value).scaleb(-made.scale)
+        return str(value)
+
+    @property
+    def _in_base64(self) -> bool:
+        """Are numbers of any size written as Kafka Connect's Decimal?"""
+        return self.place.options.debezium
+
+    def _bytes(self, value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if self.place.options.arrow:
+            return bytes.fromhex(value)
+        return value.encode("latin-1") if self.place.options.format == "canal-json" else b64decode(value)
+
+
+def key_columns(plan: PlannedTable) -> list[PlannedColumn]:
+    """In the order of the key."""
+    return sorted((column for column in plan.columns if column.key), key=lambda column: column.key)
+
+
+def type_of(column: PlannedColumn) -> ColumnType:
+    """What its values are."""
+    return column.type or ColumnType.of_arrow(column.arrow_type)
+
+
+def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:
+    """Literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
+    columns = key_columns(plan)
+    fields = {true_name(one): one for one in schema}
+    try:
+        values = [key_values(type_of(column), [key[number] for key in listed]) for number, column in enumerate(columns)]
+    except UnsupportedType as error:
+        raise LoadError(str(error), where=str(plan.target)) from error
+    return pa.Table.from_arrays(values, schema=pa.schema([fields[column.name] for column in columns]))
+
+
+def arrow_entries(value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+    """Of each row of a record batch: what tells it apart, and the row as JSON; None: it was deleted."""
+    if value is None:
+        return
+    rows = pa.ipc.open_stream(pa.BufferReader(value)).read_all()
+    key = json.loads((rows.schema.metadata or {})[b"sluice.key"])
+    columns = {true_name(one): _texts(rows[one.name]) for one in rows.schema if one.name not in META_COLUMNS}
+    ops = rows["_op"].to_pylist()
+    for number, op in enumerate(ops):
+        row = {name: values[number] for name, values in columns.items()}
+        yield arrow_key([row[name] for name in key]), None if op == Op.DELETE else json.dumps(row).encode()
+
+
+def arrow_keys(keys: pa.Table) -> list[bytes]:
+    """What tells rows apart, of the key's columns as they are stored."""
+    return [arrow_key(values) for values in zip(*map(_texts, keys.columns), strict=True)]
+
+
+def arrow_key(values: Sequence[Any]) -> bytes:
+    """Of one row."""
+    return json.dumps(list(values)).encode()
+
+
+def _texts(column: pa.ChunkedArray) -> list[Any]:
+    """Values that JSON holds exactly."""
+    values = column.combine_chunks()
+    if pa.types.is_temporal(values.type):
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    found: list[Any] = values.to_pylist()
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return [None if one is None else one.hex() for one in found]
+    if pa.types.is_decimal(values.type):
+        return [None if one is None else f"{one:f}" for one in found]
+    if pa.types.is_floating(values.type):
+        return [None if one is None else {"float": repr(one)} for one in found]
+    return found
+
+
+def _found(row: Mapping[str, Any], name: str) -> Any:
+    if name in row:
+        return row[name]
+    from sluice.formats.avro import adjusted  # of an extra
+
+    return row[adjusted(name)]
+
+
+def _unscaled(value: Any) -> Decimal:
+    """Digits without the point: bytes, their base64, or a message that has them."""
+    given = value["value"] if isinstance(value, dict) else value
+    return Decimal(int.from_bytes(given if isinstance(given, bytes) else b64decode(given), "big", signed=True))
 
 
 def _number(value: bytes) -> int:
     return int.from_bytes(value[1:_HEAD_BYTES], "big")
 
 
-def _parsed(schema: str) -> Any:
-    import fastavro  # of an extra
-
-    return fastavro.parse_schema(json.loads(schema))
-
-
-def _decoded(value: bytes, schema: Any) -> Any:
-    import fastavro
-
-    return fastavro.schemaless_reader(io.BytesIO(value[_HEAD_BYTES:]), schema, None)
-
-
-def _row_of(document: Any) -> dict[str, Any] | None:
+def _row_of(document: Any) -> Row | None:
     after = document["after"]
     return None if after is None else {name: _exact(value) for name, value in after.items()}
 
@@ -97,12 +254,14 @@ def _exact(value: Any) -> Any:
     return _Number(repr(value)) if isinstance(value, float) else value
 
 
-def _row(form: str, value: bytes | None) -> dict[str, Any] | None:
+def _row(form: str, value: bytes | None) -> Row | None:
     """The row of a message as it is now; None: it was deleted. Numbers are told apart by every digit."""
     if value is None:
         return None
     document = json.loads(value, parse_float=_Number)
-    if form == "debezium-json":
+    if form == "arrow":
+        row = document
+    elif form == "debezium-json":
         document = document.get("payload", document) if "op" not in document else document
         row = document["after"]
     elif form == "cloudevents-json":
@@ -126,4 +285,4 @@ class _Number(str):
         return hash(repr(float(self)))
 
 
-__all__ = ["OwnNumbers", "ReadBack"]
+__all__ = ["KEYS", "OwnNumbers", "ReadBack", "arrow_entries", "arrow_keys", "key_columns", "listed_keys"]

@@ -20,6 +20,7 @@ from sluice.errors import ConfigError, LoadError, MappingError, TargetUnavailabl
 from sluice.formats import Statement
 from sluice.model.batches import Op
 from sluice.model.fields import is_masked
+from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
 from sluice.targets.base import (
@@ -36,6 +37,7 @@ from sluice.targets.base import (
     RejectedRows,
     Rejection,
     RowReader,
+    StoredRange,
     TableInput,
     WriteResult,
 )
@@ -45,9 +47,10 @@ from sluice.targets.kafka.arrow_messages import CONTENT_TYPE, arrow_messages
 from sluice.targets.kafka.channel import Channel, Held, KicksOut, Place, slot
 from sluice.targets.kafka.checkpoints import KafkaCheckpoints, gone, guarded
 from sluice.targets.kafka.comparing import KafkaComparer
-from sluice.targets.kafka.documents import Messages, Writer, merged_piece
+from sluice.targets.kafka.documents import Messages, Writer, merged_piece, removed_piece
 from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.partitioning import partition_of, partitions
+from sluice.targets.kafka.read_back import arrow_keys, listed_keys
 from sluice.targets.kafka.registry import Registry
 from sluice.targets.kafka.side_topics import statement_messages, statement_of, transaction_messages
 from sluice.targets.kafka.topics import KafkaSchema, Topics
@@ -138,16 +141,37 @@ class KafkaTarget:
         """The topics."""
         return KafkaSchema(self.place, self.input)
 
-    def reconciler(self) -> None:
-        """What a topic holds is not known, so that ranges cannot be made equal."""
+    def reconciler(self) -> KafkaReconciler | None:
+        """Of merged rows, for listed keys."""
+        return KafkaReconciler(self.options) if self.input is Input.MERGED else None
 
     def comparer(self) -> KafkaComparer | None:
-        """By the newest message of each key; every change is not compared, and neither are messages in Protobuf or Arrow."""
-        read_back = self.options.format != "debezium-protobuf" and not self.options.arrow
-        return KafkaComparer(self.place) if self.input is Input.MERGED and read_back else None
+        """By the newest message of each key; every change is not compared."""
+        return KafkaComparer(self.place) if self.input is Input.MERGED else None
 
     def interrupt(self) -> None:
         """Nothing waits for longer than the transaction may last."""
+
+
+@dataclass(frozen=True)
+class KafkaReconciler:
+    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`: a listed key gets a message without a value."""
+
+    options: KafkaOptions
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Always."""
+        return "what a topic holds of a range of keys is not known to a load"
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """A delete needs more than the key."""
+        if self.options.arrow:
+            return "messages of format arrow have no keys"
+        return "" if self.options.tombstones else "options.tombstones is false, and a delete needs the whole row then"
+
+    def others(self) -> tuple[str, ...]:
+        """A topic does not say who writes to it."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -184,11 +208,11 @@ class KafkaWriter:
         """One unit: rows and checkpoint are one transaction, and a transaction has one producer. Raises MappingError."""
         batch, place = self.batch, self.target.place
         told = tuple(map(statement_of, batch.schema_changes)) if place.options.schema_topic else ()
-        if not batch.tables and not batch.changes and not told:
+        if not batch.tables and not batch.changes and not told and not batch.reconcile:
             return []
-        if batch.tables:
+        if batch.tables or batch.reconcile:
             topics = Topics.look(place)
-            targets = [table.target for table in batch.tables]
+            targets = [*(one.plan.target for one in batch.reconcile), *(table.target for table in batch.tables)]
             if place.options.keys_are_alike:
                 topics.require_own(targets)
             topics.require(targets)
@@ -196,7 +220,7 @@ class KafkaWriter:
                 self._require_key(table)
         lighter_first = tuple(sorted(batch.tables, key=lambda table: table.weight))
         unit = KafkaUnit(place, self.fence, batch.reader, lighter_first, batch.position, batch.changes, batch.replay)
-        return [[replace(unit, statements=told)]]
+        return [[replace(unit, statements=told, removes=tuple(batch.reconcile))]]
 
     def _require_key(self, table: TableInput) -> None:
         """A row's messages are all in one partition, else a compacted topic keeps its old ones."""
@@ -232,6 +256,7 @@ class KafkaUnit:
     changes: int = 0
     replay: str = ""
     statements: tuple[Statement, ...] = ()
+    removes: tuple[StoredRange, ...] = ()
 
     @property
     def cost(self) -> int:
@@ -267,6 +292,7 @@ class KafkaUnit:
             channel is not None
             and known is not None
             and (known.checkpoint.epoch, known.checkpoint.batch) == (self.fence.epoch, self.fence.held)
+            and channel.knows()
         ):
             return channel, known  # if another producer began since, the commit is refused
         # a process that is out of date does not disturb a newer one
@@ -306,7 +332,8 @@ class _Sending:
         at = unit.position if self._merged else None
         numbers = Registry(unit.place) if self._options.registered else None
         self._writer = Writer(self._options, unit.place.pipeline, unit.fence.batch, at, numbers)
-        tables = [table.target for table in unit.tables] or [piece.table for piece in self._pieces]
+        tables = [*(one.plan.target for one in unit.removes), *(table.target for table in unit.tables)]
+        tables = tables or [piece.table for piece in self._pieces]
         self._topics.require(tables)
         counts = self._topics.require_same(held.partitions, tables)
         if unit.replay:
@@ -345,6 +372,8 @@ class _Sending:
         """Everything but the checkpoint."""
         self._side()
         if self._merged:
+            for stored in self._unit.removes:
+                self._remove(stored)
             for table in self._unit.tables:
                 self._table(table)
             return
@@ -356,6 +385,18 @@ class _Sending:
                 else:
                     self._send(piece, self._writer.messages(piece))
                 self.result += WriteResult(appended=piece.rows.num_rows)
+
+    def _remove(self, stored: StoredRange) -> None:
+        """Listed keys that the source does not have."""
+        item = self._unit.reader.key_range(stored)
+        assert item.kept is not None  # a range with keys
+        keys = listed_keys(stored.plan, item.listed or (), item.kept.schema)
+        stay = set(arrow_keys(item.kept.select(keys.schema.names)))
+        keys = keys.filter(pa.array([key not in stay for key in arrow_keys(keys)], pa.bool_()))
+        for start in range(0, keys.num_rows, _ROWS):
+            piece = removed_piece(stored.plan, keys.slice(start, _ROWS))
+            self._send(piece, self._writer.tombstones(piece))
+        self.result += WriteResult(deleted=keys.num_rows)
 
     def _table(self, table: TableInput) -> None:
         refused: list[Rejection] = []

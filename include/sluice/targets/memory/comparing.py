@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from sluice.targets.memory.store import Key, MemoryStore
 
 @dataclass(frozen=True)
 class MemoryComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer`. Of ranges it reads literals of whole numbers only, and it computes no checksums."""
+    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It reads literals of whole numbers."""
 
     store: MemoryStore
 
@@ -42,6 +43,17 @@ class MemoryComparer(ComparesRowsOnly):
         most = len(beyond) if item is None or item.listed is not None else MOST_EXTRA
         extra = tuple(tuple(map(str, key)) for key in sorted(beyond)[:most])
         return RangeDifferences(tuple(missing), tuple(different), extra, more=len(beyond) > most)
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        return ""
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.base.KeyLister.keys`."""
+        with self.store.lock:
+            there = list(self.store.tables[plan.target].rows)
+        columns = [pa.array([key[number] for key in there]) for number in range(len(plan.key))]
+        yield pa.table(columns, names=list(plan.key))
 
 
 def _text(value: object) -> str | None:

@@ -9,13 +9,12 @@ can commit anything. A dialect gives what it says in its own words: :class:`AckR
 from __future__ import annotations
 
 import json
-import zlib
 from typing import Any, ClassVar
 
 from sluice.errors import Fenced
 from sluice.model.positions import Position
 from sluice.targets.base import Agrees, Checkpoint, Fence
-from sluice.targets.fencing import require_batch
+from sluice.targets.fencing import require_batch, seal_of
 
 TABLE = "_sluice_ack"
 DDL = "#ddl"
@@ -181,7 +180,7 @@ class AckRows:
 
     def _seal(self, batch: int, said: dict[str, Any]) -> int:
         """Of what is written together. The epoch and the identity are written without it, and so are not in it."""
-        return zlib.crc32(json.dumps([*self._who, batch, said], sort_keys=True).encode())
+        return seal_of(self._who, batch, said)
 
     def _row(self, cursor: Any, lock: str) -> tuple[int, int]:
         cursor.execute(

@@ -1,0 +1,45 @@
+"""How far a verification is, and in words: rows, rows a second, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_FIRST_S = 1.0
+"""Before this a rate says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a verification is: rows of the source compared, of about how many; ``doing``: verifying or repairing."""
+
+    table: str
+    target: str
+    rows: int
+    of_about: int
+    doing: str = "verifying"
+
+
+Told = Callable[[Progress], None]
+
+
+@dataclass
+class Pace:
+    """Makes the line that people read. ``clock``: seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    _began: dict[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def words(self, progress: Progress) -> str:
+        """Of a table at a target, with its rate since it was told of first."""
+        now = self.clock()
+        spent = now - self._began.setdefault((progress.table, progress.target, progress.doing), now)
+        said = f"{progress.doing} {progress.table} at {progress.target}: {progress.rows:,} of about {progress.of_about:,} rows"
+        if spent <= _FIRST_S or not progress.rows:
+            return said
+        rate = progress.rows / spent
+        return f"{said}, {rate:,.0f} rows/s, {max(progress.of_about - progress.rows, 0) / rate:.0f} s left"
+
+
+__all__ = ["Pace", "Progress", "Told"]

@@ -1,0 +1,49 @@
+"""Which keys of the source were read, eight bytes each in a file on disk: the keys of a target that are not among them are looked at."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from sluice.sources.base import Key
+
+_BYTES = 8
+
+
+def hashes_of(keys: Sequence[Key]) -> bytes:
+    """Eight bytes of each key, the same in every process."""
+    return b"".join(blake2b("\0".join(key).encode(), digest_size=_BYTES).digest() for key in keys)
+
+
+class SeenKeys:
+    """A set that only grows. Its file has no name and goes with the process; two keys of one hash are as rare as a fault of the memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="sluice-verify-")  # noqa: SIM115
+        self._sorted: np.ndarray[tuple[int], np.dtype[np.uint64]] | None = None
+
+    def add(self, hashes: bytes) -> None:
+        """What :func:`hashes_of` made."""
+        self._sorted = None
+        self._file.seek(0, 2)
+        self._file.write(hashes)
+
+    def among(self, keys: Sequence[Key]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Of each key, if it was added. Sorted in the file, whose pages the system may write out."""
+        wanted = np.frombuffer(hashes_of(keys), np.uint64)
+        if self._sorted is None:
+            self._file.flush()
+            empty = not self._file.seek(0, 2)
+            self._sorted = np.zeros(0, np.uint64) if empty else np.memmap(self._file, np.uint64, "r+")
+            self._sorted.sort()
+        if not len(self._sorted):
+            return np.zeros(len(wanted), np.bool_)
+        at = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._sorted[at] == wanted
+        return found
+
+
+__all__ = ["SeenKeys", "hashes_of"]

@@ -1,0 +1,83 @@
+"""Keys of a Delta table: those that it holds as values of the source, and literals of the source as what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError, UnsupportedType
+from sluice.model.column_types import ColumnKind
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.mysql.key_sql import key_values
+from sluice.targets.delta.column_types import WHOLE, made_type, type_of
+from sluice.targets.delta.tables import TableInfo
+from sluice.targets.delta.values import converted
+
+K = ColumnKind
+KINDS = frozenset({
+    *WHOLE,
+    K.DECIMAL,
+    K.DATE,
+    K.DATETIME,
+    K.TIMESTAMP,
+    K.TIME,
+    K.CHAR,
+    K.VARCHAR,
+    K.BINARY,
+    K.VARBINARY,
+})
+"""Of which nothing is lost in the table, so that a key can be read back."""
+
+
+def key_columns(plan: PlannedTable) -> list[PlannedColumn]:
+    """In the order of the key."""
+    return sorted((column for column in plan.columns if column.key), key=lambda column: column.key)
+
+
+def not_listed(plan: PlannedTable, info: TableInfo) -> str:
+    """Why keys of the table cannot be read back, "" if they can."""
+    for column in key_columns(plan):
+        there, made = info.find(column.name), type_of(column)
+        as_text = there is not None and there.kind == "string" and made_type(column) != "string"
+        if there is None or as_text or made.kind not in KINDS:
+            return f"the key column {column.name} ({column.sql_type}) is not read back from a Delta table"
+    return ""
+
+
+def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
+    """A key column of the table as the source's values are stored: the inverse of :func:`sluice.targets.delta.values.converted`."""
+    kind = type_of(column).arrow_type
+    return values.view(kind) if pa.types.is_duration(kind) else pc.cast(values, kind)
+
+
+def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:
+    """Literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key that it does not hold."""
+    found = {}
+    for number, column in enumerate(key_columns(plan)):
+        there, made = info.find(column.name), type_of(column)
+        if there is None or not isinstance(there.kind, str):
+            raise LoadError(f"table {plan.target} at the target has no column {column.name!r}", where=str(plan.target))
+        try:
+            values = key_values(made, [key[number] for key in listed])
+        except UnsupportedType as error:
+            raise LoadError(str(error), where=f"{plan.target}.{column.name}") from error
+        found[there.name], _ = converted(values, made, there.kind)
+    return found
+
+
+def keys_of(columns: Mapping[str, pa.Array], key: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Rows of the key's columns; equal keys are equal tuples."""
+    return list(zip(*(_plain_values(columns[name]) for name in key), strict=True))
+
+
+def _plain_values(values: pa.Array) -> list[Any]:
+    if pa.types.is_temporal(values.type):  # all of them, whatever Python's calendar holds
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    found: list[Any] = values.to_pylist()
+    return found
+
+
+__all__ = ["KINDS", "key_columns", "keys_of", "listed_keys", "not_listed", "stored_key"]
