@@ -14,6 +14,7 @@ import pytest
 from typer.main import get_command
 
 from sluice.cli import app
+from sluice.config.channel import ChannelConfig
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
@@ -27,6 +28,11 @@ YAML = re.findall(r"```yaml\n(.*?)```", "".join(PAGES.values()), re.DOTALL)
 @pytest.mark.parametrize("text", [text for text in YAML if text.startswith("version: 1")])
 def test_yaml_examples_load(text: str) -> None:
     parse_model(text, "README.md", PipelineConfig if "pipeline:" in text else EngineConfig)
+
+
+@pytest.mark.parametrize("text", [text for text in YAML if text.startswith("channel: ")])
+def test_channel_examples_load(text: str) -> None:
+    parse_model(text, "two-way.md", ChannelConfig)
 
 
 @pytest.mark.parametrize("page", PAGES)

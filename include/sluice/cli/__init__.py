@@ -9,6 +9,7 @@ from io import TextIOWrapper
 
 import typer
 
+from sluice.cli.channel import channel_app
 from sluice.cli.check import check
 from sluice.cli.console import err, log_to_stderr, print_error
 from sluice.cli.control import adopt, audit, failover, pause, redeliver, restart, resume, rollback, seek, skip
@@ -50,7 +51,7 @@ _HAS_STACK = importlib.util.find_spec("devstack") is not None
 
 for name, group in {
     **({"stack": stack_app} if _HAS_STACK else {}), "rules": rules_app, "dump": dump_app, "dead-letters": letters_app, "schema": schema_app,
-    "targets": targets_app, "verify": verify_app,
+    "targets": targets_app, "verify": verify_app, "channel": channel_app,
 }.items():  # fmt: skip
     app.add_typer(group, name=name)
 

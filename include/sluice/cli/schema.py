@@ -11,6 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluice.cli.console import AsJson, DryRun, Pipeline, Yes, log_to_stderr, open_pipeline, out, planned, print_json
+from sluice.config.channel import channel_json_schema
+from sluice.config.folders import channels_folder
 from sluice.config.loading import pipeline_json_schema, read_text
 from sluice.flows.runtime import pipelines_folder
 
@@ -22,7 +24,12 @@ schema_app = typer.Typer(
 @schema_app.callback(invoke_without_command=True)
 def schema_command(
     context: typer.Context,
-    write: Annotated[bool, typer.Option("--write", help="Write include/pipelines/schema.json.")] = False,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", help="Write schema.json in include/pipelines, and in include/channels that of channels."
+        ),
+    ] = False,
 ) -> None:
     """Print the JSON Schema of the pipeline file, or work with a pipeline's schema history."""
     if context.invoked_subcommand is not None:
@@ -30,6 +37,8 @@ def schema_command(
     text = pipeline_json_schema()
     if write:
         (pipelines_folder() / "schema.json").write_text(text, encoding="utf-8")
+        channels_folder().mkdir(exist_ok=True)
+        (channels_folder() / "schema.json").write_text(channel_json_schema(), encoding="utf-8")
     else:
         sys.stdout.write(text)
 

@@ -17,6 +17,12 @@ def pipelines_folder() -> Path:
     return repository_folder("pipelines", "SLUICE_PIPELINES")
 
 
+def channels_folder() -> Path:
+    """Where the channel files are: ``SLUICE_CHANNELS``, else the folder ``channels`` next to that of the pipelines."""
+    configured = os.environ.get("SLUICE_CHANNELS")
+    return Path(configured) if configured else pipelines_folder().parent / "channels"
+
+
 def targets_folder() -> Path:
     """Where the user's own kinds of targets are: ``SLUICE_TARGETS``, else include/targets."""
     return repository_folder("targets", "SLUICE_TARGETS")

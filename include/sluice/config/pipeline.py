@@ -120,11 +120,13 @@ ConnectionId = Annotated[str, Field(min_length=1, max_length=250, pattern=r"^[^\
 StoreUri = Annotated[str, Field(max_length=2000), AfterValidator(no_password)]
 
 
-class _Model(BaseModel):
+class StrictModel(BaseModel):
+    """A part of a file that a user writes: unknown keys are refused, and errors repeat no values."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class StartPosition(_Model):
+class StartPosition(StrictModel):
     """Where the first drain begins, if not at a named place. Exactly one of the three."""
 
     file: str | None = Field(
@@ -159,7 +161,7 @@ class StartPosition(_Model):
         return value
 
 
-class SourceConfig(_Model):
+class SourceConfig(StrictModel):
     """The server whose log is drained."""
 
     type: str = Field("mysql", description="Kind of source: mysql (MySQL and MariaDB).")
@@ -225,7 +227,7 @@ class SourceConfig(_Model):
         return value
 
 
-class BatchLimits(_Model):
+class BatchLimits(StrictModel):
     """A batch closes at the end of the transaction in which one of these is reached."""
 
     max_changes: Integer = Field(2_000_000, gt=0, le=MAX_COUNT, description="Row changes a batch.")
@@ -235,7 +237,7 @@ class BatchLimits(_Model):
     )
 
 
-class SegmentConfig(_Model):
+class SegmentConfig(StrictModel):
     """Where captured changes are stored, and for how long."""
 
     uri: StoreUri = Field(
@@ -256,7 +258,7 @@ class Event(StrEnum):
     DDL = "ddl"
 
 
-class CaptureConfig(_Model):
+class CaptureConfig(StrictModel):
     """What is taken from the log, and how it is cut."""
 
     include: tuple[Regex, ...] = Field(
@@ -291,7 +293,7 @@ class CaptureConfig(_Model):
     )
 
 
-class SparkConfig(_Model):
+class SparkConfig(StrictModel):
     """Where the work units run."""
 
     mode: Literal["connect", "submit", "local"] = Field(
@@ -315,7 +317,7 @@ class SparkConfig(_Model):
     )
 
 
-class CoordinationConfig(_Model):
+class CoordinationConfig(StrictModel):
     """The ZooKeeper that holds the positions."""
 
     connection: ConnectionId = Field(
@@ -355,7 +357,7 @@ class CoordinationConfig(_Model):
         return value
 
 
-class ColumnConversion(_Model):
+class ColumnConversion(StrictModel):
     """What a column is at the target, where that is not what it is at the source."""
 
     type: str = Field(
@@ -389,7 +391,7 @@ class ColumnConversion(_Model):
         return value
 
 
-class ColumnMapping(_Model):
+class ColumnMapping(StrictModel):
     """Which columns go over, and under which names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
@@ -418,7 +420,7 @@ class ColumnMapping(_Model):
         return self
 
 
-class TableMapping(_Model):
+class TableMapping(StrictModel):
     """One table (or a whole schema: schema.*) and where it goes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
@@ -504,7 +506,7 @@ class DdlKind(StrEnum):
     TABLE_OPTIONS = "table_options"
 
 
-class TargetConfig(_Model):
+class TargetConfig(StrictModel):
     """A store that is kept in step."""
 
     name: Identifier = Field(description="Name of the target within the pipeline.")
@@ -533,7 +535,7 @@ class TargetConfig(_Model):
         return self.ddl.get(kind, self.ddl.get("default", DdlPolicy.APPLY))
 
 
-class RetryConfig(_Model):
+class RetryConfig(StrictModel):
     """How Airflow retries a task of this pipeline. A retry is the rollback: it starts at the same batch."""
 
     attempts: Integer = Field(
@@ -551,7 +553,7 @@ class RetryConfig(_Model):
     )
 
 
-class DumpConfig(_Model):
+class DumpConfig(StrictModel):
     """How tables are read from the source: initial copies, repairs, backfills. All of it can be changed while a dump runs, but marks."""
 
     marks: Literal["auto", "table", "none"] = Field(
@@ -583,7 +585,7 @@ class DumpConfig(_Model):
     )
 
 
-class VerifyConfig(_Model):
+class VerifyConfig(StrictModel):
     """When the targets are compared with the source, and how much of them. Nothing is repaired unless somebody asks for it."""
 
     schedule: str | None = Field(
@@ -613,7 +615,7 @@ class VerifyConfig(_Model):
         return parse_share(self.sample)
 
 
-class RunConfig(_Model):
+class RunConfig(StrictModel):
     """How long a run of the DAG makes one batch after the other. Every batch is still delivered, acknowledged and rolled back on its own."""
 
     max_time: Span = Field(
@@ -631,7 +633,7 @@ class RunConfig(_Model):
     )
 
 
-class WorkersConfig(_Model):
+class WorkersConfig(StrictModel):
     """How this pipeline shares Airflow's workers with others. A task that waits in the triggerer holds none."""
 
     at_most: Literal["auto"] | Annotated[Integer, Field(ge=1, le=1000)] = Field(
@@ -667,7 +669,7 @@ class WorkersConfig(_Model):
         return max(self.priority // 2, 1)
 
 
-class PipelineConfig(_Model):
+class PipelineConfig(StrictModel):
     """One source and its targets: one YAML file, one task_id in ZooKeeper, one DAG sync__{pipeline}."""
 
     version: Annotated[Literal[1], BeforeValidator(whole)] = Field(1, description="Version of this file format.")
@@ -706,6 +708,12 @@ class PipelineConfig(_Model):
     dump: DumpConfig = Field(default_factory=DumpConfig, description="How tables are read from the source.")
     verify: VerifyConfig = Field(
         default_factory=VerifyConfig, description="When the targets are compared with the source."
+    )
+    mark: Identifier | None = Field(
+        None, description="Named mark of what this pipeline loads into targets of type mysql, for ignore_marks."
+    )
+    ignore_marks: tuple[Identifier, ...] = Field(
+        (), description="Changes that a pipeline with one of these marks loaded into the source are not captured."
     )
 
     @model_validator(mode="after")

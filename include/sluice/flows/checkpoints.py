@@ -22,7 +22,6 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import Position
-from sluice.targets import open_target
 from sluice.targets.base import Checkpoint, Target
 
 _log = structlog.get_logger()
@@ -189,9 +188,7 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
     """The acknowledgement in ZooKeeper belongs to this state. Cheap: the target is only asked where it does not. Raises CheckpointError."""
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
-        sides = Sides(
-            runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
-        )
+        sides = Sides(runtime, state, target, runtime.open_target(target))
         sides.require(sides.checkpoints.read())
 
 
@@ -203,7 +200,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
     """
     for config in runtime.pipeline.targets:
         try:
-            sides = Sides(runtime, state, config.name, open_target(config, runtime.resolver, runtime.name))
+            sides = Sides(runtime, state, config.name, runtime.open_target(config.name))
             sides.look()
         except CheckpointError:
             raise

@@ -11,20 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.config.channel import Channels
 from sluice.config.connections import ConnectionResolver, from_environment
-from sluice.config.folders import pipelines_folder, rules_folder
+from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SluiceError
+from sluice.model.load_marks import LoadMark, MarkRules
 from sluice.model.packing import work_bytes
 from sluice.sources import open_source
+from sluice.targets import MARK_LOADS, open_target
 
 if TYPE_CHECKING:
     from sluice.coordination.shared_session import SharedSession
     from sluice.segments.store import SegmentStore
     from sluice.sources.base import Source
     from sluice.spark.base import UnitRunner
+    from sluice.targets.base import Target
 
 LEASE_GRACE_S = 5.0
 """Waited beyond the session timeout for a dead owner's lease to go."""
@@ -49,6 +53,8 @@ class Runtime:
         resolver: connection id -> Endpoint.
         mode: where work units run: connect, submit (inside spark-submit) or local.
         owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
+        mark: of what is loaded into targets that can mark it; None: nothing is marked.
+        loads: what the drain does with what Sluice itself wrote at the source; None: it is captured as what applications write.
         lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.
     """
 
@@ -58,6 +64,8 @@ class Runtime:
     rules_folder: Path
     owner: str | None = None
     lives: Callable[[], bool] = _always
+    mark: LoadMark | None = None
+    loads: MarkRules | None = None
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
 
@@ -73,7 +81,10 @@ class Runtime:
         """``runner``: connect, submit or local, or a runner; None: as the pipeline says."""
         mode = runner if isinstance(runner, str) else pipeline.spark.mode
         given = None if isinstance(runner, str) else runner
-        return cls(pipeline, resolver, mode, rules_folder(), owner, _runner=given)
+        channels = Channels(channels_folder())
+        mark, loads, channel = channels.mark(pipeline), channels.rules(pipeline), channels.of(pipeline.pipeline)
+        pipeline = channel.adapted(pipeline) if channel is not None else pipeline
+        return cls(pipeline, resolver, mode, rules_folder(), owner, mark=mark, loads=loads, _runner=given)
 
     @property
     def name(self) -> str:
@@ -83,7 +94,7 @@ class Runtime:
     def source(self) -> Source:
         """The pipeline's source, of a group the server that is read now; connects when it is opened."""
         if not self.pipeline.source.connections:
-            return open_source(self.pipeline, self.resolver)
+            return open_source(self.pipeline, self.resolver, self.loads)
         with self.state() as state:
             return self.source_at(self.member(state))
 
@@ -95,7 +106,12 @@ class Runtime:
     def source_at(self, connection: str) -> Source:
         """The source as one server of its group has it."""
         source = self.pipeline.source.model_copy(update={"connection": connection})
-        return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver)
+        return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self.loads)
+
+    def open_target(self, name: str) -> Target:
+        """A target of the pipeline; connects at first use. Raises ConfigError."""
+        config = self.pipeline.target(name)
+        return open_target(config, self.resolver, self.name, self.mark if config.type in MARK_LOADS else None)
 
     @property
     def rules_path(self) -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any
 from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError
+from sluice.model.load_marks import MarkRules
 from sluice.sources.base import Source
 
 KINDS = {
@@ -16,9 +17,15 @@ KINDS = {
 }
 """``source.type`` in the pipeline file -> module:class; imported at first use."""
 
+READ_MARKS = frozenset({"mysql"})
+"""Kinds that read marks of loads."""
 
-def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver) -> Source:
-    """The source that the pipeline's file describes; connects at first use. Raises ConfigError for an unknown type."""
+
+def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver, loads: MarkRules | None = None) -> Source:
+    """The source that the pipeline's file describes; connects at first use.
+
+    ``loads``: what it does with what Sluice wrote there. Raises ConfigError for an unknown type, or one that cannot tell these changes.
+    """
     path = KINDS.get(pipeline.source.type)
     if path is None:
         raise ConfigError(
@@ -26,8 +33,18 @@ def open_source(pipeline: PipelineConfig, resolver: ConnectionResolver) -> Sourc
             hint=f"known types: {', '.join(sorted(KINDS))}",
         )
     module, _, name = path.partition(":")
-    source: Source = getattr(importlib.import_module(module), name)(pipeline, resolver)
-    return source
+    kind = getattr(importlib.import_module(module), name)
+    if loads is None:
+        source: Source = kind(pipeline, resolver)
+        return source
+    if pipeline.source.type not in READ_MARKS:
+        raise ConfigError(
+            f"a source of type {pipeline.source.type} cannot tell what Sluice wrote there from what applications write",
+            where=pipeline.pipeline,
+            hint=f"channels and ignore_marks need a source of type {', '.join(sorted(READ_MARKS))}",
+        )
+    marked: Source = kind(pipeline, resolver, loads)
+    return marked
 
 
 QUERIES = {

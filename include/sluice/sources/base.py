@@ -335,6 +335,9 @@ class SourceSession(Protocol):
     def blindness(self) -> Blindness | None:
         """None if the login sees every table there is."""
 
+    def numbering(self) -> tuple[int, int] | None:
+        """Of the numbers that the source gives to new rows: the step from one to the next, and the first; None: it gives none."""
+
     def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         """For each (number, key, others): number, and True if the source holds ``key`` for one of ``others``.
 

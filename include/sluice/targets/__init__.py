@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import TargetConfig
-from sluice.targets.base import Target
+from sluice.errors import ConfigError
+from sluice.model.load_marks import LoadMark
+from sluice.targets.base import MarksLoads, Target
 from sluice.targets.offers import require_offered
 from sluice.targets.registry import KINDS, kind_of
 
-__all__ = ["KINDS", "open_target"]
+__all__ = ["KINDS", "MARK_LOADS", "open_target"]
+
+MARK_LOADS = frozenset({"mysql"})
+"""Kinds that mark what is written to them (:class:`sluice.targets.base.MarksLoads`)."""
 
 
-def open_target(config: TargetConfig, resolver: ConnectionResolver, pipeline: str) -> Target:
-    """The target that ``config`` describes; connects at first use. Raises ConfigError for an unknown type or wrong options."""
+def open_target(
+    config: TargetConfig, resolver: ConnectionResolver, pipeline: str, mark: LoadMark | None = None
+) -> Target:
+    """The target that ``config`` describes; connects at first use.
+
+    ``mark``: of everything that is written to it. Raises ConfigError for an unknown type, wrong options, or a kind that cannot mark what it writes.
+    """
     kind = kind_of(config.type, config.name).load()
     target: Target = kind(config, resolver(config.connection), pipeline)
     require_offered(config, target)
+    if mark is not None:
+        if not isinstance(target, MarksLoads):
+            raise ConfigError(
+                f"target {config.name!r}: a target of type {config.type} cannot mark what is written to it",
+                hint="targets of pipelines with mark, or in a channel, are of type mysql",
+            )
+        target.mark = mark
     return target

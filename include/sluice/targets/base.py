@@ -33,6 +33,7 @@ from sluice.config.pipeline import TargetConfig
 from sluice.mapping import Mapping as TableMapping
 from sluice.model.changes import Change
 from sluice.model.digests import RangeDigest
+from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
@@ -842,6 +843,14 @@ class Target(Protocol):
         """End what this process is waiting for at the target, for this pipeline: a person said so. Raises TargetUnavailable, ConfigError."""
 
 
+@runtime_checkable
+class MarksLoads(Protocol):
+    """A target that can mark what is written to it, so that a pipeline that reads its server knows these changes."""
+
+    mark: LoadMark | None
+    """With what; None: nothing is marked."""
+
+
 __all__ = [
     "MOST_EXTRA",
     "Agrees",
@@ -865,6 +874,7 @@ __all__ = [
     "KeyRange",
     "ListReconciler",
     "Maintainer",
+    "MarksLoads",
     "NoFacts",
     "Ordering",
     "RangeDifferences",

@@ -32,7 +32,6 @@ from sluice.model.tables import TableId
 from sluice.rules import RuleSet
 from sluice.segments.changeset import columns_of
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets import open_target
 from sluice.targets.base import BatchInput, TableInput, Target
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory
 
@@ -78,7 +77,7 @@ def replay(
             if not mine:
                 continue
             with state.consumer(config.name) as lease:
-                loader = open_target(config, runtime.resolver, runtime.name)
+                loader = runtime.open_target(config.name)
                 sides = Sides(runtime, state, config.name, loader)
                 if dry_run:
                     checkpoint = sides.look()

@@ -14,7 +14,6 @@ from sluice.mapping import Mapping as Routes
 from sluice.model.dumps import TableRequest
 from sluice.model.tables import TableId
 from sluice.sources.base import ChunkKey, ChunkTable, SourceSession
-from sluice.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +184,7 @@ class DumpPlanner:
         for config in self.runtime.pipeline.targets:
             if self.asked.targets and config.name not in self.asked.targets:
                 continue
-            target = open_target(config, self.runtime.resolver, self.runtime.name)
+            target = self.runtime.open_target(config.name)
             reconciler = target.reconciler()
             why = reconciler.refuses(plan) if reconciler else f"a target of type {config.type} cannot"
             if why:

@@ -13,7 +13,6 @@ from sluice.flows.checkpoints import Sides, require_own
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
 from sluice.model.positions import Position
-from sluice.targets import open_target
 
 _log = structlog.get_logger()
 
@@ -44,7 +43,7 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
             return AckOutcome(target, process.batch, process.position)
-        sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+        sides = Sides(runtime, state, target, runtime.open_target(config.name))
         checkpoint = sides.look()
         process, held = sides.process, checkpoint.batch if checkpoint else 0
         if held < batch:

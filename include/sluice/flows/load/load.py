@@ -32,7 +32,6 @@ from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
-from sluice.targets import open_target
 from sluice.targets.base import (
     BatchInput,
     BatchWriter,
@@ -130,7 +129,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
             require_own(runtime, state, target, process)
             return LoadOutcome(target, batch, already=True)
         with state.consumer(target) as lease:
-            loader = open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
+            loader = runtime.open_target(target)
             sides = Sides(runtime, state, target, loader)
             held = begin(runtime, state, lease, sides, watch)  # may wait for a dead one's lock
             done, total = 0, WriteResult()

@@ -18,7 +18,6 @@ from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.control import ActionPlan
 from sluice.flows.runtime import Runtime
 from sluice.model.positions import BatchNumber, Position
-from sluice.targets import open_target
 from sluice.targets.base import Checkpoint
 
 
@@ -40,7 +39,7 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     """
     config = runtime.pipeline.target(target)
     with runtime.state() as state:
-        sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+        sides = Sides(runtime, state, target, runtime.open_target(config.name))
         checkpoint, cursor = sides.checkpoints.read(), state.cursor()
         if sides.disagreement(checkpoint) is None:
             return ActionPlan(

@@ -6,10 +6,13 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sluice.config.channel import Channels
 from sluice.config.engine import RuleKind
+from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
+from sluice.flows.operate.channel import ends_of, members
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_rules import StageRules
@@ -21,12 +24,11 @@ from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
-from sluice.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One line of the report: ``severity`` is ok, warning or error; ``part`` is pipeline, zookeeper, source, rules, store or a target."""
+    """One line of the report: ``severity`` is ok, warning or error; ``part`` is pipeline, channel, zookeeper, source, rules, store or a target."""
 
     severity: str
     part: str
@@ -74,6 +76,7 @@ def check(runtime: Runtime) -> CheckReport:
     """Look at every part; a part that fails gives an error line and the others are looked at all the same."""
     findings = [
         CheckFinding("ok", "pipeline", "file", runtime.name, "the file is valid"),
+        *_guard("channel", lambda: _channel(runtime)),
         *_guard("zookeeper", lambda: _zookeeper(runtime)),
         *_guard("source", lambda: _source(runtime)),
         *_guard("store", lambda: _store(runtime)),
@@ -90,7 +93,7 @@ def check(runtime: Runtime) -> CheckReport:
 def apply_missing(runtime: Runtime, statements: list[tuple[str, str]]) -> None:
     """Run the DDL of a report at its targets. Raises LoadError that names the statement; those before it stay."""
     for name, statement in statements:
-        schema = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name).schema()
+        schema = runtime.open_target(name).schema()
         assert schema is not None, "it proposed the statement"
         schema.apply(statement)
 
@@ -273,6 +276,34 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
         return [CheckFinding("error", part, type(error).__name__, error.where or "", error.message, error.hint or "")]
 
 
+def _channel(runtime: Runtime) -> list[CheckFinding]:
+    """The channel as a whole: both pipelines are there, and each one's target is the other one's source."""
+    channel = Channels(channels_folder()).of(runtime.name)
+    if channel is None:
+        return []
+    pair = members(channel, pipelines_folder())
+    ends = ends_of(channel, *pair, runtime.resolver)
+    words = "; ".join(f"{end.pipeline.pipeline} into {end.target}" for end in ends)
+    why = f"the ends meet: {words}; DDL goes with {channel.carrier}"
+    found = [CheckFinding("ok", "channel", channel.channel, f"main: {channel.main_pipeline}", why)]
+    return [*found, *_same_offsets([Runtime.build(one, resolver=runtime.resolver, runner="local") for one in pair])]
+
+
+def _same_offsets(runtimes: list[Runtime]) -> list[CheckFinding]:
+    """Both sites number new rows in steps, from the same number on."""
+    given = []
+    for runtime in runtimes:
+        with runtime.source.open() as source:
+            given.append(source.numbering())
+    numbers = [(step, first % step) for step, first in filter(None, given)]
+    if len(numbers) < 2 or min(step for step, _ in numbers) < 2 or len({first for _, first in numbers}) > 1:
+        return []  # a step of 1 is the pre-flight's to say
+    why = "both sites give the same numbers to new rows, and one row overwrites the other"
+    fix = "SET PERSIST auto_increment_offset = 1 at one site and 2 at the other one; reconnect the applications"
+    value = " and ".join(str(first) for _, first in filter(None, given))
+    return [CheckFinding("warning", "channel", "auto_increment_offset", value, why, fix)]
+
+
 def _zookeeper(runtime: Runtime) -> list[CheckFinding]:
     with runtime.state() as state:
         cursor = state.cursor()
@@ -352,7 +383,7 @@ def _rules(runtime: Runtime) -> list[CheckFinding]:
 
 
 def _target(runtime: Runtime, name: str) -> list[CheckFinding]:
-    target = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
+    target = runtime.open_target(name)
     if target.checkpoints is not None:
         target.checkpoints.read()  # does it answer at all?
     with runtime.state() as state:

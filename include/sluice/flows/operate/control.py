@@ -21,7 +21,6 @@ from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.targets import open_target
 from sluice.targets.base import Checkpoint
 
 
@@ -147,7 +146,7 @@ def skip(
                 runtime.store, folder, manifest, {"batch": batch, "target": target, "by": by, "reason": reason}
             )
         with state.consumer(target) as lease:
-            sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+            sides = Sides(runtime, state, target, runtime.open_target(config.name))
             if sides.begin(lease) < batch:
                 sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
@@ -231,7 +230,7 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
         process = state.process(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
-        sides = Sides(runtime, state, target, open_target(config, runtime.resolver, runtime.name))
+        sides = Sides(runtime, state, target, runtime.open_target(config.name))
         checkpoint = sides.checkpoints.read()
         wrong = sides.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:

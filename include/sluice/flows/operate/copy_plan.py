@@ -15,7 +15,6 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.sources.base import SourceSession, SourceTable
 from sluice.sources.table_filter import Selection
-from sluice.targets import open_target
 from sluice.targets.base import Finding, Target
 
 
@@ -72,7 +71,7 @@ def planned_copies(runtime: Runtime) -> tuple[list[PlannedCopy], list[SourceTabl
         tables = source.tables(selection.wants)
         copies = []
         for config in runtime.pipeline.targets:
-            target = open_target(config, runtime.resolver, runtime.name)
+            target = runtime.open_target(config.name)
             plans = [(table, plan_of(table, routes.route(table.id), dialect)) for table in tables]
             said = _said(target, [plan for _, plan in plans])
             if any(r.statement.startswith("CREATE") for remarks in said.values() for r in remarks):

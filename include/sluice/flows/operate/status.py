@@ -27,7 +27,6 @@ from sluice.flows.verify.result import kept
 from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.model.restart_position import Queue, restart_position
-from sluice.targets import open_target
 
 _log = structlog.get_logger()
 
@@ -325,7 +324,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
 def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
     """Targets whose checkpoint does not fit ZooKeeper's state. One that does not answer in time is left to its next load."""
     looks = [
-        Sides(runtime, state, config.name, open_target(config, runtime.resolver, runtime.name))
+        Sides(runtime, state, config.name, runtime.open_target(config.name))
         for config in runtime.pipeline.targets
         if _reachable(runtime.resolver(config.connection))
     ]

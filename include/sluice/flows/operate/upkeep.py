@@ -10,7 +10,6 @@ import structlog
 from sluice.flows.runtime import Runtime
 from sluice.mapping import Mapping
 from sluice.sources.table_filter import Selection
-from sluice.targets import open_target
 from sluice.targets.base import Upkeep, maintainer_of
 
 _log = structlog.get_logger()
@@ -34,7 +33,7 @@ def maintain(runtime: Runtime, *, dry_run: bool = False) -> list[TargetUpkeep]:
     Raises:
         MappingError, SourceUnavailable, TargetUnavailable, ConfigError.
     """
-    opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in runtime.pipeline.targets]
+    opened = [(config, runtime.open_target(config.name)) for config in runtime.pipeline.targets]
     kept = [(config.name, made) for config, target in opened if (made := maintainer_of(target)) is not None]
     if not kept:
         return []

@@ -24,7 +24,6 @@ from sluice.model.batches import Batch
 from sluice.model.positions import Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
-from sluice.targets import open_target
 from sluice.targets.base import Checkpoint
 
 SUBJECT = "zookeeper"
@@ -61,7 +60,7 @@ class RebuiltState:
 def checkpoints(runtime: Runtime, state: PipelineState) -> dict[str, Checkpoint | None]:
     """What each target says. Raises TargetUnavailable: all of them have to answer."""
     return {
-        config.name: checkpoints_of(open_target(config, runtime.resolver, runtime.name), state).read()
+        config.name: checkpoints_of(runtime.open_target(config.name), state).read()
         for config in runtime.pipeline.targets
     }
 
@@ -290,7 +289,7 @@ def _write(runtime: Runtime, state: PipelineState, wanted: RebuiltState) -> None
         for name, (batch, position) in wanted.acknowledged.items():
             if name not in wanted.rewound:
                 continue
-            loader = open_target(runtime.pipeline.target(name), runtime.resolver, runtime.name)
+            loader = runtime.open_target(name)
             with state.consumer(name, above=wanted.epoch) as own:
                 held = Checkpoint(own.epoch, batch, position, wanted.identity)
                 checkpoints_of(loader, state).rewind(held, anew=name in wanted.ahead or name in wanted.anew)

@@ -17,7 +17,6 @@ from sluice.flows.recover.copies import copy, cost_of, rows_of
 from sluice.flows.recover.plan import Measure, Question, StoreFinding
 from sluice.flows.runtime import Runtime
 from sluice.model.batches import Batch
-from sluice.targets import open_target
 
 
 def look_at_target(
@@ -25,9 +24,7 @@ def look_at_target(
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     """``by``: who asks, for the audit."""
     try:
-        sides = Sides(
-            runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name)
-        )
+        sides = Sides(runtime, state, target, runtime.open_target(target))
         checkpoint = sides.look()
     except CheckpointError as error:
         return _disagreeing(runtime, state, target, error, by)
@@ -80,7 +77,7 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     process = state.process(target)
     if process is None:
         return []
-    sides = Sides(runtime, state, target, open_target(runtime.pipeline.target(target), runtime.resolver, runtime.name))
+    sides = Sides(runtime, state, target, runtime.open_target(target))
     checkpoint = sides.checkpoints.read()
     held = checkpoint.batch if checkpoint else process.began
     found = []

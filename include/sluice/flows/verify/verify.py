@@ -38,7 +38,6 @@ from sluice.model.nearest import meant
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId, TableSchema
 from sluice.sources.base import ChunkKey, ChunkReader, DigestReader, SourceSession, SourceTable
-from sluice.targets import open_target
 from sluice.targets.base import Comparer, CountingComparer, KeyLister, RowCount, Target, comparer_of, refuses
 
 _log = structlog.get_logger()
@@ -96,7 +95,7 @@ def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: No
         names = _named(captured, asked.tables)
         require_together(DumpSpec(where=asked.where), len(names))
         conditioned = {table: _conditioned(source, table, asked.where) for table in names if asked.where}
-        opened = [(config, open_target(config, runtime.resolver, runtime.name)) for config in configs]
+        opened = [(config, runtime.open_target(config.name)) for config in configs]
         if all(_comparer(config, target) is None for config, target in opened):
             raise ConfigError(
                 "; ".join(_unreadable(config) for config in configs),

@@ -267,6 +267,9 @@ class MemorySession:
     def blindness(self) -> Blindness | None:
         return None
 
+    def numbering(self) -> tuple[int, int] | None:
+        return None
+
     def same_keys(self, fields: Sequence[pa.Field], asked: Sequence[Asked]) -> Iterator[tuple[int, bool]]:
         for number, key, others in asked:
             yield number, key in others

@@ -19,6 +19,7 @@ from sluice.config.pipeline import PipelineConfig, StartPosition
 from sluice.errors import ConfigError, DecodeError, UnsupportedType
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.dumps import Marking
+from sluice.model.load_marks import MarkRules
 from sluice.model.tables import Column, TableId
 from sluice.mysql.client import MySQLConnection
 from sluice.mysql.ddl.apply import create_table
@@ -67,6 +68,7 @@ from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
+from sluice.sources.mysql.server.two_way import numbering
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
 from sluice.sources.mysql.snapshot.result_set import open_reader
@@ -97,6 +99,7 @@ class MySQLSource:
     keeps_for_us: ClassVar[bool] = False
     pipeline: PipelineConfig
     resolver: ConnectionResolver
+    loads: MarkRules | None = None
 
     @cached_property
     def endpoint(self) -> Endpoint:
@@ -222,12 +225,19 @@ class MySQLSession:
     def preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
         with self._asking():
-            return preflight(self.connection, info, self.source.pipeline, at, self.source.server_id)
+            return preflight(
+                self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way
+            )
 
     def require_ready(self, at: Offset | None) -> None:
         info = self.info
         with self._asking():
-            require_ready(self.connection, info, self.source.pipeline, at, self.source.server_id)
+            require_ready(self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way)
+
+    @property
+    def _two_way(self) -> bool:
+        """The server is a site of a channel."""
+        return self.source.loads is not None and bool(self.source.loads.dropped)
 
     def confirm(self, at: Offset) -> None:
         mariadb, own = self.info.is_mariadb, self.source.server_id
@@ -288,6 +298,7 @@ class MySQLSession:
             wanted,
             limits,
             marks=source.watermark_table,
+            loads=source.loads,
             history=(lambda: _own(definitions())) if definitions is not None else None,
         )
         return capture(
@@ -334,6 +345,10 @@ class MySQLSession:
         if re.search(r"\bSELECT\b|ALL PRIVILEGES", everywhere):
             return None
         return Blindness(user, f"GRANT SELECT ON *.* TO '{user}'@'{host}'")
+
+    def numbering(self) -> tuple[int, int] | None:
+        with self._asking():
+            return numbering(self.connection)
 
     def same_keys(
         self, fields: Sequence[pa.Field], asked: Sequence[tuple[int, tuple[Any, ...], Sequence[tuple[Any, ...]]]]

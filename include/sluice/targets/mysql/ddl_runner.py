@@ -18,6 +18,7 @@ from sluice.targets.mysql import ddl, lockwait
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import CONTENTION, TargetConnection, code_of, errors, set_lock_wait
 from sluice.targets.mysql.ddl import DdlStep
+from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.tables import definitions_of, read_tables
 
@@ -50,6 +51,9 @@ class DdlTarget(Protocol):
 
     @property
     def lock_wait_s(self) -> int: ...
+
+    @property
+    def marks(self) -> MarkRows | None: ...
 
     def connect(self) -> TargetConnection:
         """A new connection."""
@@ -155,7 +159,7 @@ class DdlRunner:
                 self._set(cursor, setting, step)
             create_schema(cursor, statement)
             _log.info("target_ddl", consumer=self.target.name, statement=statement[:500], source=step.where)
-            cursor.execute(statement)
+            cursor.execute(self.target.marks.statement(statement) if self.target.marks is not None else statement)
         except pymysql.err.Error as error:
             session.blocker = runner.blocker
             if code_of(error) in CONTENTION or code_of(error) == 0 or code_of(error) >= 2000:

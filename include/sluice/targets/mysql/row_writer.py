@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -18,6 +18,7 @@ from sluice.targets.mysql import foreign_keys as families
 from sluice.targets.mysql import load_data, partial_updates, range_delete, statements
 from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import DATA_ERRORS, errors
+from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
 from sluice.targets.mysql.uniqueness import refuse_spaces
 from sluice.targets.sql.lacking import known, missing
@@ -28,15 +29,22 @@ from sluice.targets.sql.tables import TableChanges, TargetTable
 
 @dataclass(frozen=True)
 class RowWriter(SqlRowWriter):
-    """See :class:`SqlRowWriter`. ``session``: in a transaction."""
+    """See :class:`SqlRowWriter`. ``session``: in a transaction; ``marks``: what stands around the rows, None: nothing does."""
 
     endpoint: Endpoint
     session: Session
+    marks: MarkRows | None = None
 
     @classmethod
-    def over(cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence) -> RowWriter:
+    def over(
+        cls, name: str, endpoint: Endpoint, acks: AckTable, session: Session, fence: Fence, marks: MarkRows | None
+    ) -> RowWriter:
         """Writes over ``session``."""
-        return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session)
+        return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, marks)
+
+    def marked(self) -> AbstractContextManager[None]:
+        """See the class."""
+        return self.marks.around(self.cursor) if self.marks is not None else nullcontext()
 
     def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
         """See the class."""

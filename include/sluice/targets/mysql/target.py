@@ -8,7 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
 from sluice.errors import LoadError
+from sluice.model.load_marks import LoadMark
 from sluice.model.planned import PlannedTable
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import TableId
@@ -30,6 +33,7 @@ from sluice.targets.mysql.comparing import MySQLComparer
 from sluice.targets.mysql.compatibility import hidden_tables, read_triggers, refuse_hidden, refuse_triggers, review
 from sluice.targets.mysql.connection import LOCK_WAIT_S, TargetConnection, connect, errors, set_lock_wait
 from sluice.targets.mysql.ddl_runner import DdlRunner, create_schema
+from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.row_writer import RowWriter
 from sluice.targets.mysql.session import Session, kept
 from sluice.targets.mysql.tables import compare_all, read_tables
@@ -37,6 +41,7 @@ from sluice.targets.sql.foreign_keys import ordered
 from sluice.targets.sql.session_pool import Kept
 from sluice.targets.sql.tables import TargetTable
 from sluice.targets.sql.target import SqlOptions, SqlTarget
+from sluice.targets.sql.writer import SqlSession
 
 _NOT_FOLLOWED = {
     ChangeKind.CREATE_DATABASE, ChangeKind.ALTER_DATABASE, ChangeKind.DROP_DATABASE, ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN,
@@ -74,6 +79,24 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         schema_changes=frozenset(ChangeKind) - _NOT_FOLLOWED,
         features=frozenset(Feature),
     )
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        super().__init__(config, endpoint, pipeline)
+        self.mark: LoadMark | None = None
+
+    @property
+    def marks(self) -> MarkRows | None:
+        """What stands around all that is loaded; None: nothing does."""
+        return MarkRows(self.acks.schema, self.mark) if self.mark is not None else None
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[SqlSession]:
+        """See :class:`SqlTarget`. The marking table is made where it is used and missing."""
+        if self.marks is not None:
+            with self.session("making the marking table") as session:
+                self.marks.create(session.cursor)
+        with super().open(epoch) as opened:
+            yield opened
 
     @property
     def lock_wait_s(self) -> int:
@@ -173,7 +196,7 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
         return f"; {session.blocker}" if session and session.blocker else ""
 
     def _rows(self, session: Session, fence: Fence) -> RowWriter:
-        return RowWriter.over(self.name, self.endpoint, self.acks, session, fence)
+        return RowWriter.over(self.name, self.endpoint, self.acks, session, fence, self.marks)
 
     def interrupt(self) -> None:
         """See :class:`SqlTarget`. Raises TargetUnavailable, ConfigError."""

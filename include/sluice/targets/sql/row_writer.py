@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -73,6 +73,10 @@ class SqlRowWriter(ABC):
     def write_partial(self, item: TableChanges) -> WriteResult:
         """With rows of which the log lacks some columns, in a transaction that notes the batch."""
 
+    def marked(self) -> AbstractContextManager[None]:
+        """What is written inside is marked as loaded by Sluice, where the target does that."""
+        return nullcontext()
+
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
         """Raises MappingError for rows that the target would take for others."""
 
@@ -93,6 +97,13 @@ class SqlRowWriter(ABC):
         """
         if self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None):
             return WriteResult()  # a repeat of a unit, as Spark may do one
+        with self.marked():
+            total = self._write_all(group, rejected)
+        if acknowledge is not None:
+            self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)
+        return total
+
+    def _write_all(self, group: Sequence[TableChanges], rejected: RejectedRows | None) -> WriteResult:
         total = WriteResult()
         for item in group:
             total += self._clear(item)
@@ -107,8 +118,6 @@ class SqlRowWriter(ABC):
             count, refused = self._write_around(item)
             rejected(item.part, item.table.table, refused)
             total += count + WriteResult(rejected=len(refused))
-        if acknowledge is not None:
-            self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)
         return total
 
     def _write_around(self, item: TableChanges) -> tuple[WriteResult, list[Rejection]]:

@@ -55,6 +55,7 @@ class RowLayout:
     """A table's definition and plan; ``key``: indexes of the primary key's columns.
 
     ``definition``: what the schema history says of the table, for defaults; None if nothing. ``arrow_schema``: of its tables, made once.
+    ``marks``: its rows are marks of loads, and are not captured.
     """
 
     schema: TableSchema
@@ -62,6 +63,7 @@ class RowLayout:
     widths: np.ndarray[tuple[int], np.dtype[np.int32]]
     key: np.ndarray[tuple[int], np.dtype[np.int64]]
     definition: TableDefinition | None = None
+    marks: bool = False
     arrow_schema: pa.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

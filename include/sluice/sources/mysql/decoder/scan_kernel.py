@@ -38,6 +38,8 @@ CODE_BAD = 11
 CODE_CRC = 12
 CODE_NO_TABLE = 13
 """A row event names a table id without a table map."""
+CODE_OPEN_MARK = 14
+"""A transaction ends with a mark at its head and none at its tail."""
 
 # -- state ---------------------------------------------------------------------------------------------------------------
 (
@@ -45,9 +47,11 @@ CODE_NO_TABLE = 13
     S_STOP_POS, S_STOP_AT_END, S_FRAMED, S_DONE_TXNS, S_LAST_END, S_FILE, S_NEED, S_BYTES, S_MAX_BYTES, S_SKIPPED_TABLE, S_SKIPPED_KIND,
     S_FIXED, S_ROW_BASE, S_TS, S_HAS_GTID, S_MARIA, S_LAST_TS, S_EVENT_POS, S_CAPTURED_TXNS, S_TXN_MARK, S_HELD, S_FIRST_TS,
     S_BYTES_BEFORE, S_LAST_FILE, S_LAST_POS, S_LAST_SIZE, S_LAST_SUM, S_LAST_KIND, S_LAST_TIME, S_GTID_FILE, S_GTID_POS, S_GTID_SIZE,
-    S_GTID_SUM, S_GTID_KIND, S_GTID_TIME,
-) = range(49)  # fmt: skip
+    S_GTID_SUM, S_GTID_KIND, S_GTID_TIME, S_MARKED, S_DROPS, S_ORIGIN, S_DROPPED,
+) = range(53)  # fmt: skip
 STATE_SIZE = 56
+"""S_MARKED: the rows at hand stand after the mark of a load; S_DROPS: they are not captured, S_DROPPED counts their events; S_ORIGIN: the origin
+they have if they are."""
 
 LAST_EVENT = slice(S_LAST_FILE, S_LAST_TIME + 1)
 """The event that ended the last transaction: index of its file, offset, size, CRC32, kind, timestamp. Size 0: none was seen."""
@@ -64,6 +68,9 @@ PARTIAL_IMAGE = 1 << 62
 """Added to the offset of an after image whose JSON columns may hold differences; a bit for each of them stands just before the image."""
 
 _HEADER = 19
+JSON_COUNT_SHIFT = 8
+MARKS_SHIFT = 40
+"""In ``slot_events``, see :class:`sluice.sources.mysql.decoder.table_slots.TableSlots`."""
 
 # event types that say nothing a reader needs: intvar, rand, user var, rows query, ignorable, GTID list,
 # annotate, checkpoint
@@ -267,6 +274,16 @@ def scan(
                 s[S_POS] = behind
                 s[S_FILE_POS] = file_pos
                 continue
+            if slot_events[slot] >> MARKS_SHIFT:
+                s[S_POS] = behind
+                s[S_FILE_POS] = file_pos
+                s[S_EVENT_POS] = event_pos
+                return CODE_EVENT
+            if s[S_DROPS]:
+                s[S_DROPPED] += 1
+                s[S_POS] = behind
+                s[S_FILE_POS] = file_pos
+                continue
             if (slot_events[slot] >> op) & 1 == 0:
                 s[S_SKIPPED_KIND] += 1
                 s[S_POS] = behind
@@ -324,7 +341,7 @@ def scan(
                         if at >= stop or buf[at] > 1:
                             return CODE_BAD
                         if buf[at] == 1:
-                            at += ((slot_events[slot] >> 8) + 7) >> 3
+                            at += ((slot_events[slot] >> JSON_COUNT_SHIFT) + 7) >> 3
                             partial = np.int64(PARTIAL_IMAGE)
                         at += 1
                         if at > stop:
@@ -354,7 +371,7 @@ def scan(
             rev[R_END, r] = base + stop
             rev[R_FILE, r] = s[S_FILE]
             rev[R_ROW, r] = s[S_ROW_BASE]
-            rev[R_ORIGIN, r] = np.int64(load_u32(buf, start + 5))
+            rev[R_ORIGIN, r] = s[S_ORIGIN] if s[S_MARKED] else np.int64(load_u32(buf, start + 5))
             rev[R_PARTIAL, r] = 1 if kind == 39 else 0
             if s[S_CHANGES] == 0:  # a batch's bytes count from its first change on
                 s[S_BYTES_BEFORE] += s[S_BYTES]
@@ -484,6 +501,8 @@ def scan(
             ):  # fmt: skip
                 kind = np.uint8(16)
         if kind == 16 and s[S_IN_TXN] == 1:
+            if s[S_MARKED]:
+                return CODE_OPEN_MARK
             s[S_IN_TXN] = 0
             s[S_HAS_GTID] = 0
             s[S_DONE_TXNS] = s[S_TXNS]

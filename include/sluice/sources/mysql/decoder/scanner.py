@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
+from sluice.model.load_marks import MarkRules
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.machine import CRC_TABLES
+from sluice.sources.mysql.decoder.mark_table import removed_token, written_token
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.rows import RowEvents
 from sluice.sources.mysql.decoder.table_slots import TableSlots, grown
 from sluice.sources.mysql.decoder.transactions import TransactionTable
-from sluice.sources.mysql.decoder.xa_buffer import Reread, XaBuffer
+from sluice.sources.mysql.decoder.xa_buffer import ROW_KINDS, Reread, XaBuffer
 from sluice.sources.mysql.events import control as ev
 from sluice.sources.mysql.events import xa
 from sluice.sources.mysql.events.packets import bytes_of_next, join
@@ -64,6 +66,7 @@ class Scanner:
             position after its prepare; None: such a transaction stops the scan.
         checksum: events carry a CRC32 from the first one on.
         first_seq: added to the sequence numbers of changes and to the ordinals of transactions.
+        marks: what is done with changes between marks of a load; None: no mark is looked at.
     """
 
     def __init__(
@@ -79,9 +82,12 @@ class Scanner:
         mariadb: bool = False,
         arena_bytes: int = ARENA_BYTES,
         first_seq: int = 0,
+        marks: MarkRules | None = None,
     ) -> None:
         self.start = start
         self._first_seq = first_seq
+        self._marks = marks
+        self._token = ""
         self.file = start.file
         self.mariadb = mariadb
         self._statement, self._seal = statement, seal
@@ -309,6 +315,8 @@ class Scanner:
                 where=where,
                 hint=look,
             )
+        if code == sc.CODE_OPEN_MARK:
+            return self._open_mark()
         if code == sc.CODE_NO_TABLE:
             return DecodeError(f"an event ({name}) names a table that no table map introduced", where=where, hint=look)
         return DecodeError(f"the bytes of an event ({name}) contradict the format", where=where, hint=look)
@@ -349,6 +357,8 @@ class Scanner:
             self._held.mariadb_gtid(ev.parse_mariadb_gtid(event))
         elif kind == 40:
             return self._payload(ev.payload_pieces(event))
+        elif kind in ROW_KINDS:
+            self._mark(event)
         elif 166 <= kind <= 171:
             return self._nested(_bytes(ev.parse_rows_compressed(event)), 16)
         elif kind in _TRANSIENT_KINDS:
@@ -374,6 +384,39 @@ class Scanner:
             name = ev.NAMES.get(kind, "unknown")
             raise UnknownEvent(f"event kind {kind} ({name}) is not understood by this version")
         return False
+
+    def _mark(self, event: bytes) -> None:
+        """A row of the marking table: what stands between a token's insert and its delete was loaded by Sluice.
+
+        A token stands before the first row of a load: one after a captured row is of somebody else's transaction, and says nothing.
+        """
+        s = self.s
+        if s[sc.S_MARKED]:
+            if removed_token(event) == self._token:
+                self._end_marked()
+            return
+        text = written_token(event)
+        token = self._marks.read(text) if self._marks is not None and not s[sc.S_TXN_MARK] else None
+        if self._marks is None or token is None:
+            self.skipped["marks of somebody else"] = self.skipped.get("marks of somebody else", 0) + 1
+            return
+        self._token = text
+        s[sc.S_MARKED], s[sc.S_DROPS] = 1, int(self._marks.drops(token))
+        s[sc.S_ORIGIN] = token.number
+
+    def _end_marked(self) -> None:
+        s = self.s
+        if s[sc.S_DROPPED]:
+            self.skipped["loaded by Sluice"] = self.skipped.get("loaded by Sluice", 0) + int(s[sc.S_DROPPED])
+        self._token = ""
+        s[sc.S_MARKED] = s[sc.S_DROPS] = s[sc.S_ORIGIN] = s[sc.S_DROPPED] = 0
+
+    def _open_mark(self) -> SluiceError:
+        return DecodeError(
+            "a load of Sluice has a mark at its head and none at its tail: which of the transaction's rows it wrote is not known",
+            where=self._where(),
+            hint=f"was a part of the transaction left out by a filter of replication? {self._look()}",
+        )
 
     def _rotate(self, rotate: ev.Rotate) -> bool:
         s = self.s
@@ -405,6 +448,7 @@ class Scanner:
             )
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_TXNS] = s[sc.S_DONE_TXNS]
+        self._end_marked()
         self._held.torn()
         self.skipped["torn transactions"] = self.skipped.get("torn transactions", 0) + 1
 
@@ -444,6 +488,8 @@ class Scanner:
     def end_transaction(self) -> bool:
         """The transaction at hand is complete. True if a limit is reached."""
         s = self.s
+        if s[sc.S_MARKED]:
+            raise self._open_mark()
         s[sc.S_IN_TXN] = s[sc.S_HAS_GTID] = s[sc.S_HELD] = 0
         s[sc.S_DONE_TXNS] = s[sc.S_TXNS]
         s[sc.S_LAST_END] = s[sc.S_FILE_POS]

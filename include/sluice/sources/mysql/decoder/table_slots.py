@@ -9,10 +9,10 @@ import numpy as np
 
 from sluice.mysql.column_types import Fill
 from sluice.sources.mysql.decoder.row_layout import RowLayout
+from sluice.sources.mysql.decoder.scan_kernel import JSON_COUNT_SHIFT, MARKS_SHIFT
 from sluice.sources.mysql.events.table_map import TableMap, parse_table_map
 
 _REMEMBERED_MAPS = 100_000
-JSON_COUNT_SHIFT = 8
 
 
 def grown(array: np.ndarray[Any, Any], axis: int = 0) -> np.ndarray[Any, Any]:
@@ -29,7 +29,8 @@ class TableSlots:
 
     Attributes:
         ids, of_id: the map; slot -1: not wanted. columns, first, widths: a slot's columns and where its widths begin.
-        events: bits of the changes wanted, and from bit 8 on the number of JSON columns (partial updates carry a bit for each).
+        events: bits of the changes wanted, from bit 8 on the number of JSON columns (partial updates carry a bit for each), and bit 40 for the
+            marking table, whose rows Python reads.
         map_at, map_size, map_bytes: body of the table map, so that the kernel recognises it. plans: by slot.
     """
 
@@ -92,7 +93,7 @@ class TableSlots:
         json = sum(column.fill is Fill.JSON for column in plan.columns)
         self.columns[slot] = count
         self.first[slot] = self._width_count
-        self.events[slot] = self._row_events | json << JSON_COUNT_SHIFT
+        self.events[slot] = 1 << MARKS_SHIFT if plan.marks else self._row_events | json << JSON_COUNT_SHIFT
         self.widths[self._width_count : self._width_count + count] = plan.widths
         self._width_count += count
         self.map_at[slot], self.map_size[slot] = self._map_used, len(body)

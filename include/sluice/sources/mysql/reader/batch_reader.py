@@ -20,6 +20,7 @@ from typing_extensions import TypeVar
 
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
+from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.mysql.ddl.catalog import SchemaState
@@ -29,6 +30,7 @@ from sluice.sources.mysql.catalog.history_tracker import Rereader, once
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import row_layout as planning
 from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.mark_table import mark_layout
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
 from sluice.sources.mysql.decoder.watermark_table import mark_plan
@@ -257,6 +259,7 @@ class BinlogReader(Generic[M]):
         self._layouts = {} if layouts is None else layouts
         self.selection = reading.selection
         self.marks = reading.marks
+        self.loads = reading.loads
         self.limits = reading.limits
         self.batch = batch
         self.catalog = catalog
@@ -273,6 +276,7 @@ class BinlogReader(Generic[M]):
             mariadb=self._mariadb,
             arena_bytes=reading.arena_bytes,
             first_seq=ahead.pieces * SEQ_STEP,
+            marks=reading.loads,
         )
         self._log_bytes = ahead.log_bytes
         self._intake: ScannerFeed | None = None
@@ -285,6 +289,8 @@ class BinlogReader(Generic[M]):
     def _plan(self, table_map: TableMap, where: str) -> planning.RowLayout | None:
         if table_map.table == self.marks:
             return mark_plan(table_map, where)
+        if self.loads is not None and table_map.table.table == MARKING_TABLE:
+            return mark_layout(table_map)
         if not self.selection.wants(table_map.table):
             return None
         layout = self._layouts.get(table_map.body)
@@ -317,6 +323,8 @@ class BinlogReader(Generic[M]):
                     where=str(statement.position),
                     hint=f"a session set binlog_format to STATEMENT: set it back to ROW; {AROUND}",
                 )
+            if self.loads is not None and (mark := self.loads.of_statement(query.sql)) and self.loads.drops(mark):
+                continue
             named = effect.kind is Effect.DEFINITION and touched
             if (named or known) and self.selection.ddl:
                 noted = SchemaStatement(

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import CaptureError
+from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.mysql.catalog.resolver import TableResolver
 from sluice.sources.mysql.decoder import scan_kernel as sc
+from sluice.sources.mysql.decoder.mark_table import mark_layout
 from sluice.sources.mysql.decoder.row_layout import RowLayout
 from sluice.sources.mysql.decoder.rows import RowEvents, decode_arena
 from sluice.sources.mysql.decoder.scanner import LoggedStatement, Scanner
@@ -86,6 +88,7 @@ class BinlogRangeReader:
             mariadb=self._mariadb,
             arena_bytes=reading.arena_bytes,
             first_seq=piece.number * SEQ_STEP,
+            marks=reading.loads,
         )
         limits = reading.limits
         self._scanner.limit(max_changes=limits.max_changes, max_bytes=limits.max_bytes, stop=piece.stop)
@@ -148,6 +151,8 @@ class BinlogRangeReader:
     def _plan(self, table_map: TableMap, where: str) -> RowLayout | None:
         if table_map.table == self._reading.marks:
             raise _InTurn("a watermark")
+        if self._reading.loads is not None and table_map.table.table == MARKING_TABLE:
+            return mark_layout(table_map)
         if not self._reading.selection.wants(table_map.table):
             return None
         if not table_map.named:

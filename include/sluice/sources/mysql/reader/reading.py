@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.config.connections import Endpoint
+from sluice.model.load_marks import MarkRules
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
@@ -28,6 +29,7 @@ class LogReading:
         marks: the watermark table of dumps; its rows go to the writer, too.
         history: gives the schema history as of the start of the batch, called when it is first needed.
         arena_bytes: row events that are decoded at a time.
+        loads: what is done with what Sluice itself wrote at this server; None: it is captured as what applications write.
     """
 
     endpoint: Endpoint
@@ -37,6 +39,7 @@ class LogReading:
     marks: TableId | None = None
     history: Callable[[], SchemaState] | None = None
     arena_bytes: int = ARENA_BYTES
+    loads: MarkRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from sluice.sources.mysql.server.merge_tables import ENGINE, merge_findings
 from sluice.sources.mysql.server.position_check import position_findings
 from sluice.sources.mysql.server.remote_tables import ENGINES, remote_findings
 from sluice.sources.mysql.server.server_ids import AUTO_READERS, ids_of
+from sluice.sources.mysql.server.two_way import two_way_findings
 from sluice.sources.table_filter import Selection
 
 SHORT_HORIZON_S = 86_400
@@ -27,11 +28,18 @@ _ON = {"ON", "1", "TRUE", "YES"}
 
 
 def preflight(
-    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+    connection: Any,
+    info: ServerInfo,
+    pipeline: PipelineConfig,
+    cursor: Position | None,
+    server_id: int = 0,
+    *,
+    two_way: bool = False,
 ) -> list[Finding]:
     """Everything there is to say, errors first.
 
-    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it.
+    ``cursor``: the captured position, None before the first drain; ``server_id``: the pipeline's own, 0: don't look who else uses it;
+    ``two_way``: the server is a site of a channel.
     """
     selection = Selection.compile(pipeline.capture)
     found = _log_settings(info) + _row_image(info, pipeline) + _privileges(connection) + _horizon(info)
@@ -46,6 +54,8 @@ def preflight(
     found += merge_findings(connection, odd, selection.wants) + remote_findings(odd, selection.wants)
     if pipeline.capture.unlogged_cascades == "stop":
         found += _cascades(connection, info, selection)
+    if two_way:
+        found += two_way_findings(connection, info, selection)
     if cursor is not None:
         found += position_findings(connection, info, cursor)
     return sorted(found, key=lambda f: f.severity != "error")
@@ -61,10 +71,16 @@ def _of_engines(connection: Any, engines: tuple[str, ...]) -> list[tuple[TableId
 
 
 def require_ready(
-    connection: Any, info: ServerInfo, pipeline: PipelineConfig, cursor: Position | None, server_id: int = 0
+    connection: Any,
+    info: ServerInfo,
+    pipeline: PipelineConfig,
+    cursor: Position | None,
+    server_id: int = 0,
+    *,
+    two_way: bool = False,
 ) -> None:
     """Raises PreflightError, LostPosition or WrongServer for the first error; logs warnings."""
-    found = preflight(connection, info, pipeline, cursor, server_id)
+    found = preflight(connection, info, pipeline, cursor, server_id, two_way=two_way)
     raise_first(found, f"source {pipeline.source.connection} ({info.flavour} {info.version})")
 
 

@@ -1,0 +1,90 @@
+"""``sluice channel``: two pipelines that keep two servers equal."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from sluice.cli.console import AsJson, out, print_json
+from sluice.config.connections import from_environment
+from sluice.config.folders import channels_folder, pipelines_folder
+
+channel_app = typer.Typer(no_args_is_help=True, help="Channels: two servers that are both written to, kept equal.")
+
+
+@channel_app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the channel.")],
+    pipelines: Annotated[
+        tuple[str, str], typer.Option("--pipelines", help="The two pipelines: each one's target is the other's source.")
+    ],
+    main: Annotated[
+        str,
+        typer.Option(
+            "--main", help="The main site: the pipeline that reads it, how its name begins, or its connection."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Make a channel of two pipelines that exist: write include/channels/NAME.yaml."""
+    from sluice.flows.operate.channel import new_channel
+
+    path = new_channel(
+        name,
+        pipelines,
+        main,
+        folder=channels_folder(),
+        pipelines_folder=pipelines_folder(),
+        resolver=from_environment,
+    )
+    if as_json:
+        print_json({"channel": name, "file": str(path)})
+        return
+    out.print(
+        f"wrote {escape(str(path))}: `sluice check {escape(pipelines[0])}` looks at it; docs/two-way.md says how to begin"
+    )
+
+
+@channel_app.command(name="list")
+def list_channels(as_json: AsJson = False) -> None:
+    """All channels."""
+    from sluice.flows.operate.channel import listed
+
+    found = listed(folder=channels_folder(), pipelines_folder=pipelines_folder())
+    if as_json:
+        print_json(found)
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("channel", "pipelines", "main", "problem"):
+        table.add_column(heading, overflow="fold")
+    for line in found:
+        table.add_row(
+            escape(line["channel"]), escape(", ".join(line["pipelines"])), escape(line["main"] or ""), escape(line["error"] or ""),
+        )  # fmt: skip
+    out.print(table)
+
+
+@channel_app.command()
+def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
+    """A channel, its pipelines, and the number by which changes that each of them loaded are known (`_origin`)."""
+    from sluice.flows.operate.channel import show as show_channel
+
+    found = show_channel(name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment)
+    if as_json:
+        print_json(found)
+        return
+    out.print(
+        f"channel {escape(found['channel'])}: main {escape(found['main'])}, DDL by {escape(found['ddl'])}",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    for heading in ("pipeline", "source", "target", "_origin", "mark"):
+        table.add_column(heading, overflow="fold")
+    for line in found["pipelines"]:
+        table.add_row(
+            escape(line["pipeline"]), escape(line["source"]), escape(line["target"]), str(line["origin"]), escape(line["mark"] or ""),
+        )  # fmt: skip
+    out.print(table)

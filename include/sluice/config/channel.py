@@ -1,0 +1,217 @@
+"""The channel file: two pipelines that keep two servers equal, each sending what is written at its own. A contract: keys may be added, not bent."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from sluice.config.loading import load_model, read_text, shown
+from sluice.config.pipeline import Event, Identifier, PipelineConfig, Span, StrictModel, whole
+from sluice.errors import ConfigError
+from sluice.model.load_marks import LoadMark, MarkRules
+from sluice.model.nearest import meant
+
+ONE_WAY = "a channel carries DDL one way only"
+
+
+def _one_carrier(value: Any) -> Any:
+    """A list says that several were meant."""
+    if isinstance(value, list | tuple):
+        raise ValueError(f"{ONE_WAY}: name the one pipeline whose source is the main site")
+    return value
+
+
+class ChannelConfig(StrictModel):
+    """Two pipelines that belong together: what one of them loads, the other one does not send back."""
+
+    version: Annotated[Literal[1], BeforeValidator(whole)] = Field(1, description="Version of this file format.")
+    channel: Identifier = Field(description="Name of the channel.")
+    description: str = Field("", description="One line for people.")
+    pipelines: tuple[Identifier, Identifier] = Field(
+        description="The two pipelines. Each one's target is the other one's source."
+    )
+    main: Identifier = Field(
+        description="The main site, whose definitions and whose word count: the pipeline whose source it is, or how that pipeline's name begins "
+        "(a for a_to_b)."
+    )
+    ddl: Annotated[Identifier | None, BeforeValidator(_one_carrier)] = Field(
+        None, description="The one pipeline that carries DDL; default: that of main."
+    )
+    grace: Span = Field(
+        timedelta(seconds=90),
+        ge=timedelta(seconds=1),
+        le=timedelta(days=7),
+        description="How long one side may be unhealthy before the other one stops, too.",
+    )
+    marks: dict[Identifier, Identifier] = Field(
+        default_factory=dict,
+        description="Pipeline -> named mark of what it loads, for ignore_marks of other pipelines; as mark in the pipeline file.",
+    )
+    key: str | None = Field(
+        None,
+        min_length=16,
+        max_length=200,
+        description="With what marks of loads are sealed; default: made of the channel's name. A change of it while the channel works sends changes "
+        "back.",
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> ChannelConfig:
+        first, second = self.pipelines
+        if first == second:
+            raise ValueError(f"pipelines names {first!r} twice")
+        if self.main_pipeline is None:
+            raise ValueError(f"main: {self.main!r} is neither {first} nor {second}, nor how just one of them begins")
+        asked = {"ddl": [self.ddl] if self.ddl else [], "marks": list(self.marks)}
+        for field, names in asked.items():
+            for name in names:
+                if name not in self.pipelines:
+                    raise ValueError(
+                        f"{field}: {name!r} is no pipeline of this channel{meant(name, list(self.pipelines))}"
+                    )
+        return self
+
+    @property
+    def main_pipeline(self) -> str | None:
+        """The pipeline whose source is the main site; never None in a valid file."""
+        found = [name for name in self.pipelines if name == self.main or name.startswith(f"{self.main}_")]
+        return found[0] if len(found) == 1 else None
+
+    @property
+    def carrier(self) -> str:
+        """The pipeline that carries DDL."""
+        assert self.main_pipeline is not None
+        return self.ddl or self.main_pipeline
+
+    @property
+    def seal_key(self) -> str:
+        """The key of its marks."""
+        return self.key or f"channel {self.channel}"
+
+    def other(self, pipeline: str) -> str:
+        """The other one of the two."""
+        return self.pipelines[0] if pipeline == self.pipelines[1] else self.pipelines[1]
+
+    def adapted(self, pipeline: PipelineConfig) -> PipelineConfig:
+        """The pipeline as the channel lets it work: only the carrier takes DDL from the log. Raises ConfigError."""
+        if pipeline.pipeline == self.carrier:
+            return pipeline
+        capture = pipeline.capture
+        if "events" in capture.model_fields_set and Event.DDL in capture.events:
+            raise ConfigError(
+                f"{ONE_WAY}: that of {self.carrier}, and {pipeline.pipeline} captures DDL, too",
+                where=f"channel {self.channel}",
+                hint=f"capture: {{events: [insert, update, delete]}} in {pipeline.pipeline}",
+            )
+        rows = tuple(event for event in capture.events if event is not Event.DDL)
+        return pipeline.model_copy(update={"capture": capture.model_copy(update={"events": rows})})
+
+
+def load_channel(path: Path) -> ChannelConfig:
+    """Read one channel file. Raises ConfigError."""
+    return load_model(path, ChannelConfig)
+
+
+def channel_files(folder: Path) -> list[Path]:
+    """The channel files of ``folder``, by name."""
+    return sorted(folder.glob("*.y*ml"))
+
+
+def find_channel(name: str, folder: Path) -> tuple[Path, ChannelConfig]:
+    """The channel of that name (or file), with its path. Raises ConfigError that lists the names there are."""
+    direct = Path(name)
+    if direct.suffix in {".yaml", ".yml"} and direct.exists():
+        return direct, load_channel(direct)
+    names = []
+    for path in channel_files(folder):
+        try:
+            channel = load_channel(path)
+        except ConfigError:
+            if path.stem == name:
+                raise
+            continue
+        if channel.channel == name:
+            return path, channel
+        names.append(channel.channel)
+    raise ConfigError(
+        f"there is no channel {name!r}",
+        where=shown(str(folder)),
+        hint=f"known: {', '.join(names) or 'none'}{meant(name, names)}",
+    )
+
+
+class Channels:
+    """All channels of a folder, as pipelines need them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._broken: list[tuple[Path, ConfigError]] = []
+        self._all: list[ChannelConfig] = []
+        for path in channel_files(folder):
+            try:
+                stat = path.stat()
+                self._all.append(_loaded(path, stat.st_mtime_ns, stat.st_size))
+            except ConfigError as error:
+                self._broken.append((path, error))
+
+    def of(self, pipeline: str) -> ChannelConfig | None:
+        """The channel that a pipeline belongs to, None if to none.
+
+        Raises:
+            ConfigError: it is in two, or in a file that cannot be read: what it loads would come back unmarked.
+        """
+        for path, error in self._broken:
+            if re.search(rf"\b{re.escape(pipeline)}\b", _text(path)):
+                raise error
+        found = [channel for channel in self._all if pipeline in channel.pipelines]
+        if len(found) > 1:
+            names = ", ".join(channel.channel for channel in found)
+            raise ConfigError(f"{pipeline} is in several channels: {names}", hint="a pipeline belongs to one at most")
+        return found[0] if found else None
+
+    def mark(self, pipeline: PipelineConfig) -> LoadMark | None:
+        """With what the pipeline marks what it loads; None: with nothing."""
+        channel = self.of(pipeline.pipeline)
+        if channel is not None:
+            name = channel.marks.get(pipeline.pipeline) or pipeline.mark or ""
+            return LoadMark(pipeline.pipeline, channel.channel, name, channel.seal_key)
+        return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
+
+    def rules(self, pipeline: PipelineConfig) -> MarkRules | None:
+        """What the pipeline's drain does with marked changes; None: it looks at no mark."""
+        channel = self.of(pipeline.pipeline)
+        if channel is None and not pipeline.ignore_marks:
+            return None
+        keys = {"": _NO_CHANNEL, **{one.channel: one.seal_key for one in self._all}}
+        dropped = frozenset({channel.other(pipeline.pipeline)} if channel is not None else ())
+        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks))
+
+
+_NO_CHANNEL = "no channel"
+"""Key of marks of pipelines that are in none."""
+
+
+def channel_json_schema() -> str:
+    """The JSON Schema of the channel file, as kept in include/channels/schema.json."""
+    schema = ChannelConfig.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Sluice channel"
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@lru_cache(64)
+def _loaded(path: Path, mtime_ns: int, size_bytes: int) -> ChannelConfig:
+    """As :func:`load_channel`, once for each content: it is asked for by every task."""
+    return load_channel(path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except ConfigError:
+        return path.stem

@@ -1,0 +1,110 @@
+"""Marks of load transactions: by which a drain knows changes that Sluice itself wrote at its source.
+
+A load transaction inserts a token into the marking table before its first row and deletes it after its last one, in the same transaction as the
+rows. So the log has the token around exactly these rows, in whatever way the transaction was written, and a transaction that was rolled back left
+neither. The table is always empty: nothing is locked between transactions, and there is nothing in it that could be copied.
+
+A token says who loads and ends with a seal that is made with the key of the channel: one that somebody wrote by hand is none. The seal guards against
+mistakes, not against somebody who has the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TABLE = "_sluice_origin"
+"""The marking table, in the schema of the acknowledgements."""
+
+TOKEN_BYTES = 400
+COLUMN = f"token VARCHAR({TOKEN_BYTES}) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY"
+"""The key is the token, as any row image has the key's columns."""
+
+_VERSION = "1"
+_SEAL_DIGITS = 32
+_COMMENT = re.compile(r"/\* sluice:([A-Za-z0-9_.]{1,400}) \*/\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a mark says. ``channel``, ``name``: "" where there is none; ``number``: stored as ``_origin`` of the changes."""
+
+    channel: str
+    pipeline: str
+    name: str
+
+    @property
+    def number(self) -> int:
+        """By which changes that ``pipeline`` loaded are known in a segment."""
+        return origin_number(self.pipeline)
+
+
+def origin_number(pipeline: str) -> int:
+    """The ``_origin`` of changes that a pipeline loaded: 32 bits of its name."""
+    return zlib.crc32(pipeline.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMark:
+    """With what a pipeline marks what it loads. Picklable: work units carry it.
+
+    Attributes:
+        channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel.
+    """
+
+    pipeline: str
+    channel: str
+    name: str
+    key: str = field(repr=False)
+
+    def token(self, nonce: str) -> str:
+        """A new token. ``nonce``: letters and digits that no other transaction has."""
+        text = f"{_VERSION}.{self.channel}.{self.pipeline}.{self.name}.{nonce}"
+        return f"{text}.{_seal(text, self.key)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRules:
+    """What a drain does with marked changes: those that are not dropped are captured, with the loading pipeline's number as their origin.
+
+    Attributes:
+        keys: of each channel whose marks are understood; "": of pipelines without a channel.
+        dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go back.
+        ignored: named marks whose changes are not wanted.
+    """
+
+    keys: Mapping[str, str] = field(repr=False)
+    dropped: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+
+    def read(self, text: str) -> Token | None:
+        """What a token says; None for one that was not made by Sluice with a known key."""
+        said, _, seal = text.rpartition(".")
+        parts = said.split(".")
+        if len(parts) != 5 or parts[0] != _VERSION or parts[1] not in self.keys:
+            return None
+        if not hmac.compare_digest(seal.encode(), _seal(said, self.keys[parts[1]]).encode()):
+            return None
+        return Token(parts[1], parts[2], parts[3])
+
+    def drops(self, token: Token) -> bool:
+        """True if changes with this mark are not captured."""
+        return token.pipeline in self.dropped or token.name in self.ignored
+
+    def of_statement(self, sql: str) -> Token | None:
+        """The mark at the end of a statement, see :func:`marked_statement`."""
+        found = _COMMENT.search(sql)
+        return self.read(found[1]) if found else None
+
+
+def marked_statement(sql: str, token: str) -> str:
+    """A statement that changes definitions, with its mark. It has no transaction: a comment in its own text is logged with it, or not at all."""
+    return f"{sql} /* sluice:{token} */"
+
+
+def _seal(text: str, key: str) -> str:
+    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:_SEAL_DIGITS]

@@ -1,0 +1,57 @@
+"""The marking table of a MySQL target: made, and written around the rows of a load. Why it is right: :mod:`sluice.model.load_marks`."""
+
+# ruff: noqa: S608 - identifiers are quoted, values are parameters
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.model.load_marks import COLUMN, TABLE, LoadMark, marked_statement
+from sluice.model.tables import quoted
+
+_NONCE_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRows:
+    """Marks of one pipeline in ``schema`` of a target. Cursors are given in; transactions are the caller's."""
+
+    schema: str
+    mark: LoadMark
+
+    @property
+    def name(self) -> str:
+        """The table, quoted."""
+        return f"{quoted(self.schema)}.{quoted(TABLE)}"
+
+    def create(self, cursor: Any) -> None:
+        """Make the schema and the table where they are missing. Nothing is written to the log where they are there."""
+        cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self.schema,))
+        if cursor.fetchone() is None:
+            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
+        cursor.execute(
+            "SELECT 1 FROM information_schema.tables WHERE (table_schema, table_name) = (%s, %s)", (self.schema, TABLE)
+        )
+        if cursor.fetchone() is None:
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {self.name} ({COLUMN}) ENGINE=InnoDB COMMENT='marks of loads by Sluice; always empty'"
+            )
+
+    @contextmanager
+    def around(self, cursor: Any) -> Iterator[None]:
+        """What is written inside is marked. In a transaction."""
+        token = self._token()
+        cursor.execute(f"INSERT INTO {self.name} (token) VALUES (%s)", (token,))
+        yield
+        cursor.execute(f"DELETE FROM {self.name} WHERE token = %s", (token,))
+
+    def statement(self, sql: str) -> str:
+        """A statement that changes definitions, with its mark."""
+        return marked_statement(sql, self._token())
+
+    def _token(self) -> str:
+        return self.mark.token(secrets.token_hex(_NONCE_BYTES))

@@ -1,0 +1,185 @@
+"""Sites that are all written to, and pipelines between them, each in the middle of channels or not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.config.connections import Endpoint, parse_connection
+from sluice.config.loading import load_pipeline
+from sluice.flows.run import run
+from sluice.flows.runtime import Runtime
+from tests.support.command_line import command_line
+from tests.support.waiting import ended
+
+
+@dataclass
+class Network:
+    """Servers by name, and pipelines from one to another; ``schema`` exists on all of them."""
+
+    folder: Path
+    servers: dict[str, Any]
+    zookeeper: Any
+    schema: str
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def pipelines(self) -> Path:
+        return self.folder / "pipelines"
+
+    @property
+    def channels(self) -> Path:
+        return self.folder / "channels"
+
+    @property
+    def connections(self) -> dict[str, str]:
+        sites = {f"site_{name}": server.connection_json(schema=self.schema) for name, server in self.servers.items()}
+        return {**sites, "zookeeper_default": self.zookeeper.connection_json()}
+
+    def resolver(self, connection_id: str) -> Endpoint:
+        return parse_connection(connection_id, self.connections[connection_id])
+
+    def pipe(self, source: str, target: str, extra: str = "", target_extra: str = "") -> str:
+        """A pipeline between two sites; its name."""
+        name = f"{source}_to_{target}"
+        text = f"""\
+version: 1
+pipeline: {name}
+source: {{connection: site_{source}}}
+capture:
+  include: ["{self.schema}\\\\..*"]
+  batch: {{max_wait: 50ms}}
+  segments: {{uri: "{(self.folder / "store").as_uri()}"}}
+coordination: {{root: "/test/{self.schema}"}}
+spark: {{mode: local}}
+targets:
+  - name: {target}
+    type: mysql
+    connection: site_{target}
+{target_extra}
+{extra}
+"""
+        self.pipelines.mkdir(exist_ok=True)
+        (self.pipelines / f"{name}.yaml").write_text(text, encoding="utf-8")
+        self.names.append(name)
+        return name
+
+    def channel(self, first: str, second: str, extra: str = "") -> str:
+        """A channel of two pipelines; the source of the first is the main site."""
+        name = f"{first}_{second}"
+        self.channels.mkdir(exist_ok=True)
+        text = f"version: 1\nchannel: {name}\npipelines: [{first}, {second}]\nmain: {first}\n{extra}\n"
+        (self.channels / f"{name}.yaml").write_text(text, encoding="utf-8")
+        return name
+
+    def runtime(self, name: str, mode: str = "local") -> Runtime:
+        return Runtime.build(load_pipeline(self.pipelines / f"{name}.yaml"), resolver=self.resolver, runner=mode)
+
+    def once(self, *names: str, mode: str = "local") -> int:
+        """Run pipelines up to the head of their logs, one after the other; the number of batches."""
+        return sum(
+            step.phase == "acknowledged"
+            for name in names or self.names
+            for step in run(self.runtime(name, mode), until_head=True)
+        )
+
+    def settle(self, rounds: int = 10) -> int:
+        """Until no pipeline has anything to deliver; the number of batches."""
+        total = 0
+        for _ in range(rounds):
+            made = self.once()
+            total += made
+            if not made:
+                return total
+        raise AssertionError(f"still delivering after {rounds} rounds: changes go round")
+
+    def heads(self) -> dict[str, tuple[Any, ...]]:
+        """Where each server's log ends."""
+        found = {}
+        for name, server in self.servers.items():
+            mariadb = "mariadb" in str(server.execute("SELECT VERSION()")[0][0]).lower()
+            found[name] = tuple(server.execute("SHOW MASTER STATUS" if mariadb else "SHOW BINARY LOG STATUS")[0][:2])
+        return found
+
+    def assert_still(self) -> None:
+        """No log moves, whatever runs."""
+        before = self.heads()
+        assert self.once() == 0
+        assert self.once() == 0
+        assert self.heads() == before
+
+    def execute(self, site: str, *statements: str) -> None:
+        """In one transaction."""
+        with self.servers[site].connect(self.schema) as connection, connection.cursor() as cursor:
+            connection.begin()
+            for statement in statements:
+                cursor.execute(statement)
+            connection.commit()
+
+    def everywhere(self, statement: str) -> None:
+        for server in self.servers.values():
+            server.execute(statement, database=self.schema)
+
+    def rows(self, site: str, table: str, order: str = "1") -> list[tuple[Any, ...]]:
+        return [
+            tuple(row)
+            for row in self.servers[site].execute(f"SELECT * FROM `{table}` ORDER BY {order}", database=self.schema)
+        ]
+
+    def assert_equal(self, table: str, sites: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        """All sites have the same rows of a table; those rows."""
+        names = list(sites or self.servers)
+        found = [self.rows(name, table) for name in names]
+        for name, rows in zip(names, found, strict=True):
+            assert rows == found[0], f"{table}: {names[0]} and {name} differ in {sorted(set(rows) ^ set(found[0]))[:6]}"
+        return found[0]
+
+    def cli(self, *arguments: str) -> Any:
+        """``sluice ARGUMENTS``."""
+        environment = {
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections.items()},
+            "SLUICE_PIPELINES": str(self.pipelines),
+            "SLUICE_CHANNELS": str(self.channels),
+        }
+        return command_line(arguments, environment=environment, folder=self.folder)
+
+    @contextmanager
+    def running(self, *names: str) -> Iterator[None]:
+        """Pipelines deliver in threads while the block runs."""
+        stop, failed = threading.Event(), list[BaseException]()
+
+        def work(name: str) -> None:
+            try:
+                while not stop.is_set():
+                    self.once(name)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(name,), name=name) for name in names or self.names]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                ended(thread)
+        if failed:
+            raise failed[0]
+
+
+@contextmanager
+def network(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, zookeeper: Any, schema: str, **servers: Any
+) -> Iterator[Network]:
+    """Without pipelines yet. Their files, and those of channels, are found in ``folder``."""
+    made = Network(folder, servers, zookeeper, schema)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(made.pipelines))
+    monkeypatch.setenv("SLUICE_CHANNELS", str(made.channels))
+    yield made
