@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("command", choices=("demo", "up", "down", "status"))
     parser.add_argument("--seconds", type=int, default=30, help="length of the demo's workload")
     parser.add_argument(
-        "--target", default="", help="demo: kind of a second target, such as kafka, postgresql or delta"
+        "--target", default="", help="demo: kind of a second target, such as kafka, postgresql, delta or iceberg"
     )
     parser.add_argument("--json", action="store_true", help="status as JSON")
     arguments = parser.parse_args()

@@ -187,7 +187,34 @@ class Delta(Kind):
             yield f"  version {commit.get('version')}  {commit.get('operation')}  batch {commit.get('sluice.batch', '')}"
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Delta())}
+class Iceberg(Delta):
+    """Iceberg tables in a folder with a catalog of its own; their kind needs no server."""
+
+    name = "iceberg"
+    client = "pyiceberg"
+
+    def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
+        found = {table: self._table(at, schema, table) for table in tables}
+        return {name: table.scan().count() if table is not None else 0 for name, table in found.items()}
+
+    def sample(self, at: Any, schema: str) -> Iterator[str]:
+        table = self._table(at, schema, "orders")
+        yield f"{schema}.orders in {at / 'catalog.db'}, its newest snapshots:"
+        for snapshot in table.snapshots()[-_SAMPLE_ROWS:] if table is not None else ():
+            batch = snapshot.summary.additional_properties.get("sluice.batch", "")
+            yield f"  snapshot {snapshot.snapshot_id}  {snapshot.summary.operation.value}  batch {batch}"
+
+    def _table(self, at: Any, schema: str, table: str) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return SqlCatalog("sluice", uri=f"sqlite:///{at}/catalog.db").load_table((schema, table))
+        except NoSuchTableError:
+            return None
+
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (Kafka(), PostgreSQL(), Delta(), Iceberg())}
 
 
 def kind_of(name: str) -> Kind:

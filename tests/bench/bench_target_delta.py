@@ -1,4 +1,5 @@
-"""Rows a second into a Delta table: new ones and merged ones, beside delta-rs alone with the same rows, in a folder of this machine.
+"""Rows a second into a Delta table: new ones and merged ones, beside delta-rs alone with the same rows, in a folder of this machine; and changes
+merged into a table with ten times as many rows, near each other and all over it, beside a plain write of the same rows.
 
 Run by ``make bench-targets`` (``python tests/bench/bench_target_delta.py [rows]``). Prints a line a measurement, writes
 tests/bench/results/target_delta.json; asserts nothing.
@@ -12,7 +13,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def measured(rows: int, work: Callable[[], None]) -> dict[str, float]:
     }
 
 
-def loaded(target: DeltaTarget, number: int, data: pa.Table) -> None:
+def loaded(target: Any, number: int, data: pa.Table) -> None:
     """One batch by the port."""
     tables = (TableInput(planned_table(SCHEMA), (RowsInMemory(SCHEMA.table, data),)),)
     batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
@@ -107,6 +108,34 @@ def merged_alone(place: str, data: pa.Table) -> None:
         .when_not_matched_insert({name: f"s.{name}" for name in NAMES}, "s._op <> 'd'")
         .execute()
     )
+
+
+def changes_to_many(
+    rows: int, load: Callable[[int, pa.Table], None], write: Callable[[pa.Table], None]
+) -> dict[str, Any]:
+    """``rows`` changes merged into ten times as many rows (keys are 3 apart), and written as they are. ``load``: a batch by the port."""
+    choose = np.random.default_rng(7)
+    found: dict[str, Any] = {}
+    keys = {
+        "newest_tenth": np.arange(9 * rows, 10 * rows, dtype=np.int64),
+        "all_over": np.sort(choose.choice(10 * rows, rows, replace=False)).astype(np.int64),
+    }
+    for batch, (name, chosen) in enumerate(keys.items(), 1):
+        ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
+        data = rows_of(chosen * 3 + (choose.random(rows) < 0.1), ops.tolist(), 10 + batch)  # one of ten is new
+        found[name] = {
+            "plain_write": measured(rows, lambda data=data: write(data)),
+            "sluice": measured(rows, lambda data=data, batch=batch: load(batch, data)),
+        }
+        print(name, json.dumps(found[name]), flush=True)
+    return found
+
+
+def pieces(rows: int) -> Iterator[pa.Table]:
+    """Ten times ``rows`` rows."""
+    for number in range(10):
+        ids = np.arange(number * rows, (number + 1) * rows, dtype=np.int64) * 3
+        yield rows_of(ids, ["i"] * rows, 20 + number).select(NAMES)
 
 
 def main(rows: int) -> None:
@@ -152,6 +181,15 @@ def main(rows: int) -> None:
             found = {"delta_rs_alone": measured(data.num_rows, plain), "sluice": measured(data.num_rows, own)}
             result[name] = found
             print(name, json.dumps(found), flush=True)
+        large = target("large")
+        place = f"{folder}/large/shop/orders"
+        for piece in pieces(rows):
+            deltalake.write_deltalake(place, piece, mode="append")
+        result["into_ten_times_as_many"] = changes_to_many(
+            rows,
+            lambda number, data: loaded(large, number, data),
+            lambda data: deltalake.write_deltalake(f"{folder}/plain{time.monotonic_ns()}", data.select(NAMES)),
+        )
     result["load_average_after"] = os.getloadavg()[0]
     if not os.environ.get("SLUICE_BENCH_DRY"):
         RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Delta."""
+"""The contract suite of targets: memory with every combination of capabilities, MySQL, MariaDB, PostgreSQL, Kafka, Delta, Iceberg."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.targets import KINDS
 from sluice.targets.contract import CHECKS, Bench, Check
 from tests.support.target_benches import MemoryBench, MySQLBench
 
-KNOWN = {"delta", "kafka", "memory", "mysql", "postgresql"}
+KNOWN = {"delta", "iceberg", "kafka", "memory", "mysql", "postgresql"}
 
 COMBINATIONS: list[dict[str, Any]] = [
     {"changes": changes, "consistency": consistency, "options": options}
@@ -122,6 +122,20 @@ def test_delta(check: Check, kind: str, tmp_path: Any) -> None:
     from tests.support.delta_bench import DeltaBench
 
     bench = DeltaBench(tmp_path, *kind.split("-"))
+    if kind == "latest-table" and check.number not in {2, 3, 4, 22}:
+        pytest.skip("tables are written alike")
+    if not check.applies(bench):
+        pytest.skip("the target does not offer it")
+    check.run(bench)
+
+
+@pytest.mark.parametrize("kind", ["latest-row", "latest-table", "all-row"])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_iceberg(check: Check, kind: str, tmp_path: Any) -> None:
+    pytest.importorskip("pyiceberg")
+    from tests.support.iceberg_bench import IcebergBench
+
+    bench = IcebergBench(tmp_path, *kind.split("-"))
     if kind == "latest-table" and check.number not in {2, 3, 4, 22}:
         pytest.skip("tables are written alike")
     if not check.applies(bench):

@@ -33,15 +33,17 @@ from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.base import Fence
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.client import Place
-from sluice.targets.delta.column_types import arrow_of
 from sluice.targets.delta.follow import Follower
-from sluice.targets.delta.rewriting import Recast, widens
-from sluice.targets.delta.tables import DeltaColumn, info_of, schema_of
+from sluice.targets.delta.rewriting import Recast
+from sluice.targets.delta.tables import info_of, schema_of
 from sluice.targets.delta.target import DeltaTarget
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import LakeColumn, widens
 from sluice.targets.rows_in_memory import RowsInMemory, planned_table
 from tests.support import delta_values, duckdb_reader, pg_values
 from tests.support.boundary_values import BOTH, LENIENT, MYSQL, leniently
 from tests.support.delta_bench import DeltaBench
+from tests.support.lake_keys import KEYS, values_of
 from tests.support.lakes import Lake
 from tests.support.pipelines import Case, case
 
@@ -103,28 +105,12 @@ def test_every_value_arrives(tmp_path: Path, mysql_source: Any, zookeeper: Any, 
                 arrived()
 
 
-KEYS: tuple[tuple[Column, tuple[Any, ...]], ...] = (
-    (Column("k", K.BIGINT, "bigint unsigned", unsigned=True), (0, 2**63 - 1, 2**63, 2**64 - 1)),
-    (Column("k", K.BIGINT, "bigint"), (-(2**63), -1, 0, 2**63 - 1)),
-    (Column("k", K.DECIMAL, "decimal(38,10)", precision=38, scale=10), ("-9999999999999999999999999999.9999999999", "0.0000000001", "1", "2")),
-    (Column("k", K.VARCHAR, "varchar(200)", charset="utf8mb4"), ("", "x" * 40 + "1", "x" * 40 + "2", "ü😀'\"`\\", "a", "A", "a ")),
-    (Column("k", K.VARCHAR, "varchar(200) long", charset="utf8mb4"), (
-        "ü" * 40 + "1", "ü" * 40 + "2", "😀" * 40 + "1", "\U0010ffff" * 40, "\U0010ffff" * 40 + "1")),
-    (Column("k", K.VARBINARY, "varbinary(90)"), (b"", b"\xff" * 40 + b"1", b"\xff" * 40 + b"2", b"\x00", b"'")),
-    (Column("k", K.DATE, "date"), ("0001-01-01", "1582-10-10", "1969-12-31", "9999-12-31")),
-    (Column("k", K.DATETIME, "datetime(6)", fsp=6), ("0001-01-01T00:00:00.000001", "1969-12-31T23:59:59.999999", "9999-12-31T23:59:59.999999")),
-    (Column("k", K.TIMESTAMP, "timestamp(6)", fsp=6), ("1970-01-01T00:00:01.000001", "2038-01-19T03:14:07.999999")),
-    (Column("k", K.TIME, "time(6)", fsp=6), (-3020399000000, -1, 0, 3020399000000)),
-    (Column("k", K.DOUBLE, "double"), (-1.5, 0.1, 5e-324, 1.7976931348623157e308)),
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: str(key[0].sql_type))
 @pytest.mark.parametrize("second", [False, True], ids=["alone", "of-two"])
 def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, second: bool) -> None:
     """A key whose bounds in the log are cut, rounded or misread would lose its row from sight, and the row would be doubled."""
     column, texts = key
-    values = _values(column, texts)
+    values = values_of(column, texts)
     columns = [
         replace(column, nullable=False),
         Column("n", K.INT, "int", nullable=not second),
@@ -143,15 +129,6 @@ def test_rows_are_found_again_by_keys_of_every_type(tmp_path: Path, key: Any, se
     for number, value in enumerate(values):
         pipe.deliver((table, [gone(value, 1, 3)]))
         assert sum(pipe.state(table).values()) == len(values) - number - 1
-
-
-def _values(column: Column, texts: Any) -> list[Any]:
-    kind = column.type.arrow_type
-    if column.kind in {K.DATE, K.DATETIME, K.TIMESTAMP, K.DECIMAL}:
-        naive = pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
-        found: list[Any] = pa.array(texts, pa.string()).cast(naive).cast(kind).to_pylist()
-        return found
-    return list(pa.array(texts, kind).to_pylist())
 
 
 def test_odd_names_of_tables_and_columns(tmp_path: Path) -> None:
@@ -326,7 +303,7 @@ def test_check_proposes_and_says_what_does_not_fit(tmp_path: Path) -> None:
         TableId("shop", "h"), (table.columns[0], Column("n", K.DECIMAL, "decimal(39,0)", precision=39)), ("id",)
     )
     [finding] = schema.compare([planned_table(huge)])
-    assert "Delta has no numbers of more than 38 digits" in finding.why
+    assert "no lake format has numbers of more than 38 digits" in finding.why
     [finding] = schema.compare([planned_table(people("shop", key=False))])
     assert "it has no key" in finding.why
     for bad in (
@@ -468,7 +445,7 @@ PARTITIONS: tuple[tuple[Column, tuple[Any, ...]], ...] = (
 @pytest.mark.parametrize("key", PARTITIONS, ids=lambda key: str(key[0].sql_type))
 def test_partitions_keep_their_values(tmp_path: Path, key: Any) -> None:
     column, texts = key
-    values = [*_values(column, texts), None]
+    values = [*values_of(column, texts), None]
     columns = (Column("id", K.INT, "int", nullable=False), column, Column("v", K.INT, "int"))
     table = TableSchema(TableId("shop", "t"), columns, ("id",))
     bench = DeltaBench(tmp_path)
@@ -555,7 +532,7 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
             ("ADD at DATETIME DEFAULT CURRENT_TIMESTAMP", "would get other values in the new column at than at the source", "add_column"),
             ("DROP COLUMN z, ADD COLUMN z INT", "a column is dropped and another of its name is added", "drop_column: ignore, add_column"),
             ("MODIFY f VARCHAR(40)", "column f is double, which cannot hold values of varchar", "change_column"),
-            ("MODIFY n DECIMAL(40,4)", "Delta has no numbers of more than 38 digits", "change_column"),
+            ("MODIFY n DECIMAL(40,4)", "no lake format has numbers of more than 38 digits", "change_column"),
         ):  # fmt: skip
             alter(change)
             with pytest.raises(LoadError, match=said):
@@ -564,7 +541,7 @@ def test_the_sources_ddl(tmp_path: Path, mysql_source: Any, zookeeper: Any, fres
             made.run_until_head()
             policy("apply")
         mysql_source.execute(f"UPDATE {schema}.t SET big = 9 WHERE id = 3")
-        with pytest.raises(MappingError, match=r"has no column 'at'|no numbers of more than 38|cannot hold values of"):
+        with pytest.raises(MappingError, match=r"has no column 'at'|numbers of more than 38|cannot hold values of"):
             made.run_until_head()
 
 
@@ -641,9 +618,9 @@ def test_a_crash_between_a_change_that_follows_rows_and_the_checkpoint(tmp_path:
 def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, values: list[Any]) -> None:
     place = Place(str(tmp_path))
     old = (
-        DeltaColumn("id", "long", nullable=False),
-        DeltaColumn("was", (DeltaColumn("v", there),)),
-        DeltaColumn("p", "string"),
+        LakeColumn("id", "long", nullable=False),
+        LakeColumn("was", (LakeColumn("v", there),)),
+        LakeColumn("p", "string"),
     )
     deltalake.DeltaTable.create(place.uri("t"), schema_of(old), partition_by=["p"])
     table = deltalake.DeltaTable(place.uri("t"))
@@ -654,12 +631,12 @@ def test_values_become_wider_unchanged(tmp_path: Path, there: str, wanted: str, 
     deltalake.write_deltalake(table, rows, mode="append")
     assert widens(there, wanted)
     assert not widens(wanted, there)
-    made = Recast.of(info_of(table), kinds={"was": (DeltaColumn("v", wanted),)}, names={"id": "key"})
+    made = Recast.of(info_of(table), kinds={"was": (LakeColumn("v", wanted),)}, names={"id": "key"})
     assert made is not None
     made.run(place, "t", table, None)
     table = deltalake.DeltaTable(place.uri("t"))
     assert info_of(table).columns == (
-        DeltaColumn("key", "long", nullable=False), DeltaColumn("was", (DeltaColumn("v", wanted),)), DeltaColumn("p", "string", partition=True),
+        LakeColumn("key", "long", nullable=False), LakeColumn("was", (LakeColumn("v", wanted),)), LakeColumn("p", "string", partition=True),
     )  # fmt: skip
     found = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["key"])
     expected = pa.array([pc.cast(one, pa.float64()).as_py() if wanted == "double" else one.as_py() for one in exact])

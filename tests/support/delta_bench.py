@@ -18,10 +18,10 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.tables import Column, TableId, TableSchema
 from sluice.targets.base import Input, Target
 from sluice.targets.contract import Bench, Received
-from sluice.targets.delta.changelog import columns_of
-from sluice.targets.delta.column_types import own_type
-from sluice.targets.delta.tables import DeltaColumn
 from sluice.targets.delta.target import DeltaTarget
+from sluice.targets.lake.changelog import columns_of
+from sluice.targets.lake.column_types import own_type
+from sluice.targets.lake.columns import LakeColumn
 
 
 class DeltaBench(Bench):
@@ -44,7 +44,7 @@ class DeltaBench(Bench):
     def create_table(self, table: TableSchema) -> None:
         self.types[str(table.table)] = table
         users = [
-            DeltaColumn(c.name, own_type(c.type), length=80 if c.name == "email" and not self.appends else 0)
+            LakeColumn(c.name, own_type(c.type), length=80 if c.name == "email" and not self.appends else 0)
             for c in table.columns
         ]
         target: Any = self.target()

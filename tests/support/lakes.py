@@ -1,4 +1,4 @@
-"""A folder with Delta tables, read from outside. Needs the client, an extra."""
+"""Folders with Delta or Iceberg tables, read from outside. Need the clients, extras."""
 
 from __future__ import annotations
 
@@ -30,6 +30,34 @@ class Lake:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             files = self.table(schema, table).file_uris()
+            return connection.sql(
+                "SELECT * FROM read_parquet($1, union_by_name = true)", params=[files]
+            ).to_arrow_table()
+
+
+class IcebergLake:
+    """A folder with a SQL catalog as a server of the stack."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+
+    def connection_json(self) -> str:
+        return f'{{"conn_type": "fs", "extra": {{"path": "{self.folder}"}}}}'
+
+    def table(self, schema: str, table: str) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog("sluice", uri=f"sqlite:///{self.folder}/catalog.db").load_table((schema, table))
+
+    def rows(self, schema: str, table: str) -> pa.Table:
+        return self.table(schema, table).scan().to_arrow()
+
+    def duckdb_rows(self, schema: str, table: str) -> pa.Table:
+        """As DuckDB reads the files of the newest version, without the table's metadata."""
+        files = [task.file.file_path for task in self.table(schema, table).scan().plan_files()]
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
             return connection.sql(
                 "SELECT * FROM read_parquet($1, union_by_name = true)", params=[files]
             ).to_arrow_table()

@@ -17,6 +17,7 @@ from sluice.errors import ConfigError
 
 KINDS: Mapping[str, str] = {
     "delta": "sluice.targets.delta.target:DeltaTarget",
+    "iceberg": "sluice.targets.iceberg.target:IcebergTarget",
     "kafka": "sluice.targets.kafka.target:KafkaTarget",
     "memory": "sluice.targets.memory.target:MemoryTarget",
     "mysql": "sluice.targets.mysql.target:MySQLTarget",

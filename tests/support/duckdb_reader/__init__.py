@@ -37,3 +37,8 @@ def query(extensions: str, sql: str) -> list[tuple[Any, ...]]:
 def delta(folder: Path, columns: str) -> list[tuple[Any, ...]]:
     """Of the newest version of a Delta table."""
     return query("delta", f"SELECT {columns} FROM delta_scan('{folder}')")
+
+
+def iceberg(metadata: str, columns: str) -> list[tuple[Any, ...]]:
+    """Of an Iceberg table as its metadata file has it."""
+    return query("avro,iceberg", f"SELECT {columns} FROM iceberg_scan('{metadata.removeprefix('file://')}')")

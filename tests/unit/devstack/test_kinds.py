@@ -34,5 +34,5 @@ def test_every_process_builds_the_same_server(tmp_path: Path, kind: Kind) -> Non
 
 
 def test_unknown_kinds_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"the demo has no target 'oracle'.*kafka, postgresql, delta"):
+    with pytest.raises(ConfigError, match=r"the demo has no target 'oracle'.*kafka, postgresql, delta, iceberg"):
         kind_of("oracle")

@@ -1,31 +1,16 @@
-"""The checkpoint of a Delta target: a property of a small Delta table of its own, moved by commits that are refused if another came first.
-
-Decision: the checkpoint is not in ZooKeeper, because a unit on a worker has to see the fence where it writes. It is not in the tables, because
-a batch has many. It is a table property, not a row: properties are in the log and its checkpoints, so that no data file is written or left over. A
-format without conditional commits would make it wrong.
-"""
+"""The checkpoint of a Delta target, see :mod:`sluice.targets.lake.checkpoints`: the table's properties are in the log and its checkpoints."""
 
 from __future__ import annotations
 
-import json
-import secrets
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from sluice.errors import CheckpointError, Fenced, TargetUnavailable
-from sluice.model.positions import Position
-from sluice.targets.base import Agrees, Checkpoint, Fence
-from sluice.targets.delta.client import Place, Raced, errors, library
+from sluice.targets.delta.client import Place, errors, library
 from sluice.targets.delta.options import RESERVED
-from sluice.targets.fencing import require_batch, require_no_newer, require_own, seal_of
+from sluice.targets.lake.checkpoints import PROPERTY, Held, LakeCheckpoints, Raced
 
-_PROPERTY = "sluice.checkpoint"
-_FORMAT = 1
-_ATTEMPTS = 20
 _TABLE = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 1 days",
@@ -33,48 +18,9 @@ _TABLE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A checkpoint, and the number of the delivery: batches that tables noted in another one are delivered again."""
-
-    checkpoint: Checkpoint
-    delivery: int
-
-    def to_text(self, owner: str) -> str:
-        """JSON, with a seal of what is written together."""
-        found = self.checkpoint
-        position = found.position.to_json() if found.position is not None else None
-        return json.dumps({
-            "format": _FORMAT, "epoch": found.epoch, "batch": found.batch, "position": position, "identity": found.identity,
-            "delivery": self.delivery, "seal": seal_of([owner], found.batch, position),
-        })  # fmt: skip
-
-    @classmethod
-    def from_text(cls, text: str, owner: str, where: str) -> Held:
-        """The inverse. Raises CheckpointError."""
-        try:
-            data = json.loads(text)
-            if data["format"] > _FORMAT:
-                raise CheckpointError(
-                    f"the checkpoint has format {data['format']}, and this version of Sluice knows {_FORMAT}",
-                    where=where,
-                    hint="a newer version of Sluice wrote it: use that one",
-                )
-            position = Position.from_json(data["position"]) if data["position"] is not None else None
-            seal = data.get("seal")  # older versions wrote none
-            edited = seal is not None and seal != seal_of([owner], data["batch"], data["position"])
-            return cls(Checkpoint(data["epoch"], data["batch"], position, data["identity"], edited), data["delivery"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"the table property {_PROPERTY} is no checkpoint: {error!r}",
-                where=where,
-                hint="was it edited by hand?",
-            ) from None
-
-
 @dataclass(frozen=True)
-class DeltaCheckpoints:
-    """See :class:`sluice.targets.base.CheckpointStore`. ``owner``: pipeline/target."""
+class DeltaCheckpoints(LakeCheckpoints):
+    """``owner``: pipeline/target."""
 
     tables: Place
     owner: str
@@ -89,97 +35,13 @@ class DeltaCheckpoints:
         """For people."""
         return f"Delta table {self.tables.uri(self.path)}"
 
-    def read(self) -> Checkpoint | None:
-        """What it says, None if nothing."""
-        found = self.held()
-        return found.checkpoint if found is not None else None
-
-    def held(self) -> Held | None:
-        """The same with the number of the delivery."""
-        table = self._open()
-        return self._held(table) if table is not None else None
-
-    def guard(self, fence: Fence) -> Held:
-        """What is held, if it is what a unit of ``fence`` was told. Raises Fenced."""
-        held = self.held()
-        if held is None:
-            raise self._gone()
-        require_own(held.checkpoint, fence.epoch, self.place)
-        require_batch(held.checkpoint.batch, fence, self.place)
-        return held
-
-    def take_over(self, epoch: int, first: int = 0, *, identity: str = "", agrees: Agrees | None = None) -> Checkpoint:
-        """Raises Fenced, and what ``agrees`` raises."""
-
-        def made(found: Held | None) -> Held:
-            if agrees is not None:
-                agrees(found.checkpoint if found else None)
-            found = found or Held(Checkpoint(0, first), _drawn())
-            require_no_newer(found.checkpoint, epoch, self.place)
-            known = found.checkpoint
-            return replace(found, checkpoint=replace(known, epoch=epoch, identity=identity or known.identity))
-
-        moved: Held = self._moved("taking the target over", made, make=True)
-        return moved.checkpoint
-
-    def advance(self, to: Checkpoint) -> None:
-        """Raises Fenced."""
-
-        def made(found: Held | None) -> Held:
-            if found is None:
-                raise self._gone()
-            require_own(found.checkpoint, to.epoch, self.place)
-            if found.checkpoint.batch >= to.batch:
-                return found
-            return replace(found, checkpoint=replace(found.checkpoint, batch=to.batch, position=to.position))
-
-        self._moved("advancing the checkpoint", made)
-
-    def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:
-        """What tables noted does not count any more, whether ``anew`` or not. Raises Fenced."""
-
-        def made(found: Held | None) -> Held:
-            known = found.checkpoint if found else Checkpoint(0, to.batch)
-            require_no_newer(known, to.epoch, self.place)
-            return Held(replace(to, identity=to.identity or known.identity), _drawn())
-
-        self._moved("rewinding the checkpoint", made, make=True)
-
-    def forget(self) -> None:
-        """The property is emptied; the small table stays. Rows stay."""
-        self._moved("forgetting the checkpoint", lambda found: None)
-
-    # -- inside ----------------------------------------------------------------------------------------------------
     def _open(self) -> Any:
         return self.tables.open(self.path, "reading the target's checkpoint")
 
-    def _held(self, table: Any) -> Held | None:
-        text = table.metadata().configuration.get(_PROPERTY, "")
-        return Held.from_text(text, self.owner, self.place) if text else None
+    def _text(self, table: Any) -> str:
+        return str(table.metadata().configuration.get(PROPERTY, ""))
 
-    def _moved(self, doing: str, made: Callable[[Held | None], Held | None], *, make: bool = False) -> Any:
-        """What is held becomes what ``made`` says of it; asked again each time another process was quicker."""
-        for attempt in range(_ATTEMPTS):
-            table = self._open()
-            if table is None:
-                if not make:
-                    made(None)  # raises where there must be one
-                    return None
-                self._create(made)
-                continue
-            found = self._held(table)
-            wanted = made(found)
-            if wanted == found:
-                return wanted
-            try:
-                self._commit(table, wanted, doing)
-                return wanted
-            except Raced:
-                time.sleep(min(0.01 * 2**attempt, 1.0))
-        raise TargetUnavailable(f"{doing}: other processes were quicker {_ATTEMPTS} times", where=self.place)
-
-    def _create(self, made: Callable[[Held | None], Held | None]) -> None:
-        made(None)  # what it raises leaves everything as it was
+    def _create(self) -> None:
         schema = pa.schema([pa.field("unused", pa.string())])
         doing = "making the table of the target's checkpoint"
         try:
@@ -206,16 +68,4 @@ class DeltaCheckpoints:
             app_transactions=[delta.Transaction(f"sluice/{self.owner}", epoch)],
         )
         with errors(self.tables, doing, self.path):
-            table.alter.set_table_properties({_PROPERTY: text}, raise_if_not_exists=False, commit_properties=noted)
-
-    def _gone(self) -> Fenced:
-        return Fenced(
-            "the target's checkpoint is gone",
-            where=self.place,
-            hint="was the folder deleted by hand? `sluice check` says what to do",
-        )
-
-
-def _drawn() -> int:
-    """A number that no earlier delivery had."""
-    return secrets.randbits(62) | 1
+            table.alter.set_table_properties({PROPERTY: text}, raise_if_not_exists=False, commit_properties=noted)

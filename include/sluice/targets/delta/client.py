@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint
 from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.targets.lake.checkpoints import Raced
 
 _S3 = re.compile(r"s3a?://", re.IGNORECASE)
 _AWS = {
@@ -125,10 +126,6 @@ def _storage(endpoint: Endpoint, extra: Mapping[str, Any]) -> dict[str, str]:
         else:
             raise ConfigError(f"connection {endpoint.connection_id!r}: {name} in storage_options is no plain value")
     return found
-
-
-class Raced(Exception):
-    """Another commit came first: what is there has to be read again."""
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from typing import Any
 from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Fence, WriteResult
-from sluice.targets.delta.client import Raced
 from sluice.targets.delta.site import Site
+from sluice.targets.lake.checkpoints import Raced
 
 _ATTEMPTS = 12
 _LONGEST_S = 3.0

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
-from sluice.targets.delta.client import Raced, errors
+from sluice.targets.delta.client import errors
 from sluice.targets.delta.site import Site
+from sluice.targets.lake.checkpoints import Raced
 
 _ATTEMPTS = 5
 _COMMIT_EVERY = timedelta(minutes=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 from datetime import timedelta
 from typing import Literal
@@ -11,10 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Size, Span
 from sluice.model.tables import TableId
-
-RESERVED = "_sluice"
-"""Folder of the checkpoints."""
-_ODD = re.compile(r"[^A-Za-z0-9_.\-]")
+from sluice.targets.lake.names import RESERVED, legal
 
 
 class DeltaMaintenance(BaseModel):
@@ -99,13 +95,8 @@ class DeltaOptions(BaseModel):
 
     def path_of(self, table: TableId, pipeline: str, target: str) -> str:
         """Path of a table. Characters that are odd in a path are written as ~XX, so that two tables never share one."""
-        schema, name = map(_legal, (table.schema, table.table))
-        return self.table.format(schema=schema, table=name, pipeline=_legal(pipeline), target=_legal(target)).strip("/")
-
-
-def _legal(name: str) -> str:
-    made = _ODD.sub(lambda m: "".join(f"~{byte:02X}" for byte in m[0].encode()), name)
-    return f"~{ord(made[0]):02X}{made[1:]}" if made in {".", "..", RESERVED} else made
+        schema, name = map(legal, (table.schema, table.table))
+        return self.table.format(schema=schema, table=name, pipeline=legal(pipeline), target=legal(target)).strip("/")
 
 
 __all__ = ["RESERVED", "DeltaOptions"]

@@ -8,7 +8,6 @@ does all of it would make this wrong.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,33 +17,16 @@ import pyarrow.compute as pc
 
 from sluice.errors import LoadError
 from sluice.targets.delta.client import Place, errors, library
-from sluice.targets.delta.column_types import arrow_of
-from sluice.targets.delta.tables import DeltaColumn, Shape, TableInfo, schema_of
-
-_DIGITS: Mapping[str, int] = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_WHOLE = tuple(_DIGITS)
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-
-
-def widens(there: str, wanted: str) -> bool:
-    """True if every value of the Delta type ``there`` is the same value of the type ``wanted``, and the cast keeps it."""
-    if there in _DIGITS and wanted in _DIGITS:
-        return _WHOLE.index(there) <= _WHOLE.index(wanted)
-    new = _DECIMAL.fullmatch(wanted)
-    if new is not None:
-        precision, scale = int(new[1]), int(new[2])
-        if there in _DIGITS:
-            return precision - scale >= _DIGITS[there]
-        old = _DECIMAL.fullmatch(there)
-        return old is not None and scale >= int(old[2]) and precision - scale >= int(old[1]) - int(old[2])
-    return wanted == "double" and there in {"byte", "short", "integer", "float"}
+from sluice.targets.delta.tables import schema_of
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Recast:
     """A table as it will be: ``columns`` as (the column now, the column then); what is not listed goes."""
 
-    columns: tuple[tuple[DeltaColumn, DeltaColumn], ...]
+    columns: tuple[tuple[LakeColumn, LakeColumn], ...]
 
     @classmethod
     def of(

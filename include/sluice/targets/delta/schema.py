@@ -1,223 +1,59 @@
-"""Planned tables compared with those that are there, and what makes the missing ones."""
+"""Planned tables compared with the Delta tables that are there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sluice.errors import LoadError, MappingError
-from sluice.model.planned import PlannedColumn, PlannedTable
-from sluice.targets.base import Finding
-from sluice.targets.delta.changelog import BEFORE, ENVELOPE, column_name, planned
-from sluice.targets.delta.client import Raced
-from sluice.targets.delta.column_types import TOO_WIDE, lost, made_type, takes, type_of
+from sluice.model.tables import TableId
 from sluice.targets.delta.site import Site, missing
-from sluice.targets.delta.tables import (
-    DeltaColumn,
-    Shape,
-    TableInfo,
-    add_text,
-    create_text,
-    info_of,
-    odd_name,
-    partitionable,
-    read_statement,
-    type_text,
-)
+from sluice.targets.delta.tables import info_of, odd_name
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.schema import LakeSchema, wanting
+from sluice.targets.lake.statements import Statement, quoted
 
 
 @dataclass(frozen=True)
-class DeltaSchema:
-    """See :class:`sluice.targets.base.TargetSchema`."""
+class DeltaSchema(LakeSchema):
+    """See :class:`sluice.targets.lake.schema.LakeSchema`."""
+
+    FORMAT: ClassVar[str] = "delta"
+    NAME: ClassVar[str] = "Delta"
 
     site: Site
 
-    def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
-        """Missing tables and columns, types that do not fit, losses."""
-        return [finding for plan in tables for finding in self._compare(plan)]
-
-    def require(self, plan: PlannedTable) -> None:
-        """The table takes the planned rows. Raises MappingError."""
-        for one in self._compare(plan):
-            if one.severity != "error":
-                continue
-            if not one.column and one.statement:
-                raise missing(plan.target, self.site.uri(plan.target))
-            raise MappingError(
-                f"table {plan.target}: {one.why}",
-                where=f"{plan.target}.{one.column}" if one.column else str(plan.target),
-                hint="; ".join(filter(None, (one.hint, "`sluice check --apply` does it" if one.statement else "")))
-                or None,
-            )
-
-    def apply(self, statement: str) -> None:
-        """Make a table, or add columns. Raises LoadError."""
-        told = read_statement(statement)
-        path = self.site.place.path(told.uri)
+    def _apply(self, told: Statement, text: str) -> None:
+        uri = told.names[-1] if told.names else ""
+        path = self.site.place.path(uri)
         if path is None:
-            raise LoadError(f"{told.uri} is not in the target's location {self.site.place.root}: {statement[:200]}")
-        try:
-            if told.create:
-                self.site.create(told.uri, told.columns, told.partitions)
-                return
-            table = self.site.place.open(path, f"reading the log of {told.uri}")
-            if table is None:
-                raise LoadError(f"there is no Delta table at {told.uri}: {statement[:200]}")
-            new = wanting(told.columns, info_of(table))
-            if new:
-                self.site.add(table, path, new)
-        except Raced as error:
-            raise LoadError(
-                f"another writer changed the table at the same time: {error}: {statement[:200]}", hint="run it again"
-            ) from None
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-    def _compare(self, plan: PlannedTable) -> list[Finding]:
-        site, wide = self.site, self.site.options.wide_decimals
-        found = self._unfit(plan)
-        if found:
-            return found
-        columns = planned(plan, wide) if site.every else _merged(plan, wide)
-        table = site.open(plan.target)
+            raise LoadError(f"{uri} is not in the target's location {self.site.place.root}: {text[:200]}")
+        if told.create:
+            self.site.create(uri, told.columns, told.partitions)
+            return
+        table = self.site.place.open(path, f"reading the log of {uri}")
         if table is None:
-            partitions = site.partitions(plan.target)
-            unfit = _unfit_partitions(plan, partitions, columns)
-            if unfit:
-                return unfit
-            unknown = [name for name in partitions if name not in {one.name for one in columns}]
-            if unknown:
-                return [
-                    Finding(
-                        "error",
-                        plan.target,
-                        unknown[0],
-                        f"options.partition_by names {unknown[0]!r}, which the table does not have",
-                    )
-                ]
-            statement = create_text(site.uri(plan.target), columns, partitions)
-            return [Finding("error", plan.target, "", f"there is no Delta table at {site.uri(plan.target)}", statement)]
-        info = info_of(table)
-        refusal = _refusal(table.metadata().configuration, appends=site.every)
-        if refusal:
-            return [
-                Finding(
-                    "error",
-                    plan.target,
-                    "",
-                    refusal,
-                    hint="switch it off and rewrite the table with Spark, or make it anew",
-                )
-            ]
-        unfit = _unfit_partitions(plan, info.partitions, info.columns)
-        return unfit or self._columns(plan, info) or [self._well(plan, info)]
-
-    def _unfit(self, plan: PlannedTable) -> list[Finding]:
-        """What no table could take."""
-        found: list[Finding] = []
-        if not plan.key and not self.site.every:
-            found.append(Finding(
-                "error", plan.target, "", "it has no key, and changes: latest needs one",
-                hint="give it a primary key, name one (mapping: key), or give the target changes: all",
-            ))  # fmt: skip
-        for column in plan.columns:
-            if column.generated:
-                continue
-            if odd_name(column.name):
-                why = f"Delta takes no blanks and none of ,;{{}}()= in names of columns: {column.name!r}"
-                found.append(Finding("error", plan.target, column.name, why, hint="rename it: mapping.columns.rename"))
-            elif not made_type(column, self.site.options.wide_decimals):
-                found.append(Finding(
-                    "error", plan.target, column.name, f"{column.sql_type or column.arrow_type}: {TOO_WIDE}",
-                    hint="options: {wide_decimals: string} stores the digits as text; or leave the column out: mapping.columns.exclude",
-                ))  # fmt: skip
-        return found
-
-    def _columns(self, plan: PlannedTable, info: TableInfo) -> list[Finding]:
-        found: list[Finding] = []
-        every = self.site.every
-        inner = info.find(BEFORE)
-        parts = TableInfo(inner.kind) if inner is not None and not isinstance(inner.kind, str) else None
-        if every:
-            there = {one.name: one.kind for one in info.columns}
-            wrong = [name for name, kind in ENVELOPE if there.get(name) != kind] + ([BEFORE] if parts is None else [])
-            if wrong:
-                why = f"it is no table of changes: it lacks {wrong[0]!r}, or has it as another type"
-                return [
-                    Finding(
-                        "error",
-                        plan.target,
-                        wrong[0],
-                        why,
-                        hint="give the target another location, or options: {table: …}",
-                    )
-                ]
-        elif parts is not None and info.find("_batch") is not None:
-            why = "it is a table of changes (changes: all), not of rows"
-            return [Finding("error", plan.target, "", why, hint="give the target another location")]
-        for column in plan.columns:
-            if column.generated:
-                continue
-            name = column_name(column.name) if every else column.name
-            found += self._column(plan, column, name, info, parts if every else None)
-        sent = {one.name.casefold() for one in plan.columns if not one.generated}
-        if not every:
-            for other in info.columns:
-                if not other.nullable and other.name.casefold() not in sent:
-                    why = f"column {other.name!r} needs a value, and {plan.source} has no such column"
-                    found.append(
-                        Finding(
-                            "error", plan.target, other.name, why, hint="ALTER TABLE … ALTER COLUMN … DROP NOT NULL"
-                        )
-                    )
-        return found
-
-    def _column(
-        self, plan: PlannedTable, column: PlannedColumn, name: str, info: TableInfo, parts: TableInfo | None
-    ) -> list[Finding]:
-        made, own = type_of(column), made_type(column, self.site.options.wide_decimals)
-        there = info.find(name)
-        uri, said = self.site.uri(plan.target), column.sql_type or column.arrow_type
-        new = [DeltaColumn(name, own)] if there is None else []
-        if parts is not None and parts.find(name) is None:
-            new.append(DeltaColumn(BEFORE, (DeltaColumn(name, own),)))
+            raise LoadError(f"there is no Delta table at {uri}: {text[:200]}")
+        new = wanting(told.columns, info_of(table))
         if new:
-            why = f"it has no column {name!r}, which {plan.source} has"
-            hint = "or leave it out: mapping.columns.exclude"
-            return [Finding("error", plan.target, column.name, why, add_text(uri, new), hint)]
-        for one in filter(None, (there, parts.find(name) if parts is not None else None)):
-            if not isinstance(one.kind, str) or not takes(made, one.kind):
-                why = f"column {one.name!r} is {type_text(one.kind)}, which cannot hold values of {said}"
-                hint = "make the table anew, or rewrite it with Spark with a wider type, or leave the column out: mapping.columns.exclude"
-                return [Finding("error", plan.target, column.name, why, hint=hint)]
-        assert there is not None
-        assert isinstance(there.kind, str)
-        why = lost(made, there.kind) or column.loses
-        if there.length and not 0 < made.length <= there.length:
-            why = f"texts of more than {there.length} characters are refused"
-        elif not there.nullable and column.nullable and not column.key:
-            why = "NULL is refused"
-        return (
-            [Finding("warning", plan.target, column.name, f"{said} -> {type_text(there.kind)}: {why}")] if why else []
-        )
+            self.site.add(table, path, new)
 
-    def _well(self, plan: PlannedTable, info: TableInfo) -> Finding:
-        by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
-        what = "every change is appended to" if self.site.every else "rows are merged into"
-        return Finding("ok", plan.target, "", f"{what} the Delta table {self.site.uri(plan.target)}{by}")
+    def _missing(self, table: TableId) -> MappingError:
+        return missing(table, self.site.uri(table))
 
+    def _place(self, table: TableId) -> str:
+        return f"delta.{quoted(self.site.uri(table))}"
 
-def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[DeltaColumn]) -> list[Finding]:
-    found = []
-    for one in columns:
-        if one.name in names and not partitionable(one.kind):
-            why = f"a table cannot be partitioned by {one.name!r}: not all values of {type_text(one.kind)} are read back as they were"
-            hint = "partition by whole numbers, texts or dates"
-            found.append(Finding("error", plan.target, one.name, why, hint=hint))
-    return found
+    def _info(self, table: Any) -> TableInfo:
+        return info_of(table)
 
+    def _refused(self, table: Any) -> tuple[str, str]:
+        why = _refusal(table.metadata().configuration, appends=self.site.every)
+        return why, "switch it off and rewrite the table with Spark, or make it anew" if why else ""
 
-def _merged(plan: PlannedTable, wide: str) -> tuple[DeltaColumn, ...]:
-    return tuple(DeltaColumn(one.name, made_type(one, wide)) for one in plan.columns if not one.generated)
+    def _odd(self, name: str) -> bool:
+        return odd_name(name)
 
 
 def _refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
@@ -231,17 +67,3 @@ def _refusal(configuration: Mapping[str, str], *, appends: bool) -> str:
     if not appends and configuration.get("delta.appendOnly", "false") == "true":
         return "the table takes appends only (delta.appendOnly)"
     return ""
-
-
-def wanting(columns: Sequence[DeltaColumn], info: TableInfo) -> list[DeltaColumn]:
-    """Those that a table does not have; of a struct, its parts."""
-    found: list[DeltaColumn] = []
-    for one in columns:
-        there = info.find(one.name)
-        if there is None:
-            found.append(one)
-        elif not isinstance(one.kind, str) and not isinstance(there.kind, str):
-            parts: Shape = tuple(wanting(one.kind, TableInfo(there.kind)))
-            if parts:
-                found.append(DeltaColumn(one.name, parts))
-    return found

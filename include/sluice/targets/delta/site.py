@@ -12,7 +12,8 @@ from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import Place, errors, library
 from sluice.targets.delta.notes import Application
 from sluice.targets.delta.options import DeltaOptions
-from sluice.targets.delta.tables import DeltaColumn, field_of, schema_of
+from sluice.targets.delta.tables import field_of, schema_of
+from sluice.targets.lake.columns import LakeColumn
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Site:
     def checkpoints(self) -> DeltaCheckpoints:
         """Of this target."""
         return DeltaCheckpoints(self.place, self.owner)
+
+    @property
+    def wide_decimals(self) -> str:
+        """Of the options."""
+        return self.options.wide_decimals
 
     def application(self, scope: str) -> Application:
         """Under which commits are noted in a table."""
@@ -58,7 +64,7 @@ class Site:
             raise missing(table, self.uri(table))
         return found
 
-    def create(self, uri: str, columns: Sequence[DeltaColumn], partitions: Sequence[str]) -> None:
+    def create(self, uri: str, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
         """Make a table unless there is one. Raises LoadError, TargetUnavailable, Raced."""
         with errors(self.place, f"making the table {uri}", self.place.path(uri) or ""):
             library().DeltaTable.create(
@@ -69,7 +75,7 @@ class Site:
                 storage_options=dict(self.place.storage) or None,
             )
 
-    def add(self, table: Any, path: str, columns: Sequence[DeltaColumn]) -> None:
+    def add(self, table: Any, path: str, columns: Sequence[LakeColumn]) -> None:
         """Add columns, or parts of a struct. Raises LoadError, TargetUnavailable, Raced."""
         with errors(self.place, f"adding {', '.join(one.name for one in columns)} to {path}", path):
             table.alter.add_columns([field_of(column) for column in columns])

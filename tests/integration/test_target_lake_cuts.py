@@ -18,31 +18,45 @@ from sluice.errors import Fenced
 from sluice.targets.contract import Pipe, _Crash, _crash_at, changed, gone, new, people
 
 pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
 
-from tests.support import delta_child
+from tests.support import delta_child, iceberg_child
 from tests.support.delta_bench import DeltaBench
+from tests.support.iceberg_bench import IcebergBench
 from tests.support.strikes import At, children, start, twice_arrived
 
-children.set_forkserver_preload(["tests.support.delta_child", "tests.support.delta_bench"])
+children.set_forkserver_preload([
+    "tests.support.delta_child",
+    "tests.support.delta_bench",
+    "tests.support.iceberg_child",
+    "tests.support.iceberg_bench",
+])
+KINDS = {"delta": (DeltaBench, delta_child.load), "iceberg": (IcebergBench, iceberg_child.load)}
+COMMITS = {
+    ("delta", "latest"): {"__init__", "set_table_properties", "execute"}, ("delta", "all"): {"__init__", "set_table_properties", "write_deltalake"},
+    ("iceberg", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"}, ("iceberg", "all"): {"load_table", "commit_table"},
+}  # fmt: skip
+"""Calls of the client at which the loading process is killed."""
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(3)] + [gone(3, "a", 0), new(4, "b", 1)]
 EXPECTED = Counter([*((n, "b", 1) for n in range(3)), (4, "b", 1)])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", ["latest", "all"])
-def test_killed_at_every_call(tmp_path: Path, changes: str) -> None:
+def test_killed_at_every_call(tmp_path: Path, changes: str, kind: str) -> None:
     """Of two tables: each opening of a table, each commit, before and after; take over and checkpoint alike."""
     point, deaths = 0, 0
     step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
     while True:
-        bench = DeltaBench(tmp_path / str(point), changes)
+        bench = KINDS[kind][0](tmp_path / str(point), changes)
         tables = [people("shop", name) for name in ("one", "two")]
         for table in tables:
             bench.create_table(table)
         pipe = Pipe(bench)
         pipe.deliver(*((table, FIRST) for table in tables))
         batch = pipe.given([(table, SECOND) for table in tables])
-        child, said = start(delta_child.load, bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
+        child, said = start(KINDS[kind][1], bench, [batch], 2, At(point // 2, point % 2 == 1, signal.SIGKILL))
         child.join(120)
         if child.exitcode == 0:
             calls, error = said.get()
@@ -62,13 +76,14 @@ def test_killed_at_every_call(tmp_path: Path, changes: str) -> None:
             assert len(bench.received()) == 2 * (len(FIRST) + len(SECOND))
         point += step
     assert deaths == -(-2 * len(calls) // step)
-    assert {"__init__", "set_table_properties", "execute" if changes == "latest" else "write_deltalake"} <= set(calls)
+    assert COMMITS[kind, changes] <= set(calls)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", ["latest", "all"])
-def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
+def test_killed_at_any_time(tmp_path: Path, changes: str, kind: str) -> None:
     """Also between a data file and its commit, which no call of ours separates."""
-    bench = DeltaBench(tmp_path, changes)
+    bench = KINDS[kind][0](tmp_path, changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -79,7 +94,7 @@ def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
     chosen = random.Random(7)
     deaths, held, longest = 0, 0, 0.4
     for epoch in range(1, 200):
-        child, said = start(delta_child.load, bench, batches, epoch, None)
+        child, said = start(KINDS[kind][1], bench, batches, epoch, None)
         if epoch % 4:  # else while it begins
             said.get()
         time.sleep(chosen.uniform(0.0, longest))
@@ -100,25 +115,31 @@ def test_killed_at_any_time(tmp_path: Path, changes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "call"), [("latest", "execute"), ("all", "write_deltalake"), ("latest", "__init__")]
-)
-def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) -> None:
+    ("kind", "changes", "call"),
+    [
+        ("delta", "latest", "execute"), ("delta", "all", "write_deltalake"), ("delta", "latest", "__init__"),
+        ("iceberg", "latest", "_dataframe_to_data_files"), ("iceberg", "latest", "commit_table"), ("iceberg", "all", "commit_table"),
+    ],
+)  # fmt: skip
+def test_an_old_writer_that_comes_back(tmp_path: Path, kind: str, changes: str, call: str) -> None:
     """It stands still before it commits; a newer one delivers the batch and the next; then the old one goes on."""
-    bench = DeltaBench(tmp_path, changes)
+    bench = KINDS[kind][0](tmp_path, changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
     pipe.deliver((table, FIRST))
     batch = pipe.given([(table, SECOND)])
-    child, said = start(delta_child.load, bench, [batch], 2, At(-1, False, 0))  # says which call is which
+    child, said = start(KINDS[kind][1], bench, [batch], 2, At(-1, False, 0))  # says which call is which
     child.join(60)
     calls, error = said.get()
     assert not error, error
-    number = len(calls) - 1 - calls[::-1].index(call) if call != "__init__" else calls.index("execute") - 1
+    before = calls.index("execute") - 1 if call == "__init__" else len(calls) - 1 - calls[::-1].index(call)
+    # of Iceberg's commits the last one is the checkpoint's: the one before it has the rows
+    number = before if call != "commit_table" else len(calls) - 1 - calls[::-1].index(call, calls[::-1].index(call) + 1)
     pipe.epoch = 3
     pipe.take_over()
     batch = pipe.given([(table, [changed((0, "b", 1), (0, "c", 2))])])
-    child, said = start(delta_child.load, bench, [batch], 4, At(number, False, signal.SIGSTOP))
+    child, said = start(KINDS[kind][1], bench, [batch], 4, At(number, False, signal.SIGSTOP))
     process = psutil.Process(child.pid)
     while process.status() != psutil.STATUS_STOPPED:
         assert child.is_alive()
@@ -137,8 +158,9 @@ def test_an_old_writer_that_comes_back(tmp_path: Path, changes: str, call: str) 
         assert not twice_arrived(bench)
 
 
-def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Path) -> None:
-    bench = DeltaBench(tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Path, kind: str) -> None:
+    bench = KINDS[kind][0](tmp_path)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -155,16 +177,17 @@ def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Pa
     assert pipe.held == 1
 
 
-def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(tmp_path: Path, kind: str) -> None:
     """Also where the checkpoint was forgotten, or its folder deleted by hand."""
-    bench = DeltaBench(tmp_path)
+    bench = KINDS[kind][0](tmp_path)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
     for number in range(3):
         pipe.deliver((table, [new(number, "a", number)]))
     for again in range(2):
-        if again:
+        if again and kind == "delta":
             for path in sorted((tmp_path / "_sluice").rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
         else:

@@ -1,4 +1,4 @@
-"""Keys of a Delta table: those that it holds as values of the source, and literals of the source as what it holds."""
+"""Keys of a table of a lake: those that it holds as values of the source, and literals of the source as what it holds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sluice.errors import LoadError, UnsupportedType
 from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.mysql.key_sql import key_values
-from sluice.targets.delta.column_types import WHOLE, made_type, type_of
-from sluice.targets.delta.tables import TableInfo
-from sluice.targets.delta.values import converted
+from sluice.targets.lake.column_types import WHOLE, made_type, type_of
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.values import converted
 
 K = ColumnKind
 KINDS = frozenset({
@@ -43,12 +43,12 @@ def not_listed(plan: PlannedTable, info: TableInfo) -> str:
         there, made = info.find(column.name), type_of(column)
         as_text = there is not None and there.kind == "string" and made_type(column) != "string"
         if there is None or as_text or made.kind not in KINDS:
-            return f"the key column {column.name} ({column.sql_type}) is not read back from a Delta table"
+            return f"the key column {column.name} ({column.sql_type}) is not read back from the table"
     return ""
 
 
 def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
-    """A key column of the table as the source's values are stored: the inverse of :func:`sluice.targets.delta.values.converted`."""
+    """A key column of the table as the source's values are stored: the inverse of :func:`sluice.targets.lake.values.converted`."""
     kind = type_of(column).arrow_type
     return values.view(kind) if pa.types.is_duration(kind) else pc.cast(values, kind)
 

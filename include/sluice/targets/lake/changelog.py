@@ -14,15 +14,15 @@ from sluice.model.fields import true_name
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import member
 from sluice.targets.base import ChangePiece
-from sluice.targets.delta.column_types import arrow_of, made_type
-from sluice.targets.delta.tables import DeltaColumn, TableInfo
-from sluice.targets.delta.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
+from sluice.targets.lake.column_types import arrow_of, made_type
+from sluice.targets.lake.columns import LakeColumn, TableInfo
+from sluice.targets.lake.values import Refusals, aligned, convert, plain, row_text, sent_columns, user_fields
 
 ENVELOPE: tuple[tuple[str, str], ...] = (
     ("_op", "string"), ("_batch", "long"), ("_seq", "long"), ("_row", "long"), ("_part", "long"), ("_txn", "long"), ("_txn_row", "long"),
     ("_commit_time", "timestamp"), ("_file", "string"), ("_offset", "decimal(20,0)"), ("_gtid", "string"), ("_origin", "long"),
 )  # fmt: skip
-"""(name, Delta type) of each. ``_batch``, ``_seq``, ``_row`` and ``_part`` together tell changes apart, and are the order of the log."""
+"""(name, type) of each. ``_batch``, ``_seq``, ``_row`` and ``_part`` together tell changes apart, and are the order of the log."""
 BEFORE = "_before"
 """A struct of the user's columns before the change, null for a new row."""
 _OURS = frozenset({BEFORE, *(name for name, _ in ENVELOPE)})
@@ -34,16 +34,16 @@ def column_name(name: str) -> str:
     return f"${name}" if name.casefold() in _OURS or name.startswith("$") else name
 
 
-def columns_of(users: Sequence[DeltaColumn]) -> tuple[DeltaColumn, ...]:
+def columns_of(users: Sequence[LakeColumn]) -> tuple[LakeColumn, ...]:
     """Columns of a table of changes, ``users``: those of the user, under their names there."""
-    envelope = [DeltaColumn(name, kind) for name, kind in ENVELOPE]
-    return (*envelope, *users, DeltaColumn(BEFORE, tuple(users)))
+    envelope = [LakeColumn(name, kind) for name, kind in ENVELOPE]
+    return (*envelope, *users, LakeColumn(BEFORE, tuple(users)))
 
 
-def planned(plan: PlannedTable, wide_decimals: str) -> tuple[DeltaColumn, ...]:
+def planned(plan: PlannedTable, wide_decimals: str) -> tuple[LakeColumn, ...]:
     """Columns of the table of changes of a planned table."""
     users = [
-        DeltaColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
+        LakeColumn(column_name(one.name), made_type(one, wide_decimals)) for one in plan.columns if not one.generated
     ]
     return columns_of(users)
 

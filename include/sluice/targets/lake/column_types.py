@@ -1,4 +1,4 @@
-"""What a Delta target makes of each neutral type, which columns can hold its values, and what that loses."""
+"""What a table of a lake makes of each neutral type, in the names of Delta, which columns can hold its values, and what that loses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BYTES = frozenset({K.BINARY, K.VARBINARY, K.BLOB, K.GEOMETRY, K.VECTOR})
 
 
 def arrow_of(kind: str) -> pa.DataType:
-    """The Arrow type of a Delta type. Raises KeyError for one that no column of a source fits into."""
+    """The Arrow type of a type. Raises KeyError for one that no column of a source fits into."""
     found = _DECIMAL.fullmatch(kind)
     return pa.decimal128(int(found[1]), int(found[2])) if found else _ARROW[kind]
 
@@ -83,7 +83,7 @@ LOSES: Mapping[ColumnKind, str] = {
 }  # fmt: skip
 """What the own type does not keep of the values; nothing of it is changed silently."""
 
-TOO_WIDE = f"Delta has no numbers of more than {_MOST_DIGITS} digits"
+TOO_WIDE = f"no lake format has numbers of more than {_MOST_DIGITS} digits"
 
 
 def own_type(made: ColumnType, wide_decimals: str = "refuse") -> str:
@@ -118,7 +118,7 @@ def made_type(column: PlannedColumn, wide_decimals: str = "refuse") -> str:
 
 
 def takes(made: ColumnType, kind: str) -> bool:
-    """True if a column of the Delta type ``kind`` holds every value of ``made`` exactly, but for what :func:`lost` says."""
+    """True if a column of the type ``kind`` holds every value of ``made`` exactly, but for what :func:`lost` says."""
     decimal = _DECIMAL.fullmatch(kind)
     precision, scale = (int(decimal[1]), int(decimal[2])) if decimal else (0, 0)
     if made.kind in WHOLE:

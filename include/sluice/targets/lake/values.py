@@ -1,4 +1,4 @@
-"""Rows as columns of a Delta table's own types, and which of them it cannot hold."""
+"""Rows as columns of the types of a table of a lake, and which of them it cannot hold."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.fields import declared_type, is_masked, neutral_type, true_name
 from sluice.model.tables import ENUM_ERROR_VALUE, META_COLUMNS, TableId
 from sluice.model.temporal import is_special, to_text
-from sluice.targets.delta.column_types import arrow_of, takes
-from sluice.targets.delta.tables import NO_PARTITIONS, DeltaColumn, Shape, TableInfo
+from sluice.targets.lake.column_types import arrow_of, takes
+from sluice.targets.lake.columns import NO_PARTITIONS, LakeColumn, Shape, TableInfo
 
 K = ColumnKind
 _DATES = frozenset({K.DATE, K.DATETIME, K.TIMESTAMP})
@@ -29,7 +29,7 @@ class SentColumn:
     """A column on its way: its field in the rows, and its column at the target."""
 
     field: pa.Field
-    column: DeltaColumn
+    column: LakeColumn
 
     @property
     def type(self) -> ColumnType:
@@ -87,7 +87,7 @@ class Refusals:
 
 
 def converted(values: pa.Array, made: ColumnType, kind: str) -> tuple[pa.Array, np.ndarray | None]:
-    """Values in a Delta type that takes them, and a mask of the dates that no calendar has, which are null; None: there are none."""
+    """Values in a type that takes them, and a mask of the dates that no calendar has, which are null; None: there are none."""
     odd: np.ndarray | None = None
     if made.kind in _DATES and (pa.types.is_date32(values.type) or pa.types.is_timestamp(values.type)):
         odd = is_special(values)
@@ -142,7 +142,9 @@ def convert(
             ) from error
         looked = np.ones(rows.num_rows, bool) if in_key or kept is None else kept
         if odd is not None and (zero_dates == "refuse" or in_key):
-            refused.add(odd & looked, column.name, f"{NO_DATE}, which Delta cannot hold (options.zero_dates)")
+            refused.add(
+                odd & looked, column.name, f"{NO_DATE}, which a table of a lake cannot hold (options.zero_dates)"
+            )
         if in_key or not column.nullable:
             null = values.is_null().to_numpy(zero_copy_only=False)
             refused.add(

@@ -1,0 +1,130 @@
+"""The client library (pyiceberg), the catalog of a target's tables, and errors in the words of the error tree."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.config.connections import Endpoint
+from sluice.errors import ConfigError, LoadError, SluiceError, TargetUnavailable
+from sluice.targets.lake.checkpoints import Raced
+
+Identifier = tuple[str, ...]
+"""Namespace and table."""
+
+_opened: dict[tuple[int, tuple[tuple[str, str], ...]], Any] = {}
+_lock = threading.Lock()
+_SHOWN = frozenset({"type", "uri", "warehouse", "name"})
+
+
+def library() -> Any:
+    """``pyiceberg``. Raises ConfigError where it is not installed."""
+    try:
+        import pyiceberg.catalog
+        import pyiceberg.exceptions  # noqa: F401 - used through the package
+    except ImportError as error:
+        raise ConfigError(
+            "targets of type iceberg need the package pyiceberg, which is not installed",
+            hint="pip install 'sluice[iceberg]', here and where the Spark workers run",
+        ) from error
+    return pyiceberg
+
+
+@dataclass(frozen=True)
+class Place:
+    """A catalog. ``properties``: as pyiceberg has them; they hold secrets and are never shown. ``said``: for people."""
+
+    said: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def catalog(self) -> Any:
+        """Opened once in a process. Raises ConfigError, TargetUnavailable."""
+        made = library()
+        key = (os.getpid(), tuple(sorted(self.properties.items())))
+        with _lock:
+            if key not in _opened:
+                with errors(self, "opening the catalog", ""):
+                    own = {name: value for name, value in self.properties.items() if name != "name"}
+                    _opened[key] = made.catalog.load_catalog(self.properties.get("name", "sluice"), **own)
+            return _opened[key]
+
+    def open(self, identifier: Identifier, doing: str) -> Any:
+        """A table (``pyiceberg.table.Table``) as it is now, None if there is none. Raises TargetUnavailable, LoadError."""
+        catalog, missing = self.catalog(), library().exceptions
+        with errors(self, doing, ".".join(identifier)):
+            try:
+                return catalog.load_table(identifier)
+            except (missing.NoSuchTableError, missing.NoSuchNamespaceError):
+                return None
+
+    def hidden(self, text: str) -> str:
+        """``text`` without the secrets of the connection."""
+        secrets = (value for name, value in self.properties.items() if name not in _SHOWN)
+        for value in sorted(filter(None, secrets), key=len, reverse=True):
+            if len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+
+def place_of(endpoint: Endpoint, catalog: Mapping[str, str], target: str) -> Place:
+    """From the connection: of type fs a SQL catalog in its folder; of any other ``catalog`` of the extra, and the login as ``credential``.
+
+    Raises:
+        ConfigError: no catalog is named.
+    """
+    extra = dict(endpoint.extra)
+    given = extra.get("catalog") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"connection {endpoint.connection_id!r}: catalog in extra is no object")
+    properties = {str(name): str(value) for name, value in {**given, **catalog}.items()}
+    folder = str(extra.get("path") or "").removeprefix("file://").rstrip("/")
+    if folder and "uri" not in properties:
+        uri = f"sqlite:///{folder}/catalog.db?timeout=60"
+        properties = {"type": "sql", "uri": uri, "warehouse": f"file://{folder}", **properties}
+    if endpoint.kind == "http" and endpoint.host:
+        uri = f"{endpoint.schema or 'https'}://{endpoint.address}"
+        properties = {"type": "rest", "uri": uri, **properties}
+    if endpoint.user and "credential" not in properties and properties.get("type") == "rest":
+        properties["credential"] = f"{endpoint.user}:{endpoint.password}"
+    if "uri" not in properties and properties.get("type") not in {"glue", "dynamodb", "in-memory"}:
+        raise ConfigError(
+            f"target {target!r}: nothing says which catalog has the tables",
+            hint="options: {catalog: {type: rest, uri: https://…}}; catalog in the extra of connection "
+            f"{endpoint.connection_id!r}; or a connection of type fs: path",
+        )
+    return Place(f"{properties.get('type', 'rest')} catalog {_bare(properties.get('uri', ''))}", properties)
+
+
+def _bare(uri: str) -> str:
+    """Without a login and without parameters."""
+    scheme, sep, rest = uri.partition("://")
+    return f"{scheme}{sep}{rest.rpartition('@')[2].partition('?')[0]}"
+
+
+@contextmanager
+def errors(place: Place, doing: str, where: str) -> Iterator[None]:
+    """Inside, errors of the library become Sluice's, without secrets; a lost race becomes :class:`Raced`."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    own = library().exceptions
+    spot = f"{where} in {place.said}" if where else place.said
+    try:
+        yield
+    except (SluiceError, Raced, own.NoSuchTableError, own.NoSuchNamespaceError):
+        raise
+    except (own.CommitFailedException, own.ValidationException) as error:
+        raise Raced(place.hidden(str(error))) from None
+    except (own.BadRequestError, own.ForbiddenError) as error:
+        raise LoadError(f"{doing}: {_said(place, error)}", where=spot) from None
+    except (OSError, own.RESTError, SQLAlchemyError) as error:
+        raise TargetUnavailable(f"{doing}: {_said(place, error)}", where=spot) from None
+    except (ValueError, TypeError, own.ValidationError, own.TableAlreadyExistsError) as error:
+        raise LoadError(f"{doing}: {_said(place, error)}", where=spot) from None
+
+
+def _said(place: Place, error: Exception) -> str:
+    return place.hidden(str(error))[:1000] or type(error).__name__

@@ -1,0 +1,181 @@
+"""Schema changes of the source at an Iceberg target, by the format's own means: columns have ids, so that no file is touched when they go or change.
+
+All of a statement is one commit, which notes the statement: a repeat does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, TableChange
+from sluice.model.tables import TableId
+from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.merging import Files
+from sluice.targets.iceberg.site import Site
+from sluice.targets.iceberg.tables import info_of, promotes, type_of
+from sluice.targets.lake.changelog import BEFORE, columns_of
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
+from sluice.targets.lake.follow import STATEMENTS, K, LakeFollower, fill_value
+from sluice.targets.lake.schema import wanting
+
+
+@dataclass(frozen=True)
+class Follower(LakeFollower):
+    """See :class:`sluice.targets.lake.follow.LakeFollower`."""
+
+    FORMAT: ClassVar[str] = "iceberg"
+    BY_HAND: ClassVar[str] = "make the change with another writer of Iceberg tables"
+
+    site: Site
+
+    def _info(self, table: Any) -> TableInfo:
+        return info_of(table)
+
+    def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
+        columns = self._columns_of(one, after)
+        by = [column for column in columns if column.name in self.site.partitions(target)]
+        if not all(partitionable(column.kind) for column in by):
+            raise self._by_hand("a table cannot be partitioned by one of its columns, see `sluice check`")
+        self._say(f"CREATE TABLE {target}")
+        self.site.create(self.site.identifier(target), columns, [column.name for column in by])
+
+    def _alter(
+        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
+    ) -> None:
+        if one.reuses_names and not self.site.every:
+            raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
+        info, wanted = info_of(table), self._wanted(one, after.columns)
+        gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
+        if gone & set(info.partitions):
+            raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
+        asked = kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every
+        wider = self._wider(info, wanted, names) if asked else {}
+        new = self._new(one, wanted, info, names, gone, kinds)
+        if not (gone or names or wider or new):
+            return
+        fills = self._fills(new, wanted, target) if table.current_snapshot() is not None and not self.site.every else {}
+
+        def change(made: Any) -> None:
+            with made.update_schema() as schema:
+                for name in gone:
+                    schema.delete_column((name,))
+                for name, kind in wider.items():
+                    self._widen(schema, info, name, kind)
+                for old, name in names.items():
+                    schema.rename_column((old,), name)
+                for path, column in new:
+                    schema.add_column((*path, column.name), type_of(column.kind))
+
+        self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider, *(c.name for _, c in new)}))}")
+        self._run(one.table, target, table, change, fills)
+
+    def _new(
+        self, one: TableChange, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], info: TableInfo, names: Mapping[str, str],
+        gone: frozenset[str], kinds: set[ChangeKind],
+    ) -> list[tuple[tuple[str, ...], LakeColumn]]:  # fmt: skip
+        """Columns that come, each with the struct that it is in."""
+        if self.site.every:
+            found: list[tuple[tuple[str, ...], LakeColumn]] = []
+            for column in wanting(columns_of([made for _, made in wanted]), info):
+                inner = info.find(column.name) is not None and not isinstance(column.kind, str)
+                found += (
+                    [((BEFORE,), part) for part in column.kind if isinstance(part, LakeColumn)]
+                    if inner
+                    else [((), column)]
+                )
+            return found
+        if K.ADD_COLUMN not in kinds:
+            return []
+        old = {column.name.lower() for column in one.before.columns} if one.before is not None else set()
+        there = {names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone}
+        came = [made for column, made in wanted if column.name.lower() not in old]
+        return [((), made) for made in came if made.name.casefold() not in there and made.name not in names.values()]
+
+    def _fills(
+        self,
+        new: Sequence[tuple[tuple[str, ...], LakeColumn]],
+        wanted: Sequence[tuple[ColumnDefinition, LakeColumn]],
+        target: TableId,
+    ) -> dict[str, pa.Scalar]:
+        """Values that the rows which are there get in new columns, as at the source. Raises LoadError."""
+        names, found = {column.name for _, column in new}, {}
+        for column, made in wanted:
+            if made.name not in names:
+                continue
+            text = fill_value(column, self._type(column))
+            if text is None or column.auto_increment:
+                raise LoadError(
+                    f"the rows that {target} has would get other values in the new column {column.name} than at the source: its default "
+                    f"{column.default or ''} is not translated: {self.change.statement.text[:300]}",
+                    where=self.change.where,
+                    hint="set add_column to ignore in the target's ddl until the batch is delivered, add the column (`sluice check --apply`), then "
+                    "copy the table anew (`sluice dump start`), which copies the source's values",
+                )
+            if text != "NULL":
+                assert isinstance(made.kind, str)
+                plain = text[1:-1].replace("''", "'") if text.startswith("'") else text
+                found[made.name] = pc.cast(pa.scalar(plain), arrow_of(made.kind))
+        return found
+
+    def _widen(self, schema: Any, info: TableInfo, name: str, kind: Shape) -> None:
+        there = info.find(name)
+        assert there is not None
+        if isinstance(kind, str):
+            self._promote(schema, (name,), there.kind, kind)
+            return
+        assert not isinstance(there.kind, str)
+        for old, new in zip(there.kind, kind, strict=True):
+            if old.kind != new.kind and isinstance(new.kind, str):
+                self._promote(schema, (name, old.name), old.kind, new.kind)
+
+    def _promote(self, schema: Any, path: tuple[str, ...], old: Shape, new: str) -> None:
+        if not isinstance(old, str) or not promotes(old, new):
+            raise self._by_hand(
+                f"column {path[-1]} is {old}, and Iceberg does not make that {new} without writing the table anew"
+            )
+        schema.update_column(path, field_type=type_of(new))
+
+    def _empty(self, source: TableId, target: TableId) -> None:
+        table = self.site.open(target)
+        if table is None or table.current_snapshot() is None:
+            return
+        self._say(f"TRUNCATE TABLE {target}")
+        self._run(source, target, table, lambda made: None, {}, empty=True)
+
+    def _run(
+        self, source: TableId, target: TableId, table: Any, change: Callable[[Any], None], fills: Mapping[str, pa.Scalar], *,
+        empty: bool = False,
+    ) -> None:  # fmt: skip
+        """One commit, refused if any other came since ``table`` was read; nothing if the table has noted the statement."""
+        scope = f"{source}/ddl"
+        number = self.fence.batch * STATEMENTS + self.change.number + 1
+        held = self.site.checkpoints.guard(self.fence)
+        if (self.site.noted(table, scope, held.delivery) or 0) >= number:
+            return
+        with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
+            made = table.transaction()
+            change(made)
+            with made.update_snapshot(snapshot_properties=self.site.said(self.fence)).overwrite() as snapshot:
+                if empty or fills:
+                    for task in table.scan().plan_files():
+                        snapshot.delete_data_file(task.file)
+                        if fills:
+                            files = Files(table, made, snapshot)
+                            files.write(_filled(files.read(task), fills))
+            self.site.note(made, scope, number, held.delivery)
+            made.commit_transaction()
+
+
+def _filled(rows: pa.Table, fills: Mapping[str, pa.Scalar]) -> pa.Table:
+    for name, value in fills.items():
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), pa.repeat(value, rows.num_rows))
+    return rows

@@ -1,0 +1,64 @@
+"""``options:`` of a target of type iceberg."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sluice.config.pipeline import Size, Span
+
+
+class IcebergMaintenance(BaseModel):
+    """What the DAG ``retention`` does for the tables while batches are loaded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    expire: bool = Field(True, description="Old snapshots are given up.")
+    keep: Span = Field(
+        timedelta(days=7),
+        description="Snapshots are given up after this time: as long can a table be read as of an older batch. At least 1h.",
+    )
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> IcebergMaintenance:
+        if self.keep < timedelta(hours=1):
+            raise ValueError("keep: at least 1h")
+        return self
+
+
+class IcebergOptions(BaseModel):
+    """``options:`` of a target of type iceberg."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    catalog: dict[str, str] = Field(
+        default_factory=dict,
+        description="The catalog as pyiceberg has it ({type: rest, uri: …, warehouse: …}), added to that of the connection; name: of a SQL "
+        "catalog (sluice). No secrets: those are in the connection.",
+    )
+    partition_by: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="schema.table of the target, and the columns by which a table that Sluice makes is partitioned.",
+    )
+    file_size: Size = Field(
+        64 * 2**20,
+        ge=2**20,
+        description="Rows of a data file of a table that Sluice makes, in bytes of memory. A changed row costs a file written anew.",
+    )
+    zero_dates: Literal["refuse", "null"] = Field(
+        "refuse",
+        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
+    )
+    wide_decimals: Literal["refuse", "string"] = Field(
+        "refuse",
+        description="DECIMAL of more than 38 digits, which Iceberg does not have: the table is refused, or the column is a string.",
+    )
+    maintenance: IcebergMaintenance = Field(
+        default_factory=IcebergMaintenance,
+        description="Removal of old snapshots, by the DAG retention and `sluice targets maintain`.",
+    )
+
+
+__all__ = ["IcebergMaintenance", "IcebergOptions"]

@@ -1,0 +1,79 @@
+"""Planned tables compared with the Iceberg tables that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.planned import PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.base import Finding
+from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, missing, retries_said
+from sluice.targets.iceberg.tables import info_of, type_of
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.schema import LakeSchema, wanting
+from sluice.targets.lake.statements import Statement, quoted
+
+_SET = f"SET TBLPROPERTIES ('{RETRIES}'='0')"
+
+
+@dataclass(frozen=True)
+class IcebergSchema(LakeSchema):
+    """See :class:`sluice.targets.lake.schema.LakeSchema`."""
+
+    FORMAT: ClassVar[str] = "iceberg"
+    NAME: ClassVar[str] = "Iceberg"
+
+    site: Site
+
+    def apply(self, statement: str) -> None:
+        """Also the property without which a table is not written to. Raises LoadError."""
+        head, found, _ = statement.partition(f" {_SET}")
+        if not found:
+            super().apply(statement)
+            return
+        names = tuple(part.strip("`").replace("``", "`") for part in head.removeprefix("ALTER TABLE ").split("`.`"))
+        table = self.site.place.open(names, f"reading the metadata of {head}")
+        if table is None:
+            raise LoadError(f"there is no such Iceberg table: {statement[:200]}")
+        with errors(self.site.place, "setting a property", ".".join(names)):
+            table.transaction().set_properties({RETRIES: "0"}).commit_transaction()
+
+    def _apply(self, told: Statement, text: str) -> None:
+        if told.create:
+            self.site.create(told.names, told.columns, told.partitions)
+            return
+        table = self.site.place.open(told.names, f"reading the metadata of {'.'.join(told.names)}")
+        if table is None:
+            raise LoadError(f"there is no such Iceberg table: {text[:200]}")
+        info = info_of(table)
+        with errors(self.site.place, "adding columns", ".".join(told.names)):
+            change = table.transaction()
+            with change.update_schema() as schema:
+                for column in wanting(told.columns, info):
+                    inner = info.find(column.name) is not None and not isinstance(column.kind, str)
+                    for part in column.kind if inner and not isinstance(column.kind, str) else (column,):
+                        path = (column.name, part.name) if inner else (part.name,)
+                        schema.add_column(path, type_of(part.kind))
+            change.commit_transaction()
+
+    def _compare(self, plan: PlannedTable) -> list[Finding]:
+        table = self.site.open(plan.target)
+        if table is not None and str(table.properties.get(RETRIES)) != "0":
+            place = f"ALTER TABLE {self._place(plan.target)} {_SET}"
+            return [Finding("error", plan.target, "", retries_said(self.site.uri(plan.target)), place, RETRIES_HINT)]
+        return super()._compare(plan)
+
+    def _missing(self, table: TableId) -> MappingError:
+        return missing(table, self.site.uri(table))
+
+    def _place(self, table: TableId) -> str:
+        return ".".join(map(quoted, self.site.identifier(table)))
+
+    def _info(self, table: Any) -> TableInfo:
+        return info_of(table)
+
+    def _refused(self, table: Any) -> tuple[str, str]:
+        return "", ""

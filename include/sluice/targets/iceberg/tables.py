@@ -1,0 +1,87 @@
+"""What the target's tables are, as the library has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo
+
+_NAMES: Mapping[str, str] = {
+    "integer": "int", "byte": "int", "short": "int", "timestamp": "timestamptz", "timestamp_ntz": "timestamp",
+}  # fmt: skip
+"""Delta's name of a type -> Iceberg's, where they differ. It has no narrower whole numbers."""
+_KINDS = {"int": "integer", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+
+
+def info_of(table: Any) -> TableInfo:
+    """Of a ``Table``. Partitions are columns that a table is partitioned by as they are."""
+    return info_in(table.metadata)
+
+
+def info_in(metadata: Any) -> TableInfo:
+    """Of a ``TableMetadata``."""
+    schema, spec = metadata.schema(), metadata.spec()
+    by = [schema.find_column_name(field.source_id) for field in spec.fields if str(field.transform) == "identity"]
+    columns = tuple(_column(field, field.name in by) for field in schema.fields)
+    return TableInfo(columns, tuple(filter(None, by)))
+
+
+def _column(field: Any, partition: bool = False) -> LakeColumn:
+    return LakeColumn(field.name, _shape(field.field_type), not field.required, partition=partition)
+
+
+def _shape(kind: Any) -> Shape:
+    if kind.is_struct:
+        return tuple(_column(one) for one in kind.fields)
+    name = str(kind)
+    decimal = _DECIMAL.fullmatch(name)
+    return f"decimal({decimal[1]},{decimal[2]})" if decimal else _KINDS.get(name, name)
+
+
+def type_of(kind: Shape, number: Callable[[], int] = lambda: 0) -> Any:
+    """As the library has it; ``number``: gives ids of a struct's parts."""
+    from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StructType
+
+    if not isinstance(kind, str):
+        return StructType(*(NestedField(number(), one.name, type_of(one.kind, number), required=False) for one in kind))
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal:
+        return DecimalType(int(decimal[1]), int(decimal[2]))
+    return PrimitiveType.model_validate(_NAMES.get(kind, kind))
+
+
+def schema_of(columns: Sequence[LakeColumn]) -> Any:
+    """As the library has it; a catalog numbers the columns anew."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    number = count(1).__next__
+    fields = [NestedField(number(), one.name, type_of(one.kind, number), required=False) for one in columns]
+    return Schema(*fields)
+
+
+def arrow_schema(info: TableInfo) -> pa.Schema:
+    """Of rows for the table."""
+    return pa.schema([_arrow(one) for one in info.columns])
+
+
+def _arrow(one: LakeColumn) -> pa.Field:
+    made = arrow_of(one.kind) if isinstance(one.kind, str) else pa.struct([_arrow(part) for part in one.kind])
+    return pa.field(one.name, made, nullable=one.nullable)
+
+
+def promotes(there: str, wanted: str) -> bool:
+    """True if the format itself makes a column of one type one of the other, without touching files."""
+    old, new = _DECIMAL.fullmatch(there), _DECIMAL.fullmatch(wanted)
+    if old is not None and new is not None:
+        return old[2] == new[2] and int(old[1]) <= int(new[1])
+    return (there, wanted) in {("integer", "long"), ("float", "double")} or _NAMES.get(there, there) == _NAMES.get(
+        wanted, wanted
+    )

@@ -1,0 +1,124 @@
+"""Iceberg tables as a target, written by pyiceberg: rows are merged, or every change is appended, and each commit notes its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.model.tables import TableId
+from sluice.targets.base import (
+    Capabilities,
+    Fence,
+    Input,
+    RejectedRows,
+    RowReader,
+    SchemaChange,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.iceberg.appending import append
+from sluice.targets.iceberg.checkpoints import IcebergCheckpoints
+from sluice.targets.iceberg.client import place_of
+from sluice.targets.iceberg.committing import holds
+from sluice.targets.iceberg.comparing import IcebergComparer
+from sluice.targets.iceberg.follow import Follower
+from sluice.targets.iceberg.maintaining import IcebergMaintainer
+from sluice.targets.iceberg.merging import Merging
+from sluice.targets.iceberg.options import IcebergOptions
+from sluice.targets.iceberg.removing import IcebergReconciler, remove
+from sluice.targets.iceberg.schema import IcebergSchema
+from sluice.targets.iceberg.site import Site
+from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+from sluice.targets.options import options_of
+
+
+@dataclass(frozen=True)
+class IcebergWork(LakeWork):
+    """What pyiceberg does."""
+
+    site: Site
+
+    def follower(self, fence: Fence, change: SchemaChange) -> Follower:
+        """See :class:`Follower`."""
+        return Follower(self.site, fence, change)
+
+    def schema(self) -> IcebergSchema:
+        """See :class:`IcebergSchema`."""
+        return IcebergSchema(self.site)
+
+    def holds(self, fence: Fence, table: TableId, scope: str) -> bool:
+        """See :func:`sluice.targets.iceberg.committing.holds`."""
+        return holds(self.site, fence, table, scope)
+
+    def append(self, fence: Fence, reader: RowReader) -> WriteResult:
+        """See :func:`sluice.targets.iceberg.appending.append`."""
+        return append(self.site, fence, reader)
+
+    def merge(
+        self, fence: Fence, reader: RowReader, table: TableInput, scope: str, replay: str, rejected: RejectedRows | None
+    ) -> WriteResult:
+        """See :class:`sluice.targets.iceberg.merging.Merging`."""
+        return Merging(self.site, fence, reader, table, scope, replay).run(rejected)
+
+    def remove(self, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
+        """See :func:`sluice.targets.iceberg.removing.remove`."""
+        return remove(self.site, fence, reader, stored, scope)
+
+
+class IcebergTarget:
+    """See :class:`sluice.targets.base.Target`."""
+
+    Options: ClassVar[type[BaseModel]] = IcebergOptions
+    CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
+
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        self.config = config
+        self.options = options_of(config, IcebergOptions)
+        place = place_of(endpoint, self.options.catalog, config.name)
+        self.site = Site(place, self.options, pipeline, config.name, every=self.input is Input.CHANGES)
+
+    @property
+    def input(self) -> Input:
+        """What it is given."""
+        return Input(self.config.changes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of merged rows, or of every change."""
+        return capabilities_of(self.input)
+
+    @property
+    def checkpoints(self) -> IcebergCheckpoints:
+        """A small table in the same catalog."""
+        return self.site.checkpoints
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[LakeSession]:
+        """See :meth:`sluice.targets.base.Target.open`."""
+        yield LakeSession(IcebergWork(self.site), epoch)
+
+    def schema(self) -> IcebergSchema:
+        """The tables."""
+        return IcebergSchema(self.site)
+
+    def reconciler(self) -> IcebergReconciler | None:
+        """Of merged rows, for listed keys."""
+        return IcebergReconciler(self.site) if self.input is Input.MERGED else None
+
+    def comparer(self) -> IcebergComparer | None:
+        """By key; every change is not compared."""
+        return IcebergComparer(self.site) if self.input is Input.MERGED else None
+
+    def maintainer(self) -> IcebergMaintainer:
+        """Old snapshots."""
+        return IcebergMaintainer(self.site)
+
+    def interrupt(self) -> None:
+        """Nothing waits at the target: a commit is taken or refused."""

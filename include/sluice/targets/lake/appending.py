@@ -1,0 +1,50 @@
+"""``changes: all``: the changes of a batch as rows of the tables of changes, in the order of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.model.batches import Op
+from sluice.model.tables import TableId
+from sluice.targets.base import ChangePiece, RowReader
+from sluice.targets.lake.changelog import rows_of
+from sluice.targets.lake.columns import TableInfo
+
+SCOPE = "changes"
+"""What a batch of changes is noted under."""
+
+
+def changes_by_table(reader: RowReader) -> dict[TableId, list[ChangePiece]]:
+    """All changes of a batch."""
+    tables: dict[TableId, list[ChangePiece]] = {}
+    for piece in reader.change_pieces():
+        if piece.rows.num_rows:
+            tables.setdefault(piece.table, []).append(piece)
+    return tables
+
+
+def change_rows(
+    pieces: Sequence[ChangePiece], info: TableInfo, schema: pa.Schema, batch: int, zero_dates: str
+) -> pa.Table:
+    """As rows of their table; ``schema``: the table's. Raises LoadError, MappingError."""
+    return _in_log_order(
+        pieces, pa.concat_tables([rows_of(piece, info, schema, batch, zero_dates) for piece in pieces])
+    )
+
+
+def _in_log_order(pieces: Sequence[ChangePiece], rows: pa.Table) -> pa.Table:
+    """Rows that a dump read stand before the change of the same number, as in :mod:`sluice.targets.changes_in_order`."""
+    if len(pieces) == 1:
+        return rows
+    seq, row, part = (np.concatenate([_numbers(piece, name) for piece in pieces]) for name in ("_seq", "_row", "_part"))
+    logged = pc.not_equal(rows["_op"], Op.READ.value).to_numpy()
+    return rows.take(pa.array(np.lexsort((part, row, logged, seq))))
+
+
+def _numbers(piece: ChangePiece, name: str) -> np.ndarray:
+    values = piece.part if name == "_part" else piece.rows[name]
+    return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -1,0 +1,312 @@
+"""Schema changes of the source at a target of lake tables: which columns of which table they are about, whatever the format does with them."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import structlog
+
+from sluice.errors import DecodeError, LoadError, TargetUnavailable
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.definitions import ColumnDefinition, TableDefinition
+from sluice.model.schema_changes import ChangeKind, ColumnChange, TableChange
+from sluice.model.tables import TableId
+from sluice.mysql.ddl.columns import altered_columns
+from sluice.mysql.ddl.lexer import Dialect
+from sluice.mysql.type_loss import SqlType
+from sluice.targets.base import Fence, SchemaChange
+from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
+from sluice.targets.lake.checkpoints import LakeCheckpoints, Raced
+from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
+from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
+
+K = ChangeKind
+_NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
+"""Rows went that no change names."""
+_BY_HAND = frozenset({K.DROP_TABLE, K.RENAME_TABLE, K.DROP_DATABASE})
+FOLLOWED_MERGED = (frozenset(ChangeKind) - _NO_NAMES - _BY_HAND) | {K.TRUNCATE_TABLE}
+"""With merged rows. Keys, indexes, NULL, defaults, comments and options need nothing here."""
+FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
+"""With every change: old columns stay, as the changes that have them do."""
+
+OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
+
+_ATTEMPTS = 10
+STATEMENTS = 1 << 20
+"""More than a batch has."""
+_log = structlog.get_logger()
+
+
+class LakeSite(Protocol):
+    """What a follower asks of a target's tables. ``every``: they hold changes, not rows."""
+
+    every: bool
+
+    @property
+    def owner(self) -> str: ...
+    @property
+    def checkpoints(self) -> LakeCheckpoints: ...
+    @property
+    def wide_decimals(self) -> str: ...
+    def open(self, table: TableId) -> Any:
+        """The table, None if there is none."""
+
+    def partitions(self, table: TableId) -> tuple[str, ...]:
+        """Of a table that is made here."""
+
+
+@dataclass(frozen=True)
+class LakeFollower(ABC):
+    """Follows one change."""
+
+    FORMAT: ClassVar[str] = ""
+    BY_HAND: ClassVar[str] = ""
+    """What people can do about a change that is not followed."""
+
+    site: Any
+    """A :class:`LakeSite`."""
+    fence: Fence
+    change: SchemaChange
+
+    @abstractmethod
+    def _info(self, table: Any) -> TableInfo:
+        """Of a table of the site."""
+
+    @abstractmethod
+    def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
+        """Make the table."""
+
+    @abstractmethod
+    def _alter(
+        self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
+    ) -> None:
+        """Columns that come, go, have another name or type."""
+
+    @abstractmethod
+    def _empty(self, source: TableId, target: TableId) -> None:
+        """TRUNCATE."""
+
+    def run(self) -> None:
+        """Raises LoadError, Fenced, TargetUnavailable."""
+        if self.change.statement.dialect not in {"mysql", "mariadb"}:
+            raise self._by_hand(f"statements of {self.change.statement.dialect} are not understood")
+        for one in self.change.tables:
+            kinds = set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if self.change.check_only:
+                        self._require(one)
+                    else:
+                        self._follow(one, kinds)
+                    break
+                except Raced:
+                    time.sleep(0.02 * 2**attempt)
+            else:
+                raise TargetUnavailable(
+                    f"following {self.change.statement.text[:200]}: other writers were quicker", where=self.change.where
+                )
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _require(self, one: TableChange) -> None:
+        """The policy is to stop: the target has what the statement adds, or it is an error."""
+        table = self.site.open(self.change.target(one.renamed_to or one.table))
+        holds = not _NO_NAMES & set(one.kinds)
+        if K.DROP_TABLE in one.kinds:
+            holds = table is None
+        elif one.after is not None:
+            names = [
+                name for c in one.after.columns if c.generated is None and (name := self._name(one, c.name)) is not None
+            ]
+            info = self._info(table) if table is not None else TableInfo(())
+            holds = holds and all(info.find(name) is not None for name in names)
+            if {K.DROP_COLUMN, K.RENAME_COLUMN, K.CHANGE_COLUMN} & set(one.kinds) and not self.site.every:
+                wanted = {name.casefold() for name in names}
+                holds = (
+                    holds and K.CHANGE_COLUMN not in one.kinds and {c.name.casefold() for c in info.columns} <= wanted
+                )
+        if not holds:
+            raise LoadError(
+                f"the source changed a definition, and the policy of the target is to stop: {self.change.statement.text[:300]}",
+                where=self.change.where,
+                hint="make the change at the target, or set the kind of change to apply or ignore in the target's ddl",
+            )
+
+    def _follow(self, one: TableChange, kinds: set[ChangeKind]) -> None:
+        captured = one.table not in self.change.not_captured
+        target = self.change.target(one.table)
+        if K.TRUNCATE_TABLE in kinds and captured:
+            self._empty(one.table, target)
+        renamed = one.renamed_to if one.renamed_to is not None and K.RENAME_TABLE in kinds else None
+        if renamed is not None:
+            captured, target = renamed not in self.change.not_captured, self.change.target(renamed)
+        if one.after is None or not captured or K.DROP_TABLE in kinds:
+            return
+        table = self.site.open(target)
+        if table is None:
+            if renamed is not None or K.CREATE_TABLE in kinds:
+                self._create(one, one.after, target)
+            return
+        if kinds & OF_COLUMNS or (self.site.every and K.RENAME_TABLE in kinds):
+            self._alter(one, one.after, target, table, kinds)
+
+    def _name(self, one: TableChange, column: str) -> str | None:
+        """Source column -> target column, None for one that does not go over."""
+        tables, lowered = set(one.tables), column.lower()
+        if any(t in tables and name.lower() == lowered for t, name in self.change.excluded):
+            return None
+        renamed = (new for t, old, new in self.change.columns if t in tables and old.lower() == lowered)
+        name = next(renamed, column)
+        return column_name(name) if self.site.every else name
+
+    def _type(self, column: ColumnDefinition) -> ColumnType:
+        made = SqlType.parse(column.type, column.charset or "").neutral(column.collation or "")
+        if made is None:
+            raise self._by_hand(f"the type {column.type} of column {column.name} is not known")
+        return replace(made, labels=column.labels) if column.labels else made
+
+    def _wanted(
+        self, one: TableChange, columns: Sequence[ColumnDefinition]
+    ) -> list[tuple[ColumnDefinition, LakeColumn]]:
+        found = []
+        for column in columns:
+            name = self._name(one, column.name)
+            if name is None or column.generated is not None:
+                continue
+            kind = own_type(self._type(column), self.site.wide_decimals)
+            if not kind:
+                raise self._by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
+            if self._odd(name):
+                raise self._by_hand(f"no column has the name {name!r} there")
+            found.append((column, LakeColumn(name, kind)))
+        return found
+
+    def _odd(self, name: str) -> bool:
+        """True for a name that no column can have."""
+        return not name
+
+    def _columns_of(self, one: TableChange, after: TableDefinition) -> tuple[LakeColumn, ...]:
+        """Of a table that is made."""
+        wanted = [made for _, made in self._wanted(one, after.columns)]
+        return columns_of(wanted) if self.site.every else tuple(wanted)
+
+    def _gone(self, one: TableChange, info: TableInfo, kinds: set[ChangeKind]) -> tuple[frozenset[str], dict[str, str]]:
+        """Columns of the table that go, and new names by the names now."""
+        gone, names = set(), {}
+        for part in self._parts(one) if kinds & {K.DROP_COLUMN, K.RENAME_COLUMN} else ():
+            old = self._name(one, part.old.name) if part.old is not None else None
+            new = self._name(one, part.new.name) if part.new is not None else None
+            there = info.find(old) if old is not None else None
+            if part.kind not in kinds or there is None:
+                continue
+            if part.kind is K.DROP_COLUMN or (part.kind is K.RENAME_COLUMN and new is None):
+                gone.add(there.name)
+            elif part.kind is K.RENAME_COLUMN and new is not None and new.casefold() != there.name.casefold():
+                if self._odd(new):
+                    raise self._by_hand(f"no column has the name {new!r} there")
+                names[there.name] = new
+        staying = [names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone]
+        if len(set(staying)) < len(staying):
+            raise self._by_hand("the table has a column of the new name already")
+        return frozenset(gone), names
+
+    def _parts(self, one: TableChange) -> tuple[ColumnChange, ...]:
+        statement = self.change.statement
+        if one.before is None or one.after is None:
+            raise self._by_hand("what it changed is not known")
+        dialect = Dialect(statement.dialect == "mariadb", 0, statement.mode)
+        try:
+            found = altered_columns(statement.text, statement.schema, dialect, one.before, one.after)
+        except DecodeError as error:
+            raise self._by_hand(f"it is not understood: {error.message}") from error
+        if found is None:
+            raise self._by_hand("which columns it changed is not known")
+        return found
+
+    def _wider(
+        self, info: TableInfo, wanted: Sequence[tuple[ColumnDefinition, LakeColumn]], names: Mapping[str, str]
+    ) -> dict[str, Shape]:
+        """New types by the names now. In a table of changes the values before a change become wider, too."""
+        found: dict[str, Shape] = {}
+        now = {new.casefold(): old for old, new in names.items()}
+        inner = info.find(BEFORE) if self.site.every else None
+        before = list(inner.kind) if inner is not None and not isinstance(inner.kind, str) else []
+        parts = {one.name.casefold(): place for place, one in enumerate(before)}
+        for column, made in wanted:
+            there = info.find(now.get(made.name.casefold(), made.name))
+            if there is not None and (kind := self._widened(column, made, there)) is not None:
+                found[there.name] = kind
+            place = parts.get(made.name.casefold())
+            if place is not None and (kind := self._widened(column, made, before[place])) is not None:
+                before[place] = replace(before[place], kind=kind)
+        if inner is not None and tuple(before) != inner.kind:
+            found[inner.name] = tuple(before)
+        return found
+
+    def _widened(self, column: ColumnDefinition, made: LakeColumn, there: LakeColumn) -> str | None:
+        """The type that a column needs; None: the one that it has is enough. Raises LoadError."""
+        if isinstance(there.kind, str) and takes(self._type(column), there.kind):
+            return None
+        if isinstance(there.kind, str) and isinstance(made.kind, str) and widens(there.kind, made.kind):
+            return made.kind
+        raise self._by_hand(f"column {made.name} is {there.kind}, which cannot hold values of {column.type}")
+
+    def _say(self, done: str) -> None:
+        _log.info("target_ddl", consumer=self.site.owner.replace("/", "."), statement=done, source=self.change.where)
+
+    def _by_hand(self, why: str) -> LoadError:
+        return LoadError(
+            f"the source's DDL cannot be followed at a target of type {self.FORMAT}: {why}: {self.change.statement.text[:500]}",
+            where=self.change.where,
+            hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
+            "the batch is delivered",
+        )
+
+
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_BITS = re.compile(r"[bB]'([01]+)'")
+_TEXT = re.compile(r"'((?:[^'\\]|'')*)'", re.S)
+_NUMBERS = frozenset({
+    ColumnKind.TINYINT, ColumnKind.SMALLINT, ColumnKind.MEDIUMINT, ColumnKind.INT, ColumnKind.BIGINT, ColumnKind.DECIMAL, ColumnKind.FLOAT,
+    ColumnKind.DOUBLE, ColumnKind.YEAR, ColumnKind.BIT,
+})  # fmt: skip
+_PLAIN = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.SET})
+
+
+def fill_value(column: ColumnDefinition, made: ColumnType) -> str | None:
+    """SQL of the value that rows have in a column that was added to them, None where it is not known."""
+    if column.default is None or column.default.upper() == "NULL":
+        return "NULL" if column.nullable else _implied(made)
+    text = column.default.strip()
+    bits, quoted_text = _BITS.fullmatch(text), _TEXT.fullmatch(text)
+    if bits is not None and made.kind in _NUMBERS:
+        return str(int(bits[1], 2))
+    if quoted_text is not None:
+        value = quoted_text[1].replace("''", "'")
+        if made.kind in _NUMBERS:
+            return value if _NUMBER.fullmatch(value) else None
+        if made.kind in _PLAIN and "\0" not in value:
+            return _literal(value)
+        if made.kind is ColumnKind.DATE and re.fullmatch(r"\d{4}-(?!00)\d\d-(?!00)\d\d", value) and value >= "0001":
+            return _literal(value)
+        return None
+    return text if _NUMBER.fullmatch(text) and made.kind in _NUMBERS else None
+
+
+def _implied(made: ColumnType) -> str | None:
+    """Of a column that is NOT NULL and has no default."""
+    if made.kind in _NUMBERS or made.kind is ColumnKind.TIME:
+        return "0"
+    if made.kind is ColumnKind.ENUM and made.labels:
+        return _literal(made.labels[0])
+    if made.kind in _PLAIN:
+        return "''"
+    return None
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

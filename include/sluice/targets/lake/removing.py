@@ -1,0 +1,65 @@
+"""Rows that only a table of a lake has, by listed keys. A range of the source is none of the table, so none is cleared."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.model.planned import PlannedTable
+from sluice.targets.base import RowReader, StoredRange
+from sluice.targets.lake.column_types import type_of
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.keys import key_columns, keys_of, listed_keys, not_listed
+from sluice.targets.lake.rows import Part
+from sluice.targets.lake.values import converted, plain
+
+LOOKED_BACK = 1_000
+"""Commits in which another pipeline is looked for."""
+
+
+@dataclass(frozen=True)
+class LakeReconciler(ABC):
+    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`."""
+
+    site: Any
+
+    @abstractmethod
+    def _info(self, table: Any) -> TableInfo:
+        """Of a table of the site."""
+
+    @abstractmethod
+    def _writers(self, table: Any) -> set[str]:
+        """Owners of its newest commits, "" for one of another program."""
+
+    def refuses(self, table: PlannedTable) -> str:
+        """Always."""
+        return "ranges of a table's keys there are not those of the source"
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """Another pipeline writes to the table, too, or its keys are not the source's."""
+        there = self.site.required(table.target)
+        others = sorted(self._writers(there) - {self.site.owner, ""})
+        return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, self._info(there))
+
+    def others(self) -> tuple[str, ...]:
+        """It is told a table, by :meth:`refuses_listed`."""
+        return ()
+
+
+def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Part:
+    """Listed keys that are not kept, as the table has them. Raises LoadError, SegmentError."""
+    plan, item = stored.plan, reader.key_range(stored)
+    listed = listed_keys(plan, info, item.listed or ())
+    kept = {}
+    if item.kept is not None:
+        for column, name in zip(key_columns(plan), listed, strict=True):
+            there = info.find(name)
+            kind = str(there.kind) if there is not None else ""
+            kept[name], _ = converted(plain(item.kept[column.name]), type_of(column), kind)
+    stay = set(keys_of(kept, list(kept))) if kept else set()
+    gone = np.array([key not in stay for key in keys_of(listed, list(listed))], bool)
+    return Part({name: values.filter(pa.array(gone)) for name, values in listed.items()}, np.ones(gone.sum(), bool))

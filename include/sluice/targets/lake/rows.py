@@ -1,0 +1,99 @@
+"""Merged rows of a batch for one table, as its columns: what is upserted, what goes, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.fields import true_name
+from sluice.targets.base import RejectedRows, Rejection, RowReader, TableInput
+from sluice.targets.lake.column_types import arrow_of
+from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.values import convert, row_text, sent_columns, user_fields
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows with one set of columns, by their names at the target; ``gone``: they are deleted; of the columns that are not here nothing is written."""
+
+    columns: Mapping[str, pa.Array]
+    gone: np.ndarray
+
+
+@dataclass
+class MergedRows:
+    """Rows of one source table on their way. ``batch``: for errors."""
+
+    reader: RowReader
+    table: TableInput
+    batch: int
+    zero_dates: str
+    _read: list[pa.Table] = field(default_factory=list)
+
+    def parts(self, info: TableInfo, rejected: RejectedRows | None, name: str) -> tuple[list[Part], int]:
+        """Once for each set of columns, and how many rows were refused; ``name``: of the part, for ``rejected``. Raises LoadError, MappingError."""
+        parts: list[Part] = []
+        refused: list[Rejection] = []
+        for rows in self._rows(lean=rejected is None):
+            part, some = self._part(rows, info, stop=rejected is None)
+            parts.append(part)
+            refused += some
+        if rejected is not None:
+            rejected(name, self.table.target, refused)
+        return parts, len(refused)
+
+    def _rows(self, *, lean: bool) -> list[pa.Table]:
+        """Once for each set of columns; kept for the next attempt."""
+        if not self._read:
+            self._read = [
+                group.rows for group in self.reader.groups(self.table.files, lean=lean) if group.rows.num_rows
+            ]
+        return self._read
+
+    def _part(self, rows: pa.Table, info: TableInfo, *, stop: bool) -> tuple[Part, list[Rejection]]:
+        """The rows as the table has them, and those that it cannot hold. ``stop``: none may be left out."""
+        target, key = self.table.target, self.table.plan.key
+        fields = user_fields(rows.schema)
+        sent = sent_columns(fields, info, target, list(map(true_name, fields)))
+        lowered = frozenset(name.casefold() for name in key)
+        lacking = lowered - {one.column.name.casefold() for one in sent}
+        if lacking:
+            why = f"rows of {self.table.plan.source} lack the key column {min(lacking)!r}"
+            raise MappingError(why, where=f"{target}.{min(lacking)}", hint="leave key columns in: mapping.columns")
+        gone = pc.equal(rows["_op"], "d").to_numpy(zero_copy_only=False)
+        columns, refused = convert(rows, sent, zero_dates=self.zero_dates, key=lowered, kept=~gone)
+        if not refused.why:
+            return Part(columns, gone), []
+        if stop:
+            number, reason = min(refused.why.items())
+            raise LoadError(
+                f"{reason}: {row_text(rows, number, key)} of {target}",
+                where=f"{target}, batch {self.batch}",
+                hint="on_error: dead_letter leaves such rows out; or change the value by a rule",
+            )
+        stay = np.ones(rows.num_rows, bool)
+        stay[list(refused.why)] = False
+        kept = {name: values.filter(pa.array(stay)) for name, values in columns.items()}
+        some = [Rejection(rows.slice(number, 1), why, "refused") for number, why in sorted(refused.why.items())]
+        return Part(kept, gone[stay]), some
+
+
+def names_of(parts: Sequence[Part]) -> list[str]:
+    """All columns, in their order."""
+    return list(dict.fromkeys(name for part in parts for name in part.columns))
+
+
+def together(parts: Sequence[Part], info: TableInfo, name: str) -> pa.Array:
+    """One column of all parts; NULL where a part does not have it."""
+    column = info.find(name)
+    assert column is not None
+    assert isinstance(column.kind, str)
+    kind = arrow_of(column.kind)
+    if len(parts) == 1:
+        return parts[0].columns[name]
+    return pa.concat_arrays([part.columns.get(name, pa.nulls(len(part.gone), kind)) for part in parts])

@@ -1,0 +1,110 @@
+"""Statements that make what a target lacks: Spark's SQL, which people can run, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sluice.errors import LoadError
+from sluice.targets.lake.columns import LakeColumn, Shape
+
+_SQL: Mapping[str, str] = {
+    "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT", "float": "FLOAT", "double": "DOUBLE", "string": "STRING",
+    "binary": "BINARY", "boolean": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP", "timestamp_ntz": "TIMESTAMP_NTZ",
+}  # fmt: skip
+_DELTA = {sql: kind for kind, sql in _SQL.items()}
+_WORDS = re.compile(r"`(?:[^`]|``)*`|[A-Za-z_]+(?:\(\d+, ?\d+\))?|[(),.:<>]|\S")
+
+
+def quoted(name: str) -> str:
+    """As Spark reads it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def type_text(kind: Shape) -> str:
+    """A type in Spark's words."""
+    if isinstance(kind, str):
+        return _SQL.get(kind, kind.upper().replace(" ", ""))
+    return f"STRUCT<{', '.join(f'{quoted(one.name)}: {type_text(one.kind)}' for one in kind)}>"
+
+
+def create_text(place: str, columns: Sequence[LakeColumn], partitions: Sequence[str], using: str) -> str:
+    """CREATE TABLE. ``place``: the table in Spark's words; ``using``: the format."""
+    listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
+    by = f" PARTITIONED BY ({', '.join(map(quoted, partitions))})" if partitions else ""
+    return f"CREATE TABLE {place} ({listed}) USING {using}{by}"
+
+
+def add_text(place: str, columns: Sequence[LakeColumn]) -> str:
+    """ALTER TABLE … ADD COLUMNS. Parts of a struct that is there already are added to it."""
+    listed = ", ".join(f"{quoted(one.name)} {type_text(one.kind)}" for one in columns)
+    return f"ALTER TABLE {place} ADD COLUMNS ({listed})"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One of the two, read again. ``create``: it makes a table; ``names``: the quoted ones of its place."""
+
+    create: bool
+    names: tuple[str, ...]
+    columns: tuple[LakeColumn, ...]
+    partitions: tuple[str, ...] = ()
+
+
+def read_statement(text: str) -> Statement:
+    """What :func:`create_text` and :func:`add_text` wrote. Raises LoadError."""
+    words = iter(_WORDS.findall(text))
+    try:
+        create = next(words) == "CREATE"
+        if next(words) != "TABLE":
+            raise ValueError("TABLE")
+        names: list[str] = []
+        while (word := next(words)) not in {"(", "ADD"}:
+            names += [_name(word)] if word.startswith("`") else []
+        if not create and (word, next(words), next(words)) != ("ADD", "COLUMNS", "("):
+            raise ValueError("ADD COLUMNS")
+        columns = _columns(words, ")", colon=False)
+        rest = list(words)
+        partitions = tuple(_name(word) for word in rest if word.startswith("`"))
+        return Statement(create, tuple(names), columns, partitions)
+    except (StopIteration, ValueError, KeyError) as error:
+        raise LoadError(
+            f"this is no statement of a target of lake tables ({error}): {text[:300]}",
+            hint="it runs what `sluice check` proposes; other changes are made with Spark or another writer of such tables",
+        ) from None
+
+
+def _name(word: str) -> str:
+    if not word.startswith("`"):
+        raise ValueError(word)
+    return word[1:-1].replace("``", "`")
+
+
+def _columns(words: Iterator[str], end: str, *, colon: bool) -> tuple[LakeColumn, ...]:
+    """After the bracket that begins them."""
+    found: list[LakeColumn] = []
+    while True:
+        name = _name(next(words))
+        if colon and next(words) != ":":
+            raise ValueError(":")
+        word = next(words)
+        kind: Shape = _struct(words) if word == "STRUCT" else _kind(word)
+        found.append(LakeColumn(name, kind))
+        word = next(words)
+        if word == end:
+            return tuple(found)
+        if word != ",":
+            raise ValueError(word)
+
+
+def _kind(word: str) -> str:
+    if word.startswith("DECIMAL("):
+        return word.lower().replace(" ", "")
+    return _DELTA[word]
+
+
+def _struct(words: Iterator[str]) -> Shape:
+    if next(words) != "<":
+        raise ValueError("<")
+    return _columns(words, ">", colon=True)

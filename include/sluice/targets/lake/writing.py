@@ -1,0 +1,206 @@
+"""A batch on its way to the tables of a lake, whatever their format: one unit a table, the checkpoint last."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.errors import LoadError, MappingError
+from sluice.model.tables import TableId
+from sluice.targets.base import (
+    BatchInput,
+    Capabilities,
+    Checkpoint,
+    Consistency,
+    Feature,
+    Fence,
+    Guarantee,
+    Input,
+    Ordering,
+    RejectedRows,
+    RowReader,
+    SchemaChange,
+    StoredRange,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
+from sluice.targets.lake.schema import LakeSchema
+
+COPIES = 3
+"""Rows of a unit are in memory as they are read, as the table has them, and in the client's merge."""
+
+
+def capabilities_of(changes: Input) -> Capabilities:
+    """Of merged rows, or of every change."""
+    every = changes is Input.CHANGES
+    return Capabilities(
+        inputs=frozenset(Input),
+        guarantee=Guarantee.IDEMPOTENT,
+        ordering=frozenset({Ordering.TABLE if every else Ordering.NONE}),
+        consistency=frozenset({Consistency.ROW, Consistency.TABLE}),
+        schema_changes=FOLLOWED_CHANGES if every else FOLLOWED_MERGED,
+        features=frozenset({Feature.DELETE, Feature.KEYLESS} if every else {Feature.DELETE, Feature.ROW_REJECTION}),
+        max_writers=1 if every else None,
+    )
+
+
+@dataclass(frozen=True)
+class LakeWork(ABC):
+    """What a format does. Picklable."""
+
+    site: Any
+    """As :class:`sluice.targets.lake.follow.LakeSite`."""
+
+    @abstractmethod
+    def follower(self, fence: Fence, change: SchemaChange) -> LakeFollower:
+        """Follows a change of definitions."""
+
+    @abstractmethod
+    def schema(self) -> LakeSchema:
+        """Compares tables."""
+
+    @abstractmethod
+    def holds(self, fence: Fence, table: TableId, scope: str) -> bool:
+        """True if a table has noted the batch: a repeat writes nothing there."""
+
+    @abstractmethod
+    def append(self, fence: Fence, reader: RowReader) -> WriteResult:
+        """All changes of a batch. Raises what the port says."""
+
+    @abstractmethod
+    def merge(
+        self, fence: Fence, reader: RowReader, table: TableInput, scope: str, replay: str, rejected: RejectedRows | None
+    ) -> WriteResult:
+        """Rows of one source table. Raises what the port says."""
+
+    @abstractmethod
+    def remove(self, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
+        """Rows with listed keys go. Raises what the port says."""
+
+
+@dataclass(frozen=True)
+class LakeSession:
+    """See :class:`sluice.targets.base.TargetSession`."""
+
+    work: LakeWork
+    epoch: int
+
+    def begin(self, batch: BatchInput) -> LakeWriter:
+        """No I/O."""
+        return LakeWriter(self.work, batch, Fence(self.epoch, batch.held, batch.number))
+
+
+@dataclass(frozen=True)
+class LakeWriter:
+    """See :class:`sluice.targets.base.BatchWriter`."""
+
+    work: LakeWork
+    batch: BatchInput
+    fence: Fence
+
+    def prepare(self) -> None:
+        """Schema changes that precede the rows."""
+        self._follow(before_rows=True)
+
+    def _follow(self, *, before_rows: bool) -> None:
+        changes = [one for one in self.batch.schema_changes if one.before_rows is before_rows]
+        if changes and self._delivered():
+            return
+        for change in changes:
+            self.work.site.checkpoints.guard(self.fence)
+            self.work.follower(self.fence, change).run()
+
+    def _delivered(self) -> bool:
+        """A repeat of the commit: the batch is there."""
+        found = self.work.site.checkpoints.read()
+        return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
+
+    def plan(self, parallelism: int) -> list[list[LakeUnit]]:
+        """One unit a table, lighter tables first; every change: one unit. Raises MappingError."""
+        batch = self.batch
+        unit = LakeUnit(self.work, self.fence, batch.reader, replay=batch.replay)
+        if batch.changes:
+            return [[replace(unit, changes=batch.changes)]]
+        schema = self.work.schema()
+        for table in batch.tables:
+            if self.work.site.every:
+                raise LoadError(
+                    f"rows of {table.plan.source} are not changes, and a table of changes takes nothing else",
+                    where=str(table.target),
+                    hint=f"`sluice dump start {self.work.site.pipeline} --table {table.plan.source}` reads them anew from the source",
+                )
+        for scope, table in scoped(batch.tables):
+            try:
+                schema.require(table.plan)
+            except MappingError:  # unless the rows are there, and a change that follows them is, too
+                if batch.replay or not self.work.holds(self.fence, table.target, scope):
+                    raise
+        units: dict[TableId, LakeUnit] = {}
+        weights: dict[TableId, int] = {}
+        for table in batch.tables:
+            known = units.get(table.target, unit)
+            units[table.target] = replace(known, tables=(*known.tables, table))
+            weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
+        removing = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
+        phases = [
+            [one for target, one in units.items() if weights[target] == weight]
+            for weight in sorted(set(weights.values()))
+        ]
+        return [removing, *phases] if removing else phases
+
+    def commit(self, results: Sequence[WriteResult]) -> None:
+        """Later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        self._follow(before_rows=False)
+        if not self.batch.replay:
+            self.work.site.checkpoints.advance(Checkpoint(self.fence.epoch, self.batch.number, self.batch.position))
+
+    def abort(self) -> None:
+        """A commit was taken or not: there is nothing to undo. Files of commits that were not taken are for vacuum."""
+
+
+@dataclass(frozen=True)
+class LakeUnit:
+    """See :class:`sluice.targets.base.WriteUnit`: all rows of a batch for one table, all of its changes, or keys that are removed before."""
+
+    work: LakeWork
+    fence: Fence
+    reader: RowReader
+    tables: tuple[TableInput, ...] = ()
+    changes: int = 0
+    replay: str = ""
+    removes: tuple[StoredRange, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """In rows."""
+        return max(sum(table.rows for table in self.tables), self.changes)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of merged rows: of all of one table."""
+        files = [file for table in self.tables for file in table.files]
+        return self.reader.memory_of(sum(file.arrow_bytes for file in files) * COPIES, len(files)) if files else 0
+
+    def write(self, rejected: RejectedRows | None = None) -> WriteResult:
+        """One commit for each source table that goes to this table. Raises what the port says."""
+        started, total = time.monotonic(), WriteResult()
+        if self.changes:
+            total = self.work.append(self.fence, self.reader)
+        for number, stored in enumerate(self.removes):
+            total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")
+        for scope, table in scoped(self.tables):
+            total += self.work.merge(self.fence, self.reader, table, scope, self.replay, rejected)
+        return replace(total, seconds=time.monotonic() - started)
+
+
+def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
+    """Each with what its commit is noted under: its source table, numbered where that goes to a target table more than once."""
+    met: dict[tuple[TableId, str], int] = {}
+    for table in tables:
+        source = str(table.plan.source)
+        met[table.target, source] = number = met.get((table.target, source), 0) + 1
+        yield source if number == 1 else f"{source}#{number}", table
