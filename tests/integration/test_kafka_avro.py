@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ import pytest
 
 from devstack.registry import RegistryServer
 from sluice.errors import ConfigError, LoadError, TargetUnavailable
-from sluice.flows.load.batch_changes import stored_changes
 from sluice.model.tables import TableId
-from sluice.targets.kafka.documents import Writer
-from sluice.targets.kafka.options import KafkaOptions
-from tests.support import kafka_reading, values
-from tests.support.kafka_pipelines import by_connect, captured, registry_pipeline, statements_of_all_types
+from tests.support import kafka_reading
+from tests.support.kafka_pipelines import assert_says_the_same, registry_pipeline
 
 fastavro = pytest.importorskip("fastavro")
 registry_client = pytest.importorskip("confluent_kafka.schema_registry")
@@ -51,29 +47,7 @@ def test_values_of_all_types(
     tmp_path: Path, request: pytest.FixtureRequest, zookeeper: Any, kafka: Any, fresh_schema: Any, server: str
 ) -> None:
     source = request.getfixturevalue(server)
-    schema = fresh_schema(source)
-    types = values.types_of(source)
-    with captured(tmp_path, source, kafka, zookeeper, schema) as made:
-        source.execute(values.MODE, f"USE {schema}", *statements_of_all_types(types, random.Random(12)))
-        made.run_until_head()
-        runtime, numbers, seen = made.runtime(), Numbers(), 0
-        for number in runtime.store.batches():
-            with runtime.state() as state:
-                stored = state.require(number)
-            manifest = runtime.store.read_manifest(stored.manifest)
-            plain = Writer(KafkaOptions(schemas=True), "shop", number)
-            avro = Writer(KafkaOptions(format="debezium-avro"), "shop", number, numbers=numbers)
-            for piece in stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces():
-                expected = plain.messages(piece)
-                for found in (avro.messages(piece), avro.one_by_one(piece)):
-                    assert (found.rows.tolist(), found.headers) == (expected.rows.tolist(), expected.headers)
-                    for side in ("keys", "values"):
-                        for one, text in zip(getattr(found, side), getattr(expected, side), strict=True):
-                            wanted = text.as_py() and json.loads(text.as_py())
-                            wanted = wanted and by_connect(wanted["schema"], wanted["payload"])
-                            assert numbers.read(one.as_py()) == wanted
-                            seen += 1
-        assert seen > 100
+    assert_says_the_same(tmp_path, source, kafka, zookeeper, fresh_schema(source), "debezium-avro", Numbers())
 
 
 def test_a_pipeline_and_its_schemas(

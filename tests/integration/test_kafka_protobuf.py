@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,13 +15,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from devstack.registry import RegistryServer
 from sluice.errors import MappingError
-from sluice.flows.load.batch_changes import stored_changes
 from sluice.formats.protobuf import Encoder
 from sluice.model.tables import TableId
-from sluice.targets.kafka.documents import Writer
-from sluice.targets.kafka.options import KafkaOptions
-from tests.support import kafka_reading, values
-from tests.support.kafka_pipelines import by_connect, captured, registry_pipeline, statements_of_all_types
+from tests.support import kafka_reading
+from tests.support.kafka_pipelines import assert_says_the_same, by_connect, registry_pipeline
 
 pytest.importorskip("fastavro")  # what the registry's client needs
 registry_client = pytest.importorskip("confluent_kafka.schema_registry")
@@ -89,36 +85,17 @@ def without_null_arrays(schema: Mapping[str, Any], value: Any) -> Any:
     return value
 
 
+def by_protobuf(schema: Mapping[str, Any], value: Any) -> Any:
+    return without_null_arrays(schema, by_connect(schema, value))
+
+
 @pytest.mark.parametrize("server", ["mysql_source", "mariadb"])
 def test_values_of_all_types(
     tmp_path: Path, request: pytest.FixtureRequest, zookeeper: Any, kafka: Any, fresh_schema: Any, server: str
 ) -> None:
-    source = request.getfixturevalue(server)
-    schema = fresh_schema(source)
-    types = values.types_of(source)
-    with captured(tmp_path, source, kafka, zookeeper, schema) as made:
-        source.execute(values.MODE, f"USE {schema}", *statements_of_all_types(types, random.Random(13)))
-        made.run_until_head()
-        runtime, numbers, seen = made.runtime(), Numbers(tmp_path), 0
-        for number in runtime.store.batches():
-            with runtime.state() as state:
-                stored = state.require(number)
-            manifest = runtime.store.read_manifest(stored.manifest)
-            plain = Writer(KafkaOptions(schemas=True), "shop", number)
-            binary = Writer(KafkaOptions(format="debezium-protobuf"), "shop", number, numbers=numbers)
-            for piece in stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces():
-                expected = plain.messages(piece)
-                for found in (binary.messages(piece), binary.one_by_one(piece)):
-                    assert (found.rows.tolist(), found.headers) == (expected.rows.tolist(), expected.headers)
-                    for side in ("keys", "values"):
-                        for one, text in zip(getattr(found, side), getattr(expected, side), strict=True):
-                            wanted = text.as_py() and json.loads(text.as_py())
-                            wanted = wanted and without_null_arrays(
-                                wanted["schema"], by_connect(wanted["schema"], wanted["payload"])
-                            )
-                            assert numbers.read(one.as_py()) == wanted
-                            seen += 1
-        assert seen > 100
+    source, form = request.getfixturevalue(server), "debezium-protobuf"
+    numbers = Numbers(tmp_path)
+    assert_says_the_same(tmp_path, source, kafka, zookeeper, fresh_schema(source), form, numbers, by_protobuf)
 
 
 def test_a_pipeline_and_its_schemas(

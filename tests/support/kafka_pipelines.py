@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from devstack.registry import RegistryServer
+from sluice.flows.load.batch_changes import stored_changes
+from sluice.targets.kafka.documents import Writer
+from sluice.targets.kafka.options import KafkaOptions
 from tests.support import values
 from tests.support.pipelines import case
 
@@ -94,3 +97,42 @@ def by_connect(schema: Mapping[str, Any], value: Any) -> Any:
     if schema["type"] == "float":
         return float(np.float32(value))
     return b64decode(value) if schema["type"] == "bytes" else value
+
+
+def assert_says_the_same(
+    folder: Path,
+    source: Any,
+    kafka: Any,
+    zookeeper: Any,
+    schema: str,
+    form: str,
+    numbers: Any,
+    by: Callable[..., Any] = by_connect,
+) -> None:
+    """Messages of a binary format hold, in columns of all types, what those of debezium-json hold.
+
+    Args:
+        numbers: stands for the registry; ``read`` decodes a message.
+        by: the value that a reader gets, from a schema of Kafka Connect and the JSON of the payload.
+    """
+    with captured(folder, source, kafka, zookeeper, schema) as made:
+        types = values.types_of(source)
+        source.execute(values.MODE, f"USE {schema}", *statements_of_all_types(types, random.Random(form)))
+        made.run_until_head()
+        runtime, seen = made.runtime(), 0
+        for number in runtime.store.batches():
+            with runtime.state() as state:
+                stored = state.require(number)
+            manifest = runtime.store.read_manifest(stored.manifest)
+            plain = Writer(KafkaOptions(schemas=True), "shop", number)
+            binary = Writer(KafkaOptions(format=form), "shop", number, numbers=numbers)
+            for piece in stored_changes(runtime, "copy", manifest, stored.manifest).change_pieces():
+                expected = plain.messages(piece)
+                for found in (binary.messages(piece), binary.one_by_one(piece)):
+                    assert (found.rows.tolist(), found.headers) == (expected.rows.tolist(), expected.headers)
+                    for side in ("keys", "values"):
+                        for one, text in zip(getattr(found, side), getattr(expected, side), strict=True):
+                            wanted = text.as_py() and json.loads(text.as_py())
+                            assert numbers.read(one.as_py()) == (wanted and by(wanted["schema"], wanted["payload"]))
+                            seen += 1
+        assert seen > 100

@@ -25,7 +25,6 @@ from sluice.targets.kafka.options import KafkaOptions, Partitioning
 from sluice.targets.kafka.transactions import NumberedPiece, places_of
 
 Header = tuple[str, bytes]
-_FROM_COLUMNS = {"debezium-json", "debezium-avro", "debezium-protobuf"}
 _CONTENT_TYPES = {"cloudevents-json": [("content-type", f"{cloudevents.CONTENT_TYPE}; charset=UTF-8".encode())]}
 _RARE = 50
 """Where one row in this number changes its key, all of a piece goes the slow way."""
@@ -166,7 +165,7 @@ class Writer:
     def messages(self, piece: ChangePiece) -> Messages:
         """Of the rows of a piece, in its order."""
         piece, envelope = self._enveloped(piece)
-        if self.options.format not in _FROM_COLUMNS or not columns.can(piece.rows):
+        if not self.options.enveloped or not columns.can(piece.rows):
             return self._one_by_one(piece, envelope)
         key = self.key_of(piece.table, piece.key)
         rows = columns.Rows(piece.rows, piece.table, at=self.at)

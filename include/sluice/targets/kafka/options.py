@@ -179,9 +179,14 @@ class KafkaOptions(BaseModel):
         return self
 
     @property
+    def enveloped(self) -> bool:
+        """Are messages Debezium's envelopes, whatever they are encoded in?"""
+        return self.registered or self.format == "debezium-json"
+
+    @property
     def debezium(self) -> bool:
         """Do messages say what Debezium's do?"""
-        return self.registered or self.format in {"debezium-json", "cloudevents-json"}
+        return self.enveloped or self.format == "cloudevents-json"
 
     @property
     def keys_are_alike(self) -> bool:

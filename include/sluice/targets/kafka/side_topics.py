@@ -26,7 +26,7 @@ def transaction_messages(writer: Writer, topic: str, transactions: Iterable[Tran
 
 def statement_messages(writer: Writer, topic: str, statements: Iterable[Statement]) -> Made:
     """As the program writes them that the format is named after. Those of canal and Maxwell have no key."""
-    if writer.options.format not in {"debezium-json", "debezium-avro", "debezium-protobuf"}:
+    if not writer.options.enveloped:
         form = FORMATS[writer.options.format]
         return [(None, text.encode()) for one in statements for text in form.statement(one, writer.source)]
     envelope = writer.envelope(topic, connect.SCHEMA_CHANGE_KEY, connect.SCHEMA_CHANGE_VALUE)

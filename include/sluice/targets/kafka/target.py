@@ -428,25 +428,24 @@ class _Sending:
 
     def _merged_rows(self, table: TableInput, rows: pa.Table) -> list[Rejection]:
         piece = merged_piece(table.target, table.plan.key, rows)
-        if self._options.arrow:
-            refused = self._record_batches(piece)
-            gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
-            kept = np.ones(rows.num_rows, bool)
-            kept[list(refused)] = False
-            deletes = int((gone & kept).sum())
-            self.result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
-            return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
+        refused = self._record_batches(piece) if self._options.arrow else self._sent_but(piece)
+        kept = np.ones(rows.num_rows, bool)
+        kept[list(refused)] = False
+        gone = pc.equal(rows["_op"], Op.DELETE.value).to_numpy(zero_copy_only=False)
+        deletes = int((gone & kept).sum())
+        self.result += WriteResult(int(kept.sum()) - deletes, deletes, rejected=len(refused))
+        return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
+
+    def _sent_but(self, piece: ChangePiece) -> dict[int, str]:
+        """Send merged rows; those that are left out, and why."""
         messages = self._writer.messages(piece)
         refused = self._too_large(piece, messages)
         if refused:
-            piece = merged_piece(
-                table.target, table.plan.key, rows.take(pa.array(np.setdiff1d(np.arange(rows.num_rows), list(refused))))
-            )
+            rows = np.setdiff1d(np.arange(piece.rows.num_rows), list(refused))
+            piece = merged_piece(piece.table, piece.key, piece.rows.take(pa.array(rows)))
             messages = self._writer.messages(piece)
         self._send(piece, messages)
-        deletes = sum(op == "d" for op in piece.rows["_op"].to_pylist())
-        self.result += WriteResult(piece.rows.num_rows - deletes, deletes, rejected=len(refused))
-        return [Rejection(rows.slice(number, 1), why, "message too large") for number, why in refused.items()]
+        return refused
 
     def _too_large(self, piece: ChangePiece, messages: Messages) -> dict[int, str]:
         """Rows with a message that is not to be sent, and why. Raises LoadError for the first where no row may be left out."""

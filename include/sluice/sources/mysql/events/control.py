@@ -283,6 +283,18 @@ def parse_mariadb_gtid(event: bytes) -> MariaGtid:
     return MariaGtid(domain, server, number, stamp * 1_000_000, bool(flags & 0x40), xid)
 
 
+def parse_mariadb_gtid_list(event: bytes) -> list[tuple[int, int, int]]:
+    """(domain, server, number) of what MariaDB executed before a log file; of several of a domain the last one is the newest.
+
+    Source: ``Gtid_list_log_event`` in MariaDB's sql/log_event.cc. Raises DecodeError.
+    """
+    try:
+        count = struct.unpack_from("<I", event, HEADER)[0] & 0x0FFFFFFF  # the upper bits are flags
+        return [struct.unpack_from("<IIQ", event, HEADER + 4 + 16 * number) for number in range(count)]
+    except struct.error as error:
+        raise DecodeError(f"a list of GTIDs is too short: {error}") from error
+
+
 def _varlen(data: bytes, at: int) -> tuple[int, int]:
     """The serialization library's integer: as many trailing one bits in the first byte as bytes follow."""
     first = data[at]

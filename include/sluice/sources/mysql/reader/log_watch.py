@@ -20,6 +20,7 @@ from sluice.errors import SluiceError, SourceUnavailable
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.model.tables import TableId
 from sluice.sources.mysql.events import control as ev
+from sluice.sources.mysql.events.gtids import MariaDbGtidState
 from sluice.sources.mysql.events.server_error import server_error
 from sluice.sources.mysql.protocol.binlog_dump import BinlogDump
 from sluice.sources.mysql.server.connection import connected, log_status, rows_of, source_errors
@@ -32,7 +33,7 @@ _STEP_S = 2.0
 
 _HEAD = 4
 _QUERY, _ROTATE, _FORMAT, _TABLE_MAP, _PAYLOAD = 2, 4, 15, 19, 40
-_GTID, _TAGGED_GTID = 33, 42
+_GTID, _TAGGED_GTID, _MARIADB_GTID, _MARIADB_GTID_LIST = 33, 42, 162, 163
 _ARTIFICIAL = 0x20
 _SILENT = frozenset({
     3, 5, 13, 14, 15, 16, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 39, 41, 42, 160, 161, 162, 163, 164, 166, 167, 168, 169, 170, 171,
@@ -72,6 +73,7 @@ class LogWatch:
         self._goes_on = False
         self._last: tuple[int, bytes] | None = None
         self._last_gtid = ""
+        self._domains: MariaDbGtidState | None = None
         self._time_s = 0
         self.touched: dict[TableId, Order] = {}
         self.fresh: set[TableId] | None = set()
@@ -112,7 +114,9 @@ class LogWatch:
     @property
     def end(self) -> Position | None:
         """The end of the log, if all of it up to there was looked at; None: not known just now, or not in such a way that a drain can begin there."""
-        if self._mariadb or self._last is None or (self._file, self._offset) != self._end[:2]:
+        if self._last is None or (self._file, self._offset) != self._end[:2]:
+            return None
+        if self._mariadb and self._domains is None:
             return None
         kind, event = self._last
         crc, size = zlib.crc32(event[:-4]), len(event)
@@ -121,7 +125,8 @@ class LogWatch:
                 return None
             crc = zlib.crc32(event)
         last = LastEvent(self._file, self._offset - size, size, crc, kind, self._time_s, self._last_gtid)
-        return Position(self._uuid, self._file, self._offset, self._end[2], self._time_s * 1_000_000, "", last)
+        executed = str(self._domains) if self._mariadb else self._end[2]
+        return Position(self._uuid, self._file, self._offset, executed, self._time_s * 1_000_000, "", last)
 
     def close(self) -> None:
         """Hang up."""
@@ -157,13 +162,18 @@ class LogWatch:
             self._dump = None
         self._data.clear()
         self._skip, self._goes_on, self._last, self._last_gtid = 0, False, None, ""
+        self._domains = None  # until a file begins, which says what was executed before it
         self._file, self._offset = self._end[:2]
         self._base = split_file(self._file)[0]
         if self._offset <= _READ_BACK_BYTES:
             self._offset = 4
-        elif since is not None and (since.server_uuid, since.file) == (self._uuid, self._file):
-            near = 0 <= self._offset - since.offset <= _READ_BACK_BYTES
-            self._offset = since.offset if near else self._offset
+        elif (
+            since is not None
+            and (since.server_uuid, since.file) == (self._uuid, self._file)
+            and 0 <= self._offset - since.offset <= _READ_BACK_BYTES
+        ):
+            self._offset = since.offset
+            self._domains = MariaDbGtidState(since.gtid_set) if self._mariadb else None
         self._known_from, self._all, self.touched = self._read_to, (0, 0), {}
         self.fresh = None
         start = Position(self._uuid, self._file, self._offset)
@@ -245,8 +255,20 @@ class LogWatch:
         elif kind == _TAGGED_GTID and whole:
             found = ev.parse_tagged_gtid(bytes(data[begin : end - checked]))
             self._last_gtid = f"{found.source}:{found.number}"
+        elif kind == _MARIADB_GTID:
+            self._mariadb_gtid(bytes(data[begin : end - checked]))
+        elif kind == _MARIADB_GTID_LIST:
+            self._domains = MariaDbGtidState() if whole else None
+            if self._domains is not None:
+                self._domains.see_all(ev.parse_mariadb_gtid_list(bytes(data[begin : end - checked])))
         elif kind not in _SILENT:
             self._touch_all(here)
+
+    def _mariadb_gtid(self, event: bytes) -> None:
+        found = ev.parse_mariadb_gtid(event)
+        self._last_gtid = f"{found.domain}-{found.server}-{found.number}"
+        if self._domains is not None:
+            self._domains.see(found.domain, found.server, found.number)
 
     def _touch(self, data: bytes | bytearray, begin: int, here: Order) -> None:
         at = begin + ev.HEADER + 8
