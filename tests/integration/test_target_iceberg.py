@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -302,6 +303,48 @@ def test_old_snapshots_are_given_up_with_their_files(tmp_path: Path) -> None:
     assert pipe.state(table) == Counter((n, "a", 4) for n in range(5))
     pipe.deliver((table, [gone(0, "a", 4)]))
     assert len(pipe.state(table)) == 4
+
+
+def test_small_files_become_larger_ones_while_batches_are_loaded(tmp_path: Path) -> None:
+    """Compactions and loads meet; every row is there once; partitions stay apart."""
+    bench = IcebergBench(tmp_path)
+    table = people("shop")
+    pipe = Pipe(
+        bench, config={"options": {"partition_by": {"shop.people": ["points"]}, "maintenance": {"small_files": 2}}}
+    )
+    [finding] = pipe.target.schema().compare([planned_table(table)])
+    pipe.target.schema().apply(finding.statement)
+    for number in range(6):
+        pipe.deliver((table, [new(number, "a", number % 2)]))
+    maintainer = pipe.target.maintainer()
+    [wanted] = maintainer.maintain([table.table], dry_run=True)
+    assert (wanted.merged, wanted.written) == (6, 0)
+    [done] = maintainer.maintain([table.table])
+    assert (done.merged, done.written, done.error) == (6, 2, "")
+    assert {task.file.record_count for task in bench.table(table.table).scan().plan_files()} == {3}
+    stop, met = threading.Event(), []
+
+    def look_after() -> None:
+        while not stop.is_set():
+            met.extend(maintainer.maintain([table.table]))
+
+    worker = threading.Thread(target=look_after)
+    worker.start()
+    try:
+        for step in range(6):
+            mail = "abcdefg"
+            pipe.deliver((
+                table,
+                [
+                    *(changed((n, mail[step], n % 2), (n, mail[step + 1], n % 2)) for n in range(6)),
+                    new(100 + step, "z", 0),
+                ],
+            ))
+    finally:
+        stop.set()
+        worker.join()
+    assert sum(one.merged for one in met) > 0
+    assert pipe.state(table) == Counter([*((n, "g", n % 2) for n in range(6)), *((100 + n, "z", 0) for n in range(6))])
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,26 @@
-"""Upkeep of a target's tables: old snapshots are given up, and the files that only they need are removed."""
+"""Upkeep of a target's tables: small files become larger ones; old snapshots are given up, and the files that only they need are removed.
+
+Nothing here is fenced: a compaction changes no row, and a commit of it that meets a load's is refused, as the load's is that meets a compaction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+
+import pyarrow as pa
 
 from sluice.errors import SluiceError, TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
 from sluice.targets.iceberg.client import errors
+from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.checkpoints import Raced
+
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -24,29 +32,86 @@ class IcebergMaintainer:
     def maintain(self, tables: Sequence[TableId], *, dry_run: bool = False) -> list[Upkeep]:
         """See :meth:`sluice.targets.base.Maintainer.maintain`."""
         done = []
-        for table in tables if self.site.options.maintenance.expire else ():
+        for table in tables:
             try:
-                found = self._expired(table, dry_run)
-                done += [found] if found is not None else []
+                found = self._compacted(table, dry_run)
+                done.append(self._expired(found, dry_run))
             except Raced:
-                done.append(Upkeep(table, error=f"a load of {table} came first; it is tried again at the next run"))
+                done.append(Upkeep(table, error=f"loads of {table} came first; it is tried again at the next run"))
             except SluiceError as error:
                 done.append(Upkeep(table, error=str(error)))
-        return done
+        return [one for one in done if one != Upkeep(one.table)]
 
-    def _expired(self, table: TableId, dry_run: bool) -> Upkeep | None:
-        found = self.site.open(table)
+    def _compacted(self, table: TableId, dry_run: bool) -> Upkeep:
+        """Raises Raced."""
+        wanted = self.site.options.maintenance
+        for attempt in range(_ATTEMPTS):
+            found = self.site.open(table)
+            if found is None or found.current_snapshot() is None or not wanted.compact:
+                break
+            with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
+                bins = list(_bins(self._small(found), self.site.options.file_size // 4))
+                count = sum(map(len, bins))
+                if count < wanted.small_files:
+                    break
+                if dry_run:
+                    return Upkeep(table, merged=count)
+                try:
+                    return self._merged(table, found, bins)
+                except Raced:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+        return Upkeep(table)
+
+    def _small(self, table: Any) -> list[Any]:
+        """Tasks of small files, those next to each other that hold neighbouring rows."""
+        from pyiceberg.conversions import from_bytes
+
+        tasks = [
+            task
+            for task in table.scan().plan_files()
+            if task.file.file_size_in_bytes < self.site.options.file_size // 16
+        ]
+        first = table.schema().fields[0]
+
+        def place(task: Any) -> tuple[str, bool, Any]:
+            bound = (task.file.lower_bounds or {}).get(first.field_id)
+            return (
+                str(task.file.partition),
+                bound is None,
+                from_bytes(first.field_type, bound) if bound is not None else 0,
+            )
+
+        return sorted(tasks, key=place)
+
+    def _merged(self, table: TableId, found: Any, bins: Sequence[Sequence[Any]]) -> Upkeep:
+        """One commit. Raises Raced."""
+        with errors(self.site.place, f"compacting {table}", self.site.uri(table)):
+            change = found.transaction()
+            with change.update_snapshot(snapshot_properties={"sluice.doing": "compaction"}).overwrite() as snapshot:
+                files = Files(found, change, snapshot)
+                for some in bins:
+                    files.write(pa.concat_tables([files.read(task) for task in some]))
+                    for task in some:
+                        snapshot.delete_data_file(task.file)
+            change.commit_transaction()
+        return Upkeep(table, merged=sum(map(len, bins)), written=files.written)
+
+    def _expired(self, done: Upkeep, dry_run: bool) -> Upkeep:
+        """Raises Raced."""
+        table = done.table
+        found = self.site.open(table) if self.site.options.maintenance.expire else None
         if found is None:
-            return None
+            return done
         before_ms = (datetime.now(UTC) - self.site.options.maintenance.keep).timestamp() * 1000
         heads = {ref.snapshot_id for ref in found.refs().values()}
         old = [one for one in found.snapshots() if one.timestamp_ms < before_ms and one.snapshot_id not in heads]
         if not old:
-            return None
+            return done
         with errors(self.site.place, f"giving up old snapshots of {table}", self.site.uri(table)):
             gone = _files(found, old) - _files(found, [one for one in found.snapshots() if one not in old])
             if dry_run:
-                return Upkeep(table, removed=len(gone), expired=len(old))
+                return replace(done, removed=len(gone), expired=len(old))
             found.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
             now = self.site.open(table)
             if now is None:
@@ -54,7 +119,7 @@ class IcebergMaintainer:
             # what was committed since may use files of the newest snapshot alone, which is kept
             for path in gone - _files(now, now.snapshots()):
                 found.io.delete(path)
-        return Upkeep(table, removed=len(gone), expired=len(old))
+        return replace(done, removed=len(gone), expired=len(old))
 
 
 def _files(table: Any, snapshots: Iterable[Any]) -> set[str]:
@@ -69,3 +134,17 @@ def _files(table: Any, snapshots: Iterable[Any]) -> set[str]:
                     entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 }
     return found
+
+
+def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:
+    """Of one partition each, of about this size on disk; a file alone stays as it is."""
+    some: list[Any] = []
+    for task in tasks:
+        full = sum(one.file.file_size_in_bytes for one in some) >= size_bytes
+        if some and (full or some[0].file.partition != task.file.partition):
+            if len(some) > 1:
+                yield some
+            some = []
+        some.append(task)
+    if len(some) > 1:
+        yield some

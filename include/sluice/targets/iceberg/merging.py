@@ -73,6 +73,7 @@ class Files:
         self.table, self.change, self.snapshot = table, change, snapshot
         self.schema = arrow_schema(info_in(change.table_metadata))
         self._numbers = itertools.count()
+        self.written = 0
 
     def read(self, task: Any, names: Sequence[str] = ()) -> pa.Table:
         """Rows of a file; ``names``: these columns alone. Any value may be NULL."""
@@ -99,6 +100,7 @@ class Files:
         )
         for file in made:
             self.snapshot.append_data_file(file)
+            self.written += 1
 
 
 class _Merge:

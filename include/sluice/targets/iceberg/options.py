@@ -15,6 +15,12 @@ class IcebergMaintenance(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    compact: bool = Field(True, description="Small files become larger ones.")
+    small_files: int = Field(
+        10,
+        ge=2,
+        description="A table is compacted when it has this number of files of less than a sixteenth of file_size on disk.",
+    )
     expire: bool = Field(True, description="Old snapshots are given up.")
     keep: Span = Field(
         timedelta(days=7),
@@ -57,7 +63,7 @@ class IcebergOptions(BaseModel):
     )
     maintenance: IcebergMaintenance = Field(
         default_factory=IcebergMaintenance,
-        description="Removal of old snapshots, by the DAG retention and `sluice targets maintain`.",
+        description="Compaction and removal of old snapshots, by the DAG retention and `sluice targets maintain`.",
     )
 
 
