@@ -150,7 +150,7 @@ def environment(
         "API__WORKERS": 1,
         "API_AUTH__JWT_SECRET": keys["jwt_secret"],
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.05,  # the default of 1 s is added to every step of every run
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.2,  # the default of 1 s is added to every step of every run; 0.05 takes a quarter of a core
         # a scheduler that was killed takes its tasks with it; by default that is noticed after five minutes
         "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 15,
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,
