@@ -94,6 +94,35 @@ class Delta:
         )
 
 
+class Iceberg(Delta):
+    """A folder with tables and their catalog, which stays the same file: this process has it open."""
+
+    def __init__(self, folder: Path, schema: str) -> None:
+        from tests.support.lakes import IcebergLake
+
+        self.lake, self.schema = IcebergLake(folder / "lake"), schema
+
+    @contextmanager
+    def pipeline(self, folder: Path, source: Any, zookeeper: Any) -> Iterator[Case]:
+        with case(folder, source, self.lake, zookeeper, self.schema, kind="iceberg") as made:
+            yield made
+
+    def empty(self) -> None:
+        catalog = self.lake.catalog()
+        for namespace in ((self.schema,), ("_sluice", "case")):
+            for name in catalog.list_tables(namespace):
+                catalog.drop_table(name)
+        for path in self.lake.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+    def edit(self) -> None:
+        table = self.lake.catalog().load_table(("_sluice", "case", "copy"))
+        held = json.loads(table.properties["sluice.checkpoint"])
+        changed = {"sluice.checkpoint": json.dumps({**held, "batch": held["batch"] - 1})}
+        table.transaction().set_properties(changed).commit_transaction()
+
+
 class Kafka:
     """Topics of a broker. There is no backup of them: a topic that is put back has other offsets."""
 
@@ -142,7 +171,7 @@ class Kafka:
         assert producer.flush(30) == 0
 
 
-@pytest.fixture(params=["postgresql", "delta", "kafka"])
+@pytest.fixture(params=["postgresql", "delta", "iceberg", "kafka"])
 def side(request: pytest.FixtureRequest, tmp_path: Path, mysql_source: Any, fresh_schema: Any) -> Any:
     warm_up()
     schema = fresh_schema(mysql_source)
@@ -153,6 +182,9 @@ def side(request: pytest.FixtureRequest, tmp_path: Path, mysql_source: Any, fres
     if request.param == "delta":
         pytest.importorskip("deltalake")
         return Delta(tmp_path, schema)
+    if request.param == "iceberg":
+        pytest.importorskip("pyiceberg")
+        return Iceberg(tmp_path, schema)
     return Kafka(request.getfixturevalue("kafka"), schema)
 
 

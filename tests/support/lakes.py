@@ -45,10 +45,13 @@ class IcebergLake:
     def connection_json(self) -> str:
         return f'{{"conn_type": "fs", "extra": {{"path": "{self.folder}"}}}}'
 
-    def table(self, schema: str, table: str) -> Any:
+    def catalog(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
 
-        return SqlCatalog("sluice", uri=f"sqlite:///{self.folder}/catalog.db").load_table((schema, table))
+        return SqlCatalog("sluice", uri=f"sqlite:///{self.folder}/catalog.db")
+
+    def table(self, schema: str, table: str) -> Any:
+        return self.catalog().load_table((schema, table))
 
     def rows(self, schema: str, table: str) -> pa.Table:
         return self.table(schema, table).scan().to_arrow()

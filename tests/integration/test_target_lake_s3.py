@@ -1,4 +1,4 @@
-"""Delta tables on a real S3 server: conditional puts decide races there."""
+"""Tables of a lake on a real S3 server: of Delta, conditional puts decide races there; of Iceberg, the catalog does."""
 
 from __future__ import annotations
 
@@ -45,9 +45,25 @@ def _bench(s3: S3Server, folder: str, changes: str = "latest") -> Any:
     return DeltaBench(f"s3://lake/{folder}", changes, connection=connection)
 
 
+def _iceberg(s3: S3Server, folder: Path, changes: str) -> Any:
+    """A SQL catalog in ``folder``, its tables in the bucket."""
+    pytest.importorskip("pyiceberg")
+    from tests.support.iceberg_bench import IcebergBench
+
+    bench, keys = IcebergBench(folder, changes), s3.environment
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{folder}/catalog.db?timeout=60", "warehouse": f"s3://lake/iceberg-{changes}", "s3.region": "us-east-1",
+        "s3.endpoint": f"http://{s3.host}:{s3.port}", "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+    }  # fmt: skip
+    bench.connection = Endpoint("lake", "generic", "", extra={"catalog": catalog})
+    return bench
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("changes", ["latest", "all"])
-def test_batches_arrive_once(s3: S3Server, changes: str) -> None:
-    bench = _bench(s3, f"once-{changes}", changes)
+def test_batches_arrive_once(s3: S3Server, tmp_path: Path, changes: str, kind: str) -> None:
+    bench = _bench(s3, f"once-{changes}", changes) if kind == "delta" else _iceberg(s3, tmp_path, changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
