@@ -702,6 +702,22 @@ def test_a_change_before_the_rows_is_followed_once(tmp_path: Path, kind: ChangeK
     assert pipe.held == 2
 
 
+def test_a_version_is_found_by_batch_and_by_the_time_at_the_source(tmp_path: Path) -> None:
+    """Each commit says where its batch ends in the log, and when that was."""
+    bench = DeltaBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench)
+    for number in range(2):
+        batch = pipe.given([(table, [new(number, "a", 1)])])
+        pipe.write(replace(batch, position=replace(batch.position, commit_time_us=1_763_683_200_000_000 + number)))
+    newest, older = bench.table(table.table).history(2)
+    assert (older["sluice.batch"], older["sluice.commit_time"]) == ("1", "2025-11-21T00:00:00.000000+00:00")
+    assert (newest["sluice.commit_time"], newest["sluice.offset"]) == ("2025-11-21T00:00:00.000001+00:00", "204")
+    then = deltalake.DeltaTable(bench.uri(table.table), version=older["version"])
+    assert then.to_pyarrow_table()["id"].to_pylist() == [0]
+
+
 def test_a_dead_letter_in_several_pieces(tmp_path: Path) -> None:
     """Each piece is written, also when the letter is replayed once more; the batches that are noted stay so."""
     bench = DeltaBench(tmp_path)

@@ -9,7 +9,7 @@ the table, compares and commits either was the only one since, or is told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.targets.base import Fence
@@ -18,10 +18,11 @@ from sluice.targets.delta.client import library
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Who notes: ``owner`` is pipeline/target, ``scope`` the source table, or what else is noted of the table."""
+    """Who notes: ``owner`` is pipeline/target, ``scope`` the source table, or what else is noted of the table; ``about``: more, for people."""
 
     owner: str
     scope: str
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -47,6 +48,7 @@ class Application:
             "sluice.owner": self.owner,
             "sluice.batch": str(fence.batch),
             "sluice.epoch": str(fence.epoch),
+            **self.about,
             **(more or {}),
         }
         return delta.CommitProperties(

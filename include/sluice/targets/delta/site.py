@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import MappingError
@@ -18,13 +18,14 @@ from sluice.targets.lake.columns import LakeColumn
 
 @dataclass(frozen=True)
 class Site:
-    """Picklable; ``every``: its tables hold changes, not rows."""
+    """Picklable; ``every``: its tables hold changes, not rows; ``about``: what its commits say of the batch."""
 
     place: Place
     options: DeltaOptions
     pipeline: str
     target: str
     every: bool = False
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def owner(self) -> str:
@@ -43,7 +44,7 @@ class Site:
 
     def application(self, scope: str) -> Application:
         """Under which commits are noted in a table."""
-        return Application(self.owner, scope)
+        return Application(self.owner, scope, self.about)
 
     def path(self, table: TableId) -> str:
         """Of a table."""

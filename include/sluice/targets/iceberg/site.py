@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.errors import LoadError, MappingError
@@ -22,13 +22,14 @@ RETRIES = "commit.retry.num-retries"
 
 @dataclass(frozen=True)
 class Site:
-    """Picklable; ``every``: its tables hold changes, not rows."""
+    """Picklable; ``every``: its tables hold changes, not rows; ``about``: what its commits say of the batch."""
 
     place: Place
     options: IcebergOptions
     pipeline: str
     target: str
     every: bool = False
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def owner(self) -> str:
@@ -106,7 +107,7 @@ class Site:
     def said(self, fence: Fence, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Properties of a snapshot: for people, and to find the snapshot of a batch."""
         made = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
-        return made | dict(more or {})
+        return made | {**self.about, **(more or {})}
 
     def _property(self, scope: str) -> str:
         return f"sluice/{self.owner}/{scope}"

@@ -6,9 +6,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sluice.errors import LoadError, MappingError
+from sluice.model.positions import Position
 from sluice.model.tables import TableId
 from sluice.targets.base import (
     BatchInput,
@@ -122,7 +124,8 @@ class LakeWriter:
     def plan(self, parallelism: int) -> list[list[LakeUnit]]:
         """One unit a table, lighter tables first; every change: one unit. Raises MappingError."""
         batch = self.batch
-        unit = LakeUnit(self.work, self.fence, batch.reader, replay=batch.replay)
+        work = replace(self.work, site=replace(self.work.site, about=about(batch.position)))
+        unit = LakeUnit(work, self.fence, batch.reader, replay=batch.replay)
         if batch.changes:
             return [[replace(unit, changes=batch.changes)]]
         schema = self.work.schema()
@@ -195,6 +198,15 @@ class LakeUnit:
         for scope, table in scoped(self.tables):
             total += self.work.merge(self.fence, self.reader, table, scope, self.replay, rejected)
         return replace(total, seconds=time.monotonic() - started)
+
+
+def about(position: Position) -> dict[str, str]:
+    """What a commit says of the batch's end, to find a version of a table by the time at the source."""
+    found = {"sluice.file": position.file, "sluice.offset": str(position.offset)}
+    if position.commit_time_us:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=position.commit_time_us)
+        found["sluice.commit_time"] = at.isoformat(timespec="microseconds")
+    return found
 
 
 def scoped(tables: Sequence[TableInput]) -> Iterator[tuple[str, TableInput]]:
