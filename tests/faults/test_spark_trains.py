@@ -165,7 +165,7 @@ def finish(made: Case, outcome: TrainOutcome) -> None:
 
 @pytest.mark.skipif(
     not os.environ.get("SLUICE_FAULTS"),
-    reason="with SLUICE_FAULTS only: run alone, the worker does not get as far as the lock",
+    reason="with SLUICE_FAULTS only: it takes more than a minute",
 )
 def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, server: SparkConnectServer) -> None:
     """kill -9 of the task while a worker is in the target's transaction; the worker sleeps until the retry has delivered everything."""
@@ -178,14 +178,20 @@ def test_the_job_of_a_killed_task_does_not_load_after_its_retry(made: Case, serv
     made.source.execute(f"UPDATE `{made.schema}`.t SET note = 'of the killed one' WHERE id = 2")
     made.source.execute(f"INSERT INTO `{made.schema}`.journal VALUES ('once')")
     environment = {**made.environment, "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)])}
-    task = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.train_process", str(made.path), "test:a:2"], env=environment
-    )
+    said = made.folder / "task.log"
+    with said.open("wb") as log:
+        task = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.train_process", str(made.path), "test:a:2"],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     waiting = """SELECT p.id, SUBSTRING_INDEX(p.host, ':', -1) FROM information_schema.innodb_trx t
                  JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT'"""
     stopped: list[psutil.Process] = []
     try:
-        wait_until(lambda: made.target.execute(waiting), "a worker that waits for the row")
+        wait_until(lambda: made.target.execute(waiting) or task.poll() is not None, "a worker that waits for the row")
+        assert task.poll() is None, said.read_text()
         [(number, port)] = made.target.execute(waiting)
         stopped = [one for one in workers(server) if int(port) in {c.laddr.port for c in one.net_connections()}]
         assert len(stopped) == 1

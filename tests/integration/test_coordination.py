@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 
 from devstack.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from sluice.config.connections import Endpoint
+from sluice.coordination import zookeeper as connecting
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.state import PipelineState
 from sluice.coordination.zookeeper import connect
@@ -128,6 +129,22 @@ def test_no_server_is_one_clear_error() -> None:
         connect(nowhere, session_timeout_s=6, connect_timeout_s=1),
     ):
         pass
+
+
+def test_servers_that_are_gone_end_a_question_and_not_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ZooKeeperServer(tmp_path) as server, connect(endpoint(server), session_timeout_s=30) as znodes:
+        assert znodes.get("/zookeeper") is not None
+        monkeypatch.setattr(connecting, "ANSWER_S", 1.0)
+        server.kill()
+        for ask in (lambda: znodes.get("/zookeeper"), lambda: znodes.children("/"), lambda: znodes.ensure("/made")):
+            with pytest.raises(CoordinationUnavailable, match="the connection to ZooKeeper was lost"):
+                ask()
+        server.start()
+        monkeypatch.setattr(connecting, "ANSWER_S", 60.0)
+        assert znodes.get("/zookeeper") is not None
+        assert znodes.alive
 
 
 @pytest.mark.slow

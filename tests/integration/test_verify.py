@@ -24,6 +24,7 @@ from sluice.flows.verify.verify import VerifySpec, verify
 from sluice.model.tables import TableId
 from sluice.mysql.range_digest import DigestColumn, digest_sql, row_text
 from sluice.targets.kafka.arrow_messages import stream
+from sluice.targets.postgresql import comparing as listing
 from sluice.targets.sql import comparing
 from tests.support.dumping import KEYS, Writers, begin, both, delivering, fill
 from tests.support.pipelines import Case, case
@@ -577,6 +578,8 @@ def test_postgresql(
             "CREATE TABLE t (id INT PRIMARY KEY, txt VARCHAR(30), d DOUBLE, f FLOAT, doc JSON, b BLOB, at_ DATETIME(3), n DECIMAL(20,6))",
             f"INSERT INTO t VALUES {','.join(rows)}, (5000, NULL, 0, NULL, NULL, NULL, NULL, NULL)",
             "CREATE TABLE bare (a INT, b VARCHAR(9))",
+            "CREATE TABLE words (w VARCHAR(20), n INT, PRIMARY KEY (w, n))",
+            f"INSERT INTO words VALUES {','.join(f'({chr(39)}wört {i}{chr(39)}, {i})' for i in range(300))}",
         )
         assert made.cli("check", "case", "--apply", "--yes").returncode == 0
         made.run_until_head()
@@ -613,6 +616,16 @@ def test_postgresql(
             }  # fmt: skip
             assert (of(result, "t").way, result.outcome) == ("rows", "equal")
             assert verified(made, tables=[f"{schema}.t"]).outcome == "equal"
+            monkeypatch.setattr(listing, "KEYS_AT_A_TIME", 7)
+            postgresql.execute(
+                f'SET search_path = "{schema}"', "INSERT INTO words VALUES ('WÖRT 7', 7), ('wört 7 ', 7), ('wört 8', -8)",
+                "DELETE FROM words WHERE n = 200",
+            )  # fmt: skip
+            result = verified(made, repair=True, tables=[f"{schema}.words"])
+            extra = {("words", key, "extra", ()) for key in (("WÖRT 7", "7"), ("wört 7 ", "7"), ("wört 8", "-8"))}
+            assert found(result) == {*extra, ("words", ("wört 200", "200"), "missing", ())}
+            assert (of(result, "words").way, of(result, "words").repaired) == ("rows", 1)
+            assert "may sort otherwise" in of(result, "words").note
 
 
 def test_rows_of_another_pipeline_are_reported_and_stay(shop: Case) -> None:

@@ -1,4 +1,4 @@
-"""kill -9 of the process that verifies, and of either server, in the middle of a comparison and of a repair; in the end both sides are equal."""
+"""kill -9 of any process amid a comparison and a repair: the one that verifies or delivers, servers, ZooKeeper. In the end both sides are equal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from devstack.mysql import MySQLServer
+from devstack.zookeeper import ZooKeeperServer
+from sluice.coordination import zookeeper
 from sluice.errors import RetryableError
 from sluice.flows.dump.worker import work
 from sluice.flows.verify.result import VerifyResult
@@ -37,15 +38,21 @@ verify(runtime, VerifySpec(repair=True, by="the child"), told)
 
 
 @pytest.fixture
-def own(tmp_path: Path, zookeeper: Any) -> Iterator[Case]:
-    """Two servers that may be killed."""
+def zoo(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path / "zookeeper") as started:
+        yield started
+
+
+@pytest.fixture
+def own(tmp_path: Path, zoo: ZooKeeperServer) -> Iterator[Case]:
+    """Servers that may be killed."""
     with (
         MySQLServer(tmp_path / "source", server_id=901, options=UNSAFE) as source,
         MySQLServer(tmp_path / "target", server_id=902, options=UNSAFE) as target,
     ):
         for server in (source, target):
             server.execute("CREATE DATABASE own")
-        with case(tmp_path / "case", source, target, zookeeper, "own", extra="dump: {chunk_rows: 50}") as made:
+        with case(tmp_path / "case", source, target, zoo, "own", extra="dump: {chunk_rows: 50}") as made:
             yield made
 
 
@@ -72,8 +79,9 @@ def until_equal(made: Case) -> VerifyResult:
         return verify(made.runtime(), VerifySpec(repair=True))
 
 
-def test_killed_in_the_middle(own: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_in_the_middle(own: Case, zoo: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumping, "PASSING", 1000)
+    monkeypatch.setattr(zookeeper, "ANSWER_S", 5.0)
     both(own, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
     begin(own)
     own.source.execute("USE own", f"INSERT INTO t VALUES {','.join(f'({i}, {i * 7})' for i in range(600))}")
@@ -90,7 +98,7 @@ def test_killed_in_the_middle(own: Case, monkeypatch: pytest.MonkeyPatch) -> Non
         return told
 
     for doing in ("verifying", "repairing"):
-        for server in (own.source, own.target):
+        for server in (own.source, own.target, zoo):
             assert plant(own) > 30
             with delivering(own):
                 try:
@@ -120,3 +128,30 @@ def test_killed_in_the_middle(own: Case, monkeypatch: pytest.MonkeyPatch) -> Non
                 assert verify(own.runtime(), VerifySpec()).differing == planted
         assert until_equal(own).outcome == "equal"
         own.assert_equal("t")
+
+
+@pytest.mark.parametrize("doing", ["verifying", "repairing"])
+def test_the_process_that_delivers_is_killed(own: Case, doing: str) -> None:
+    """Nobody starts it again for a while: the verification says so. Then what is left of the repair goes on first."""
+    both(own, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
+    begin(own)
+    own.source.execute("USE own", f"INSERT INTO t VALUES {','.join(f'({i}, {i * 7})' for i in range(600))}")
+    own.run_until_head()
+    plant(own)
+    delivers = subprocess.Popen(own.command("run", "case"), env=own.environment, cwd=own.folder)
+    try:
+
+        def told(progress: Progress) -> None:
+            if progress.doing == doing and delivers.poll() is None:
+                own.source.execute("INSERT INTO own.t VALUES (700, 'on its way')")
+                delivers.kill()
+                delivers.wait()
+
+        with pytest.raises(RetryableError, match="nothing moved for"):
+            verify(own.runtime(), VerifySpec(repair=True, patience_s=20), told)
+    finally:
+        delivers.kill()
+        delivers.wait()
+    assert until_equal(own).outcome == "equal"
+    own.run_until_head()
+    own.assert_equal("t")

@@ -35,6 +35,10 @@ _log = structlog.get_logger()
 logging.getLogger("kazoo").setLevel(logging.WARNING)  # its account of every connection is not for a task's log
 
 
+ANSWER_S = 60.0
+"""How long an answer is waited for while no server of the ensemble is there."""
+
+
 @contextmanager
 def connect(
     endpoint: Endpoint, *, session_timeout_s: float, connect_timeout_s: float = 15.0
@@ -98,7 +102,7 @@ class ZookeeperZnodes:
     def get(self, path: str) -> Znode | None:
         def call() -> Znode | None:
             try:
-                data, stat = self._client.retry(self._client.get, path)
+                data, stat = self._asked(lambda: self._client.get_async(path))
             except NoNodeError:
                 return None
             return Znode(data, stat.version, stat.mtime)
@@ -108,22 +112,22 @@ class ZookeeperZnodes:
     def children(self, path: str) -> list[str]:
         def call() -> list[str]:
             try:
-                return sorted(self._client.retry(self._client.get_children, path))
+                return sorted(self._asked(lambda: self._client.get_children_async(path)))
             except NoNodeError:
                 return []
 
         return self._guarded(f"listing {path}", call)
 
     def ensure(self, path: str) -> None:
-        self._guarded(f"creating {path}", lambda: self._client.retry(self._client.ensure_path, path))
+        self._guarded(f"creating {path}", lambda: self._asked(lambda: self._client.ensure_path_async(path)))
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
         def call() -> None:
             with suppress(NoNodeError):
                 if children:
-                    self._client.retry(self._client.get_children, path, watch=changed)
+                    self._asked(lambda: self._client.get_children_async(path, watch=changed))
                     return
-            self._client.retry(self._client.exists, path, watch=changed)
+            self._asked(lambda: self._client.exists_async(path, watch=changed))
 
         self._guarded(f"watching {path}", call)
 
@@ -152,6 +156,13 @@ class ZookeeperZnodes:
 
         self._guarded(f"committing {len(steps)} steps on {steps[-1].path}", call)
 
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        """The answer to a question. The client itself waits without end for servers that are gone.
+
+        A commit still does: if it was given up, it could go through later, when something else was concluded.
+        """
+        return self._client.retry(lambda: ask().get(timeout=ANSWER_S))
+
     def _guarded(self, doing: str, call: Callable[[], _T]) -> _T:
         if self._expired:
             raise CoordinationUnavailable(f"{doing}: the ZooKeeper session has expired", where=self._hosts)
@@ -171,7 +182,9 @@ class ZookeeperZnodes:
             KazooTimeoutError,
         ) as error:
             raise CoordinationUnavailable(
-                f"{doing}: the connection to ZooKeeper was lost ({type(error).__name__})", where=self._hosts
+                f"{doing}: the connection to ZooKeeper was lost ({type(error).__name__})",
+                where=self._hosts,
+                hint="is it running? `sluice check PIPELINE` tries it again",
             ) from error
         except KazooException as error:
             raise CoordinationUnavailable(f"{doing}: {type(error).__name__} {error}", where=self._hosts) from error

@@ -48,4 +48,9 @@ class PlannedTable:
     @property
     def key(self) -> tuple[str, ...]:
         """Names of the key columns in key order; empty for a table without a key."""
-        return tuple(c.name for c in sorted(self.columns, key=lambda c: c.key) if c.key)
+        return tuple(column.name for column in self.key_columns)
+
+    @property
+    def key_columns(self) -> tuple[PlannedColumn, ...]:
+        """In key order."""
+        return tuple(column for column in sorted(self.columns, key=lambda column: column.key) if column.key)

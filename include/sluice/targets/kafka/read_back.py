@@ -110,14 +110,14 @@ class ReadBack:
     # -- keys ----------------------------------------------------------------------------------------------------------
     def not_listed(self, plan: PlannedTable) -> str:
         """Why keys of the table cannot be read back, "" if they can."""
-        for column in key_columns(plan):
+        for column in plan.key_columns:
             if type_of(column).kind not in KEYS:
                 return f"the key column {column.name} ({column.sql_type}) is not read back from messages"
         return ""
 
     def keys(self, plan: PlannedTable, rows: Sequence[Row]) -> pa.Table:
         """The key's columns of rows of a topic, as the source's values are stored. Raises LoadError."""
-        columns = key_columns(plan)
+        columns = plan.key_columns
         try:
             return pa.table(
                 [
@@ -167,11 +167,6 @@ class ReadBack:
         return value.encode("latin-1") if self.place.options.format == "canal-json" else b64decode(value)
 
 
-def key_columns(plan: PlannedTable) -> list[PlannedColumn]:
-    """In the order of the key."""
-    return sorted((column for column in plan.columns if column.key), key=lambda column: column.key)
-
-
 def type_of(column: PlannedColumn) -> ColumnType:
     """What its values are."""
     return column.type or ColumnType.of_arrow(column.arrow_type)
@@ -179,7 +174,7 @@ def type_of(column: PlannedColumn) -> ColumnType:
 
 def listed_keys(plan: PlannedTable, listed: Sequence[Sequence[str]], schema: pa.Schema) -> pa.Table:
     """Literals of the source's keys as columns, as ``schema`` describes them. Raises LoadError."""
-    columns = key_columns(plan)
+    columns = plan.key_columns
     fields = {true_name(one): one for one in schema}
     try:
         values = [key_values(type_of(column), [key[number] for key in listed]) for number, column in enumerate(columns)]
@@ -285,4 +280,4 @@ class _Number(str):
         return hash(repr(float(self)))
 
 
-__all__ = ["KEYS", "OwnNumbers", "ReadBack", "arrow_entries", "arrow_keys", "key_columns", "listed_keys"]
+__all__ = ["KEYS", "OwnNumbers", "ReadBack", "arrow_entries", "arrow_keys", "listed_keys"]

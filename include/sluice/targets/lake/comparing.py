@@ -17,7 +17,7 @@ from sluice.model.planned import PlannedTable
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowDifference
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
-from sluice.targets.lake.keys import key_columns, keys_of, listed_keys, not_listed, stored_key
+from sluice.targets.lake.keys import keys_of, listed_keys, not_listed, stored_key
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
@@ -71,7 +71,7 @@ class LakeComparer(ComparesRowsOnly, ABC):
         """See :meth:`sluice.targets.base.KeyLister.keys`."""
         table = self.site.required(plan.target)
         info = self._info(table)
-        columns = key_columns(plan)
+        columns = plan.key_columns
         names = [there.name for column in columns if (there := info.find(column.name)) is not None]
         for piece in self._read(table, plan, names, {}):
             own = (pc.cast(plain(piece[name]), arrow_of(_kind(info, name))) for name in names)

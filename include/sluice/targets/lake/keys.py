@@ -32,14 +32,9 @@ KINDS = frozenset({
 """Of which nothing is lost in the table, so that a key can be read back."""
 
 
-def key_columns(plan: PlannedTable) -> list[PlannedColumn]:
-    """In the order of the key."""
-    return sorted((column for column in plan.columns if column.key), key=lambda column: column.key)
-
-
 def not_listed(plan: PlannedTable, info: TableInfo) -> str:
     """Why keys of the table cannot be read back, "" if they can."""
-    for column in key_columns(plan):
+    for column in plan.key_columns:
         there, made = info.find(column.name), type_of(column)
         as_text = there is not None and there.kind == "string" and made_type(column) != "string"
         if there is None or as_text or made.kind not in KINDS:
@@ -56,7 +51,7 @@ def stored_key(column: PlannedColumn, values: pa.Array) -> pa.Array:
 def listed_keys(plan: PlannedTable, info: TableInfo, listed: Sequence[Sequence[str]]) -> dict[str, pa.Array]:
     """Literals of the source's keys as the table has them, by column in key order. Raises LoadError for a key that it does not hold."""
     found = {}
-    for number, column in enumerate(key_columns(plan)):
+    for number, column in enumerate(plan.key_columns):
         there, made = info.find(column.name), type_of(column)
         if there is None or not isinstance(there.kind, str):
             raise LoadError(f"table {plan.target} at the target has no column {column.name!r}", where=str(plan.target))
@@ -80,4 +75,4 @@ def _plain_values(values: pa.Array) -> list[Any]:
     return found
 
 
-__all__ = ["KINDS", "key_columns", "keys_of", "listed_keys", "not_listed", "stored_key"]
+__all__ = ["KINDS", "keys_of", "listed_keys", "not_listed", "stored_key"]

@@ -13,7 +13,7 @@ from sluice.model.planned import PlannedTable
 from sluice.targets.base import RowReader, StoredRange
 from sluice.targets.lake.column_types import type_of
 from sluice.targets.lake.columns import TableInfo
-from sluice.targets.lake.keys import key_columns, keys_of, listed_keys, not_listed
+from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
 from sluice.targets.lake.rows import Part
 from sluice.targets.lake.values import converted, plain
 
@@ -56,7 +56,7 @@ def removed_part(info: TableInfo, reader: RowReader, stored: StoredRange) -> Par
     listed = listed_keys(plan, info, item.listed or ())
     kept = {}
     if item.kept is not None:
-        for column, name in zip(key_columns(plan), listed, strict=True):
+        for column, name in zip(plan.key_columns, listed, strict=True):
             there = info.find(name)
             kind = str(there.kind) if there is not None else ""
             kept[name], _ = converted(plain(item.kept[column.name]), type_of(column), kind)

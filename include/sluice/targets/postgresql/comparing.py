@@ -8,7 +8,7 @@ apart; text is compared byte by byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,13 +16,15 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from sluice.model.column_types import ColumnKind
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
+from sluice.mysql.key_sql import key_values
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
-from sluice.targets.postgresql.column_types import pg_type
+from sluice.targets.postgresql.column_types import pg_type, type_of
 from sluice.targets.postgresql.names import quoted, quoted_table
-from sluice.targets.postgresql.range_delete import stretches
+from sluice.targets.postgresql.range_delete import SORTED_ALIKE, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.comparing import (
@@ -36,6 +38,9 @@ from sluice.targets.sql.comparing import (
 from sluice.targets.sql.rows import at_target, sent_fields
 from sluice.targets.sql.tables import TargetTable
 
+KEYS_AT_A_TIME = 10_000
+LISTED = frozenset({*SORTED_ALIKE, ColumnKind.CHAR, ColumnKind.VARCHAR})
+"""Kinds of key columns that are read back."""
 COMPARED, CHANGED = "_sluice_compared", "_sluice_changed"
 
 
@@ -53,7 +58,7 @@ class Server(Protocol):
 
 @dataclass(frozen=True)
 class PostgreSQLComparer(ComparesRowsOnly):
-    """See :class:`sluice.targets.base.Comparer`. It computes no checksums: the source's server writes values in another way."""
+    """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It computes no checksums."""
 
     target: Server
     zero_dates: str
@@ -72,6 +77,31 @@ class PostgreSQLComparer(ComparesRowsOnly):
                     return _Comparison(stage, table, rows).run(item, values)
 
             return self.target.transaction(session, work, doing)[0]
+
+    def not_listed(self, plan: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
+        odd = next((column for column in plan.key_columns if type_of(column).kind not in LISTED), None)
+        return f"the key column {odd.name} ({odd.sql_type}) is not read back from PostgreSQL" if odd is not None else ""
+
+    def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
+        """See :meth:`sluice.targets.base.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
+        table, columns = self.target.check([plan])[plan.target], plan.key_columns
+        types = {name.casefold(): declared for name, declared in zip(table.columns, table.types, strict=True)}
+        shown = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in plan.key)
+        order = ", ".join(f"t.{quoted(name)}" for name in plan.key)
+        after: tuple[str, ...] = ()
+        while True:
+            [condition] = stretches(table, KeyRange(plan.key, after=after))
+            with self.target.session(f"listing keys of {plan.target}") as session:
+                session.cursor.execute(
+                    f"SELECT {shown} FROM {quoted_table(table.table)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
+                )
+                found = [tuple(map(str, row)) for row in session.cursor.fetchall()]
+            if not found:
+                return
+            after = found[-1]
+            values = [key_values(type_of(one), [key[at] for key in found]) for at, one in enumerate(columns)]
+            yield pa.table(values, names=list(plan.key))
 
     def count(
         self,
@@ -228,6 +258,8 @@ def _literal(column: str, declared: str) -> str:
         return f"'''' || to_char({column}, 'YYYY-MM-DD HH24:MI:SS.US') || ''''"
     if word == "bytea":
         return f"'x''' || encode({column}, 'hex') || ''''"
+    if word in {"text", "character varying", "character"}:
+        return f"'_utf8mb4 x''' || encode(convert_to({column}::text, 'UTF8'), 'hex') || ''''"
     return f"{column}::text"
 
 

@@ -24,7 +24,7 @@ from sluice.targets.sql.tables import TargetTable
 
 K = ColumnKind
 LISTED_KEYS = 1_000
-_SORTED_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
+SORTED_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
     **dict.fromkeys((K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR), frozenset({"smallint", "integer", "bigint", "numeric"})),
     K.DECIMAL: frozenset({"numeric"}),
     K.DATE: frozenset({"date"}),
@@ -103,7 +103,7 @@ def replaceable(plan: PlannedTable, info: TableInfo | None) -> tuple[TargetTable
     for column in plan.columns:
         mine = there.get(column.name.casefold())
         why = "" if mine is not None else f"it has no column {column.name}"
-        if mine is not None and pg_type(mine.declared).word not in _SORTED_ALIKE.get(
+        if mine is not None and pg_type(mine.declared).word not in SORTED_ALIKE.get(
             sent_type(column).kind, frozenset()
         ):
             why = f"column {column.name} is {mine.declared}, which PostgreSQL may sort otherwise than the source its {column.sql_type}"
