@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import DecodeError
+from sluice.errors import DecodeError, LoadError, Paused, SluiceError
+from sluice.flows.cancellation import CancellationGuard
 from sluice.model.load_marks import LoadMark, origin_number
 from sluice.segments.reader import iter_changes
+from sluice.targets.mysql import target
 from sluice.targets.mysql.session import kept
 from tests.support.channels import Network, network
-from tests.support.waiting import ended
+from tests.support.cuts import Budget
+from tests.support.waiting import ended, wait_until
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code VARCHAR(40) UNIQUE, note TEXT)"
 
@@ -439,3 +442,120 @@ def test_the_origin_of_a_change_is_in_the_segment(
             manifest = runtime.store.read_manifest(state.require(1).manifest)
         found = {change.after["id"]: change.origin for change in iter_changes(runtime.store, manifest)}
         assert found == {1: origin_number("a_to_b"), 2: 102}
+
+
+def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: Network) -> None:
+    """The target of A to B refuses; after the grace nothing goes from B to A, not even what is under way."""
+    pair.channel(pair.pipe("a", "b"), pair.pipe("b", "a"), extra="grace: 2s")
+    pair.once()
+    other = pair.runtime("b_to_a")
+    with other.state() as state:
+        under_way = CancellationGuard(state, "work that goes on for long")
+        pair.servers["b"].execute("ALTER TABLE items ADD CONSTRAINT none CHECK (id < 0)", database=pair.schema)
+        pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
+        with pytest.raises(LoadError):
+            pair.once("a_to_b")
+        state.require_permit()  # not at once
+        wait_until(lambda: not state.permit().open, "the other side stopped", 20)
+        with pytest.raises(Paused, match="a_to_b does not work"):
+            under_way()
+    pair.servers["b"].execute("ALTER TABLE items DROP CONSTRAINT none", database=pair.schema)
+    pair.execute("b", "INSERT INTO items (id, site) VALUES (2, 'b')")
+    with pytest.raises(Paused, match="by channel a_to_b_b_to_a"):
+        pair.once("b_to_a")
+    shown = json.loads(pair.cli("status", "b_to_a", "--json").stdout)
+    assert shown["state"] == "paused"
+    assert "a_to_b does not work (load-b)" in shown["paused"]
+    pair.settle()
+    assert len(pair.assert_equal("items")) == 2
+
+
+def test_a_channel_is_paused_and_resumed_as_a_whole(pair: Network) -> None:
+    name = pair.channel(pair.pipe("a", "b"), pair.pipe("b", "a"))
+    pair.once()
+    assert pair.cli("pause", name, "--reason", "lunch").returncode == 0
+    for pipeline in pair.names:
+        with pytest.raises(Paused, match="lunch"):
+            pair.once(pipeline)
+    assert pair.cli("resume", name).returncode == 0
+    assert pair.once() == 0
+    assert "there is no pipeline" in pair.cli("pause", "no_such").stderr
+
+
+def test_a_dump_and_a_repair_are_marked(pair: Network) -> None:
+    joined(pair)
+    pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a'), (2, 'a')")
+    pair.settle()
+    with pair.servers["b"].connect(pair.schema) as connection, connection.cursor() as cursor:
+        connection.autocommit(True)
+        for statement in (
+            "SET sql_log_bin = 0",
+            "DELETE FROM items WHERE id = 1",
+            "UPDATE items SET n = 9 WHERE id = 2",
+        ):
+            cursor.execute(statement)
+    with pair.running("a_to_b"):
+        done = pair.cli("dump", "start", "a_to_b", "--table", f"{pair.schema}.items", "--replace")
+    assert done.returncode == 0, done.stderr
+    pair.once("a_to_b")
+    assert pair.once("b_to_a") == 0
+    pair.assert_equal("items")
+    pair.assert_still()
+
+
+def test_an_xa_transaction_of_an_application_goes_over_and_its_marks_say_nothing(pair: Network) -> None:
+    joined(pair)
+    pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
+    pair.once("a_to_b")
+    with pair.servers["b"].connect(pair.schema) as connection, connection.cursor() as cursor:
+        cursor.execute("XA START 'app'")
+        cursor.execute("INSERT INTO _sluice_origin VALUES ('by hand')")
+        cursor.execute("INSERT INTO items (id, site) VALUES (2, 'b')")
+        cursor.execute("DELETE FROM _sluice_origin WHERE token = 'by hand'")
+        cursor.execute("XA END 'app'")
+        cursor.execute("XA PREPARE 'app'")
+        pair.once("b_to_a")
+        cursor.execute("XA COMMIT 'app'")
+    pair.settle()
+    assert [row[0] for row in pair.assert_equal("items")] == [1, 2]
+    pair.assert_still()
+
+
+def test_what_sparks_workers_load_is_marked(pair: Network, spark_connect) -> None:
+    joined(pair)
+    pair.execute("a", *(f"INSERT INTO items (id, site) VALUES ({i}, 'a')" for i in range(1, 40)))
+    connections = {**pair.connections, "spark_connect_default": spark_connect.connection_json()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "connections", property(lambda _: connections))
+        assert pair.once("a_to_b", mode="connect") == 1
+        assert pair.once("b_to_a", mode="connect") == 0
+    assert len(pair.assert_equal("items")) == 39
+    pair.assert_still()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_load_that_dies_between_any_two_statements_leaves_no_half_mark(
+    pair: Network, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """Every connection to the target is lost at the first, second, … statement; the batch is loaded again, and nothing of it comes back."""
+    joined(pair)
+    budget = Budget()
+    budget.after = after
+    monkeypatch.setattr(target, "connect", budget.wrap(target.connect))
+    cuts, lost = 0, True
+    while lost:
+        cuts += 1
+        pair.execute("a", f"INSERT INTO items (id, site, n) VALUES ({cuts}, 'a', 0)", "UPDATE items SET n = n + 1")
+        kept.end()
+        budget.left, lost = cuts, False
+        try:
+            pair.once("a_to_b")
+        except SluiceError:
+            lost = True
+        budget.left = 10**9
+        kept.end()
+        pair.once("a_to_b")
+        assert pair.once("b_to_a") == 0
+        assert [row[2] for row in pair.assert_equal("items")] == list(range(cuts, 0, -1))
+    assert cuts > 10
+    pair.assert_still()

@@ -20,20 +20,41 @@ from sluice.cli.console import (
     print_plan,
 )
 from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+
+PipelineOrChannel = Annotated[
+    str, typer.Argument(help="Name of a pipeline or of a channel, or the path of a pipeline's file.")
+]
 
 
-def pause(pipeline: Pipeline, reason: Reason = "", as_json: AsJson = False) -> None:
-    """Stop all work of a pipeline within seconds, without losing anything."""
+def pause(pipeline: PipelineOrChannel, reason: Reason = "", as_json: AsJson = False) -> None:
+    """Stop all work of a pipeline, or of both pipelines of a channel, within seconds, without losing anything."""
     from sluice.flows.operate import control
 
-    print_plan(control.pause(open_pipeline(pipeline), by=control.who(), reason=reason), as_json)
+    plans = [control.pause(one, by=control.who(), reason=reason) for one in _meant(pipeline)]
+    print_plan(control.together(plans), as_json)
 
 
-def resume(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Let a paused pipeline go on."""
+def resume(pipeline: PipelineOrChannel, as_json: AsJson = False) -> None:
+    """Let a paused pipeline, or both pipelines of a channel, go on."""
     from sluice.flows.operate import control
 
-    print_plan(control.resume(open_pipeline(pipeline), by=control.who()), as_json)
+    print_plan(control.together([control.resume(one, by=control.who()) for one in _meant(pipeline)]), as_json)
+
+
+def _meant(name: str) -> list[Runtime]:
+    """The pipeline of this name, or the two of the channel. Raises ConfigError."""
+    from sluice.config.channel import find_channel
+    from sluice.config.folders import channels_folder
+
+    try:
+        return [open_pipeline(name)]
+    except ConfigError as error:
+        try:
+            _, channel = find_channel(name, channels_folder())
+        except ConfigError:
+            raise error from None
+    return [open_pipeline(one) for one in channel.pipelines]
 
 
 def restart(

@@ -43,11 +43,14 @@ class ChannelConfig(StrictModel):
     ddl: Annotated[Identifier | None, BeforeValidator(_one_carrier)] = Field(
         None, description="The one pipeline that carries DDL; default: that of main."
     )
+    consistency: Literal["none"] = Field(
+        "none", description="What is done about rows that both sites change: nothing, as each row belongs to one site."
+    )
     grace: Span = Field(
         timedelta(seconds=90),
         ge=timedelta(seconds=1),
         le=timedelta(days=7),
-        description="How long one side may be unhealthy before the other one stops, too.",
+        description="How long one pipeline may fail before the other one stops, too.",
     )
     marks: dict[Identifier, Identifier] = Field(
         default_factory=dict,

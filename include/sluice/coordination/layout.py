@@ -34,6 +34,7 @@
     │   │       └── {name}                ephemeral: a process that reads, and which tables
     │   ├── dumping/{id}                  (empty) the dump has not ended
     │   └── dumped/{milliseconds}-{id}    (empty) it ended then
+    ├── channels/{channel}/{pipeline}.{part}       what a pipeline of a channel fails at; the age of the node is that of the failure
     └── replicator/{pipeline}.{target}/process     acknowledged batch and position of a target
 
 Numbers are padded with zeros, so that names sort as numbers. Every node that is not marked (number), (text) or (empty) is JSON and has a
@@ -137,10 +138,11 @@ PLACED = Format("progress of a dumped table", is_written=False)
 CHUNK = Format("chunk", is_written=False)
 READER = Format("reader of a dump")
 ACKNOWLEDGEMENT = Format("acknowledgement")
+SIDE = Format("failure of a channel's pipeline")
 
 FORMATS = (
     IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
-    ACKNOWLEDGEMENT,
+    ACKNOWLEDGEMENT, SIDE,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -243,6 +245,16 @@ class Layout:
 
     def acknowledgement(self, target: str) -> str:
         return f"{self.root}/replicator/{self.pipeline}.{target}/process"
+
+    # -- channels --------------------------------------------------------------------------------------------------------
+
+    def channel(self, name: str) -> str:
+        """Folder of what the pipelines of a channel fail at."""
+        return f"{self.root}/channels/{name}"
+
+    def side(self, channel: str, part: str) -> str:
+        """What this pipeline of a channel fails at."""
+        return f"{self.channel(channel)}/{self.pipeline}.{part}"
 
     # -- for people ----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sluice.coordination.channel_side import ChannelSide
 from sluice.coordination.layout import PERMIT, Layout
 from sluice.coordination.port import Check, Put, Znodes, committed
 from sluice.errors import Paused, Restarted
@@ -16,6 +17,7 @@ class Permit:
     """May the pipeline work? ``by`` and ``reason`` say who paused it and why.
 
     ``round`` grows with every pause, restart and rollback: work that began in an earlier round stops and begins again.
+    ``partner``: the other pipeline of its channel, if it is for that one's failure that it may not; "": a person said so.
     """
 
     open: bool = True
@@ -24,18 +26,30 @@ class Permit:
     reason: str = ""
     since: str = ""
     version: int = -1
+    partner: str = ""
 
 
 class Permits:
     """Of one pipeline."""
 
-    def __init__(self, znodes: Znodes, layout: Layout) -> None:
+    def __init__(self, znodes: Znodes, layout: Layout, side: ChannelSide | None = None) -> None:
         self._z = znodes
+        self._side = side
         self._path = layout.permit
         self._pipeline = layout.pipeline
 
     def read(self) -> Permit:
-        """The permit; open by default."""
+        """The permit; open by default, and closed while the pipeline's partner fails."""
+        permit = self._said()
+        stops = self._side.stops() if self._side is not None and permit.open else None
+        if stops is None or self._side is None:
+            return permit
+        reason = f"{stops.pipeline} does not work ({stops.part}): {stops.why}"
+        by = f"channel {self._side.channel}"
+        return replace(permit, open=False, by=by, reason=reason, since=stops.since, partner=stops.pipeline)
+
+    def _said(self) -> Permit:
+        """What people said."""
         node = self._z.get(self._path)
         if node is None or not node.data:
             return Permit(version=node.version if node else -1)
@@ -46,7 +60,7 @@ class Permits:
         self._z.ensure(self._path)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         while True:
-            current = self.read()
+            current = self._said()
             data = {
                 "open": current.open if open_ is None else open_,
                 "round": current.round + (open_ is not True),
@@ -55,7 +69,7 @@ class Permits:
                 "since": since,
             }
             if committed(self._z, Put(self._path, PERMIT.encode(data), current.version)):
-                return self.read()
+                return self._said()
 
     def require(self, *, since: Permit | None = None) -> Permit:
         """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
@@ -67,6 +81,8 @@ class Permits:
         where = f"{self._path} since {permit.since}"
         if not permit.open:
             hint = f"`sluice resume {self._pipeline}` lets it go on"
+            if permit.partner:
+                hint = f"it goes on once {permit.partner} works: `sluice status {permit.partner}`"
             raise Paused(f"{self._pipeline} was paused by {because}", where=where, hint=hint)
         if since is not None and permit.round != since.round:
             hint = "nothing: this work begins again from the same batch"

@@ -7,7 +7,7 @@ not at all. Paths and formats: :mod:`sluice.coordination.layout`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
+from sluice.coordination.channel_side import ChannelMembership, ChannelSide
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.identity import Identity
@@ -39,7 +40,7 @@ class PipelineState:
 
     Attributes:
         layout: where its nodes are; turns: which installation works; holds: which targets are in quarantine; alerts: whose lag is too large;
-            member: which server of the source group is read.
+            member: which server of the source group is read; side: of a channel, None: it is in none.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class PipelineState:
         *,
         lease_wait_s: float,
         session_timeout_s: float = 10.0,
+        membership: ChannelMembership | None = None,
     ) -> None:
         layout = Layout(root, pipeline)
+        self.side = ChannelSide(znodes, layout, membership) if membership is not None else None
         self._z = znodes
         self._wait_s = lease_wait_s
         self.layout = layout
@@ -63,7 +66,7 @@ class PipelineState:
         self.member = SourceMember(znodes, layout)
         self._identity = Identity(znodes, layout)
         self._cursor = CursorNode(znodes, layout)
-        self._permits = Permits(znodes, layout)
+        self._permits = Permits(znodes, layout, self.side)
         self._batches = Batches(znodes, layout, self._permits)
         self._acknowledgements = Acknowledgements(znodes, layout, self._identity)
         self._audit = Audit(znodes, layout)
@@ -76,7 +79,7 @@ class PipelineState:
         at = self.layout
         for path in (at.permit, at.member, at.holds, *(at.acknowledgement(target) for target in self.targets)):
             self._z.notify(path, changed)
-        for path in (at.batches, at.dumping):
+        for path in (at.batches, at.dumping, *((self.side.folder,) if self.side is not None else ())):
             self._z.notify(path, changed, children=True)
 
     def notify_cursor(self, changed: Callable[..., None]) -> None:
@@ -398,6 +401,10 @@ class PipelineState:
     def require_permit(self, *, since: Permit | None = None) -> Permit:
         """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
         return self._permits.require(since=since)
+
+    def reporting(self, part: str) -> AbstractContextManager[None]:
+        """In a channel: what goes wrong inside stops the other pipeline after a while. ``part``: drain, merge or load-{target}."""
+        return self.side.reporting(part) if self.side is not None else nullcontext()
 
     def audit(self, *, by: str, what: str, details: dict[str, Any]) -> None:
         """Note what a person did."""

@@ -16,6 +16,7 @@ from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
 from sluice.coordination.active_installation import BEAT_S
+from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.load_marks import LoadMark, MarkRules
@@ -55,6 +56,7 @@ class Runtime:
         owner: the installation that works (``airflow:...``, ``cli:...``); None for one that only looks, or acts for a person.
         mark: of what is loaded into targets that can mark it; None: nothing is marked.
         loads: what the drain does with what Sluice itself wrote at the source; None: it is captured as what applications write.
+        membership: of the channel that the pipeline belongs to.
         lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.
     """
 
@@ -66,6 +68,7 @@ class Runtime:
     lives: Callable[[], bool] = _always
     mark: LoadMark | None = None
     loads: MarkRules | None = None
+    membership: ChannelMembership | None = None
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
 
@@ -83,8 +86,15 @@ class Runtime:
         given = None if isinstance(runner, str) else runner
         channels = Channels(channels_folder())
         mark, loads, channel = channels.mark(pipeline), channels.rules(pipeline), channels.of(pipeline.pipeline)
-        pipeline = channel.adapted(pipeline) if channel is not None else pipeline
-        return cls(pipeline, resolver, mode, rules_folder(), owner, mark=mark, loads=loads, _runner=given)
+        membership = None
+        if channel is not None:
+            pipeline = channel.adapted(pipeline)
+            partner = channel.other(pipeline.pipeline)
+            membership = ChannelMembership(channel.channel, partner, channel.grace.total_seconds())
+        return cls(
+            pipeline, resolver, mode, rules_folder(), owner,
+            mark=mark, loads=loads, membership=membership, _runner=given,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -170,6 +180,7 @@ class Runtime:
             [t.name for t in self.pipeline.targets],
             lease_wait_s=timeout + LEASE_GRACE_S,
             session_timeout_s=timeout,
+            membership=self.membership,
         )
 
     @contextmanager
@@ -192,6 +203,7 @@ class Runtime:
                 [t.name for t in self.pipeline.targets],
                 lease_wait_s=timeout + LEASE_GRACE_S,
                 session_timeout_s=timeout,
+                membership=self.membership,
             )
             try:
                 with _beating(self._state, self.owner, self.lives):

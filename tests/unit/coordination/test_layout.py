@@ -12,19 +12,21 @@ from typing import Any
 import pytest
 
 from sluice.coordination import layout
+from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.layout import FORMATS, HOLDS, Format, Layout
 from sluice.coordination.leases import try_acquire
 from sluice.coordination.memory import MemoryTree
 from sluice.coordination.port import Znode
 from sluice.coordination.state import PipelineState
 from sluice.coordination.target_checkpoints import TargetRecord
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnavailable
 from sluice.model.batches import Batch
 from sluice.model.dumps import Chunk, ChunkId, ChunkState, Dump, DumpState, TableRequest
 from sluice.model.positions import BatchNumber, LastEvent, Position
 from sluice.model.tables import TableId
 
 ROOT, PIPELINE = "/data/sync", "shop"
+CHANNEL = ChannelMembership("both_ways", "back", 60.0)
 TARGETS = ("copy", "version")
 """The second one is named as the field that most nodes have their format's version in."""
 
@@ -41,7 +43,9 @@ def tree() -> MemoryTree:
     """All nodes that there can be, each written by the code that writes it."""
     made = MemoryTree()
     session = made.session()
-    state = PipelineState(session, ROOT, PIPELINE, TARGETS, lease_wait_s=0)
+    state = PipelineState(session, ROOT, PIPELINE, TARGETS, lease_wait_s=0, membership=CHANNEL)
+    with pytest.raises(SourceUnavailable), state.reporting("drain"):
+        raise SourceUnavailable("it does not answer")
     state.turns.take("airflow:one")
     state.turns.beat("cli:two/three")
     state.turns.announce_restart(60)
@@ -84,7 +88,7 @@ def tree() -> MemoryTree:
 
 
 def state_of(tree: MemoryTree) -> PipelineState:
-    return PipelineState(tree.session(), ROOT, PIPELINE, TARGETS, lease_wait_s=0)
+    return PipelineState(tree.session(), ROOT, PIPELINE, TARGETS, lease_wait_s=0, membership=CHANNEL)
 
 
 def everything(tree: MemoryTree) -> dict[str, Any]:
@@ -102,6 +106,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "batches": [state.batch(n) for n in state.numbers()],
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
+        "failures": state.side.failures(),
         "alert": state.alerts.since("copy"),
         "member": state.member.read(),
         "dumps": [dumps.get(name) for name in dumps.ids()],

@@ -68,7 +68,7 @@ def drain(
         CheckpointError: ZooKeeper knows nothing of the pipeline, and a target says that it holds batches of it.
         SluiceError: the position has not moved.
     """
-    with runtime.state() as state, ExitStack() as opened:
+    with runtime.state() as state, state.reporting("drain"), ExitStack() as opened:
         own = kept or KeptSource()
         context = DrainContext(runtime, state, opened, claim, idle_wait_s, until, own, stays_open)
         try:

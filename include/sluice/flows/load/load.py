@@ -120,7 +120,7 @@ def write(runtime: Runtime, target: str, batch: int) -> LoadOutcome:
         Fenced: another process took over. Paused, Restarted: a person said so.
     """
     started = time.monotonic()
-    with runtime.state() as state:
+    with runtime.state() as state, state.reporting(f"load-{target}"):
         watch = CancellationGuard(state, f"loading batch {batch} into {target}")
         process = state.process(target)
         if process is None:  # it joined after this batch; the next drain says where it begins

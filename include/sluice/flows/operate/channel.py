@@ -86,7 +86,14 @@ def members(channel: ChannelConfig, pipelines_folder: Path) -> tuple[PipelineCon
 def ends_of(
     channel: ChannelConfig, first: PipelineConfig, second: PipelineConfig, resolver: ConnectionResolver
 ) -> tuple[Ends, Ends]:
-    """Where the two pipelines meet. Raises ConfigError if they do not."""
+    """Where the two pipelines meet. Raises ConfigError if they do not, or if they have no ZooKeeper in common."""
+    one, other = first.coordination, second.coordination
+    if one.root != other.root or resolver(one.connection).host != resolver(other.connection).host:
+        raise ConfigError(
+            f"channel {channel.channel}: {first.pipeline} and {second.pipeline} have different coordination: they could not stop together",
+            where=f"{one.connection} {one.root}; {other.connection} {other.root}",
+            hint="coordination: the same connection and root in both pipelines",
+        )
     return Ends(first, _met(channel, first, second, resolver)), Ends(second, _met(channel, second, first, resolver))
 
 

@@ -6,6 +6,7 @@ import getpass
 import json
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,11 @@ class ActionPlan:
         return {"what": self.what, "steps": list(self.steps)}
 
 
+def together(plans: Sequence[ActionPlan]) -> ActionPlan:
+    """What was done to several pipelines, as one plan."""
+    return ActionPlan(plans[0].what, tuple(step for plan in plans for step in plan.steps))
+
+
 def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
     """No task starts or goes on; work under way stops at its next safe point. Nothing is lost."""
     with runtime.state() as state:
@@ -49,9 +55,11 @@ def pause(runtime: Runtime, *, by: str, reason: str = "") -> ActionPlan:
 
 
 def resume(runtime: Runtime, *, by: str) -> ActionPlan:
-    """The opposite of :func:`pause`."""
+    """The opposite of :func:`pause`. In a channel, what was noted of failures is forgotten: both pipelines may try."""
     with runtime.state() as state:
         state.set_permit(open_=True, by=by, reason="")
+        if state.side is not None:
+            state.side.forget()
         state.audit(by=by, what="resume", details={})
     return ActionPlan("resume", (f"{runtime.name} goes on",))
 

@@ -73,7 +73,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
         Paused, Restarted: a person said so.
     """
     started = time.monotonic()
-    with runtime.state() as state:
+    with runtime.state() as state, state.reporting("merge"):
         record = state.require(batch)
         watch = CancellationGuard(state, f"merging batch {batch}")
         store = runtime.store

@@ -68,11 +68,12 @@ from sluice.sources.mysql.server.key_equality import same_keys
 from sluice.sources.mysql.server.merge_tables import refuse_merge
 from sluice.sources.mysql.server.preflight import preflight, require_ready
 from sluice.sources.mysql.server.server_ids import check_id, lookahead_id, readers_of, replica_id
-from sluice.sources.mysql.server.two_way import numbering
+from sluice.sources.mysql.server.two_way import numbering, unique_keys
 from sluice.sources.mysql.snapshot.chunk_reader import MySQLChunkReader, MySQLLoad
 from sluice.sources.mysql.snapshot.chunk_table import MySQLChunkTable
 from sluice.sources.mysql.snapshot.result_set import open_reader
 from sluice.sources.mysql.snapshot.watermarks import after_low, choose_marking, make_marker, mark_table_of
+from sluice.sources.table_filter import Selection
 
 KEPT_S = 10.0
 """How long a log that is not read stays open: the server gives up after a minute in which it cannot send."""
@@ -225,9 +226,12 @@ class MySQLSession:
     def preflight(self, at: Offset | None) -> list[Finding]:
         info = self.info
         with self._asking():
-            return preflight(
+            found = preflight(
                 self.connection, info, self.source.pipeline, at, self.source.server_id, two_way=self._two_way
             )
+            if self._two_way:
+                found += unique_keys(self.connection, Selection.compile(self.source.pipeline.capture))
+            return found
 
     def require_ready(self, at: Offset | None) -> None:
         info = self.info

@@ -14,12 +14,8 @@ _NAMED = 5
 
 
 def two_way_findings(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
-    """Marks that do not get into the log, numbers that both sites give away, and unique values that two rows may claim."""
-    return [
-        *_marks_left_out(connection, info),
-        *_same_numbers(connection, selection),
-        *_unique_keys(connection, selection),
-    ]
+    """Marks that do not get into the log, and numbers that both sites give away."""
+    return [*_marks_left_out(connection, info), *_same_numbers(connection, selection)]
 
 
 def numbering(connection: Any) -> tuple[int, int]:
@@ -66,7 +62,8 @@ def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
     ]
 
 
-def _unique_keys(connection: Any, selection: Selection) -> list[Finding]:
+def unique_keys(connection: Any, selection: Selection) -> list[Finding]:
+    """Unique values that two rows may claim: for a person who asks, as it cannot be changed."""
     asked = (
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
         "WHERE NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY'"

@@ -1,0 +1,101 @@
+"""The two pipelines of a channel stop together: what one of them fails at, and whether the other one may go on.
+
+Whoever works on a pipeline notes here what it fails at, and removes the note when it works again. So a note is as old as the failure, by
+ZooKeeper's own time. A pipeline whose partner has failed for longer than the channel's ``grace`` may not work, whoever runs it; one that fails
+itself may always try: otherwise two that failed at the same time would wait for each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sluice.coordination.layout import SIDE, Layout
+from sluice.coordination.port import Create, Remove, Znodes, committed
+from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
+
+_NO_FAILURE = (Paused, Restarted, LeaseHeld, OutOfOrder, Fenced, CoordinationUnavailable)
+"""Somebody said so, or somebody else works."""
+
+_MOST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelMembership:
+    """``channel``: that the pipeline belongs to; ``partner``: the other one; ``grace_s``: how long that may fail before this one stops."""
+
+    channel: str
+    partner: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SideFailure:
+    """What a pipeline fails at. ``part``: drain, merge or load-{target}; ``since_ms``: milliseconds since 1970."""
+
+    pipeline: str
+    part: str
+    why: str
+    since_ms: int
+
+    @property
+    def since(self) -> str:
+        """ISO 8601."""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.since_ms / 1000))
+
+
+class ChannelSide:
+    """One pipeline's side of its channel."""
+
+    def __init__(self, znodes: Znodes, layout: Layout, membership: ChannelMembership) -> None:
+        self._z, self._layout, self._membership = znodes, layout, membership
+        self.channel, self.partner = membership.channel, membership.partner
+        self.folder = layout.channel(membership.channel)
+
+    def failures(self) -> list[SideFailure]:
+        """Of both pipelines, oldest first."""
+        found = []
+        for name in self._z.children(self.folder):
+            path = f"{self.folder}/{name}"
+            node = self._z.get(path)
+            if node is not None and node.data:
+                pipeline, _, part = name.partition(".")
+                why = SIDE.parse(path, node.data, lambda data: str(data["why"]))
+                found.append(SideFailure(pipeline, part, why, node.modified_ms))
+        return sorted(found, key=lambda failure: failure.since_ms)
+
+    def stops(self) -> SideFailure | None:
+        """The partner's failure for which this pipeline may not work; None: it may."""
+        found = self.failures()
+        if any(failure.pipeline == self._layout.pipeline for failure in found):
+            return None
+        limit = time.time() * 1000 - self._membership.grace_s * 1000
+        return next((f for f in found if f.pipeline == self.partner and f.since_ms <= limit), None)
+
+    @contextmanager
+    def reporting(self, part: str) -> Iterator[None]:
+        """What goes wrong inside is noted, what goes well clears the note."""
+        try:
+            yield
+        except _NO_FAILURE:
+            raise
+        except SluiceError as error:
+            self._note(part, error.message)
+            raise
+        self._clear([self._layout.side(self.channel, part)])
+
+    def forget(self) -> None:
+        """Clear all notes of both pipelines: a person says that they may work."""
+        self._clear([f"{self.folder}/{name}" for name in self._z.children(self.folder)])
+
+    def _note(self, part: str, why: str) -> None:
+        """The first note stays, and with it since when."""
+        self._z.ensure(self.folder)
+        committed(self._z, Create(self._layout.side(self.channel, part), SIDE.encode({"why": why[:_MOST_WORDS]})))
+
+    def _clear(self, paths: list[str]) -> None:
+        for path in paths:
+            if self._z.get(path) is not None:
+                committed(self._z, Remove(path))

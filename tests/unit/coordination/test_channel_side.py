@@ -1,0 +1,96 @@
+"""Two pipelines of a channel: which of them may work, whatever fails in which order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.coordination.channel_side import ChannelMembership
+from sluice.coordination.memory import MemoryTree
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError, LeaseHeld, LoadError, Paused, SluiceError, SourceUnavailable
+
+LONG_AGO_S = 0.0
+"""A tree in memory gives its nodes no time: every failure has lasted for longer than any grace."""
+
+
+def sides() -> tuple[PipelineState, PipelineState]:
+    session = MemoryTree().session()
+    pair = [
+        PipelineState(session, "/r", name, ["t"], lease_wait_s=0, membership=ChannelMembership("c", other, LONG_AGO_S))
+        for name, other in (("a_to_b", "b_to_a"), ("b_to_a", "a_to_b"))
+    ]
+    return pair[0], pair[1]
+
+
+def fails(state: PipelineState, part: str, error: SluiceError | None = None) -> None:
+    with pytest.raises(SluiceError), state.reporting(part):
+        raise error or SourceUnavailable("the source does not answer")
+
+
+def works(state: PipelineState, part: str) -> None:
+    with state.reporting(part):
+        pass
+
+
+def test_the_other_one_stops_and_says_why() -> None:
+    one, other = sides()
+    other.require_permit()
+    fails(one, "drain")
+    with pytest.raises(
+        Paused, match=r"by channel c: a_to_b does not work \(drain\): the source does not answer"
+    ) as said:
+        other.require_permit()
+    assert said.value.hint is not None
+    assert "sluice status a_to_b" in said.value.hint
+    assert not other.permit().open
+    one.require_permit()  # it may try again
+
+
+def test_both_go_on_when_it_works_again() -> None:
+    one, other = sides()
+    fails(one, "drain")
+    fails(one, "load-t", LoadError("refused"))
+    works(one, "drain")
+    assert not other.permit().open
+    works(one, "load-t")
+    assert other.permit().open
+
+
+def test_what_a_person_says_stays_theirs() -> None:
+    one, other = sides()
+    fails(one, "drain")
+    other.set_permit(open_=False, by="me", reason="lunch")
+    works(one, "drain")
+    with pytest.raises(Paused, match="by me: lunch"):
+        other.require_permit()
+    other.set_permit(open_=True, by="me", reason="")
+    other.require_permit()
+
+
+@pytest.mark.parametrize("error", [Paused("p"), LeaseHeld("l")])
+def test_who_was_told_to_stop_has_not_failed(error: SluiceError) -> None:
+    one, other = sides()
+    fails(one, "drain", error)
+    other.require_permit()
+
+
+def test_a_person_lets_both_try() -> None:
+    one, other = sides()
+    fails(one, "drain", ConfigError("wrong"))
+    assert other.side is not None
+    other.side.forget()
+    other.require_permit()
+    assert other.side.failures() == []
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["drain", "merge", "load-t"]), st.booleans())))
+def test_one_of_them_may_always_work(events: list[tuple[bool, str, bool]]) -> None:
+    """They never wait for each other; and with both sides well both may."""
+    pair = sides()
+    for second, part, well in events:
+        (works if well else fails)(pair[second], part)
+        assert any(state.permit().open for state in pair)
+        failing = {failure.pipeline for state in pair if state.side for failure in state.side.failures()}
+        assert all(state.permit().open for state in pair) == (len(failing) != 1)
