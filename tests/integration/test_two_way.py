@@ -413,6 +413,19 @@ def test_check_warns_of_what_both_sites_may_give_away(pair: Network) -> None:
             server.execute("SET GLOBAL auto_increment_offset = 1")
 
 
+def test_check_warns_of_a_ring(pair: Network) -> None:
+    def rings() -> list[str]:
+        report = json.loads(pair.cli("check", "a_to_b", "--json").stdout)
+        return [line["value"] for line in report["findings"] if line["setting"] == "ring"]
+
+    first = pair.pipe("a", "b")
+    assert rings() == []
+    second = pair.pipe("b", "a")
+    assert rings() == ["a_to_b -> b_to_a"]
+    pair.channel(first, second)
+    assert rings() == []
+
+
 def test_a_channel_whose_pipeline_does_not_exist_is_named(pair: Network) -> None:
     pair.channel(pair.pipe("a", "b"), "b_to_a")
     report = json.loads(pair.cli("check", "a_to_b", "--json").stdout)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sluice.config.channel import ChannelConfig, Channels, channel_files, find_channel, load_channel
 from sluice.config.connections import ConnectionResolver, Endpoint
-from sluice.config.loading import find_pipeline, parse_model
+from sluice.config.loading import find_pipeline, load_pipeline, parse_model
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.load_marks import origin_number
+from sluice.sources import READ_MARKS
 from sluice.targets import MARK_LOADS
+
+_Server = tuple[str, int, str]
+"""Host, port, socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ def _met(channel: ChannelConfig, one: PipelineConfig, other: PipelineConfig, res
     )
 
 
-def _server(connection: str, resolver: ConnectionResolver) -> tuple[str, int, str]:
+def _server(connection: str, resolver: ConnectionResolver) -> _Server:
     """Which server a connection leads to, as far as its address says."""
     at: Endpoint = resolver(connection)
     host = "127.0.0.1" if at.host in {None, "", "localhost"} else str(at.host).lower()
@@ -158,3 +164,60 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
             line["error"] = str(error)
         found.append(line)
     return found
+
+
+def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:
+    """Pipelines, from ``name`` on, through which a change would come back to it again and again; none: it does not.
+
+    What one pipeline loads goes on with every pipeline that reads that server, except with its partner in a channel and with those that ignore
+    its named mark. Pipelines that cannot be read, or whose connections are not known here, are left out.
+    """
+    found = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
+    servers = {one: _servers(pipeline, resolver) for one, pipeline in found.items()}
+
+    def following(one: str) -> list[str]:
+        mark, channel = channels.mark(found[one]), channels.of(one)
+        partner = channel.other(one) if channel is not None else ""
+        return [
+            other
+            for other, pipeline in found.items()
+            if other != partner
+            and servers[other][0] & servers[one][1]
+            and not (mark is not None and mark.name in pipeline.ignore_marks)
+        ]
+
+    return _way_back(name, following) if name in found else []
+
+
+def _way_back(start: str, following: Callable[[str], list[str]]) -> list[str]:
+    """The shortest way from ``start`` to itself; empty: there is none."""
+    ways, seen = [[start]], set[str]()
+    while ways:
+        way = ways.pop(0)
+        for step in following(way[-1]):
+            if step == start:
+                return way
+            if step not in seen:
+                seen.add(step)
+                ways.append([*way, step])
+    return []
+
+
+def _readable(folder: Path) -> list[PipelineConfig]:
+    found = []
+    for path in sorted(folder.glob("*.y*ml")):
+        with suppress(ConfigError):
+            found.append(load_pipeline(path))
+    return found
+
+
+def _servers(pipeline: PipelineConfig, resolver: ConnectionResolver) -> tuple[set[_Server], set[_Server]]:
+    """Which it reads, and which it writes to, of those that can be both."""
+    reads = (pipeline.source.connection, *pipeline.source.connections) if pipeline.source.type in READ_MARKS else ()
+    writes = [target.connection for target in pipeline.targets if target.type in MARK_LOADS]
+    sides: tuple[set[_Server], set[_Server]] = (set(), set())
+    for side, names in zip(sides, (reads, writes), strict=True):
+        for name in names:
+            with suppress(SluiceError):
+                side.add(_server(name, resolver))
+    return sides

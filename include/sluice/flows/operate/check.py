@@ -12,7 +12,7 @@ from sluice.config.folders import channels_folder, pipelines_folder
 from sluice.errors import LostPosition, SluiceError
 from sluice.flows.capture.failover import relocated
 from sluice.flows.checkpoints import Sides
-from sluice.flows.operate.channel import ends_of, members
+from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_rules import StageRules
@@ -278,7 +278,14 @@ def _guard(part: str, look: Any) -> list[CheckFinding]:
 
 def _channel(runtime: Runtime) -> list[CheckFinding]:
     """The channel as a whole: both pipelines are there, and each one's target is the other one's source."""
-    channel = Channels(channels_folder()).of(runtime.name)
+    channels = Channels(channels_folder())
+    channel = channels.of(runtime.name)
+    round_ = ring(runtime.name, channels=channels, pipelines_folder=pipelines_folder(), resolver=runtime.resolver)
+    if round_:
+        why = "each of these reads what the one before it writes: changes of tables that all of them carry go round without end"
+        fix = f"`sluice channel new NAME --pipelines {' '.join(round_)} --main {round_[0]}`"
+        fix = fix if len(round_) == 2 else "take one of them away, or stop it with mark and ignore_marks"
+        return [CheckFinding("warning", "channel", "ring", " -> ".join(round_), why, fix)]
     if channel is None:
         return []
     pair = members(channel, pipelines_folder())
