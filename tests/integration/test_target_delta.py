@@ -30,6 +30,8 @@ from sluice.model.column_types import ColumnKind
 from sluice.model.definitions import ColumnDefinition
 from sluice.model.schema_changes import ChangeKind
 from sluice.model.tables import Column, TableId, TableSchema
+from sluice.orchestration.dags.retention import MaintainTargetsOperator
+from sluice.orchestration.retry import TaskError
 from sluice.targets.base import Fence
 from sluice.targets.contract import Pipe, _Crash, _crash_at, _definition, _schema_change, changed, gone, new, people
 from sluice.targets.delta.client import Place
@@ -817,3 +819,17 @@ def test_the_tables_of_a_pipeline_are_maintained(
         assert made.cli("targets", "maintain", made.name).returncode == 0
         assert len(made.target.table(schema, "t").file_uris()) == 1
         assert made.target.rows(schema, "t").num_rows == 3
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        mysql_source.execute(f"INSERT INTO {schema}.t VALUES (7)")
+        made.run_until_head()
+        task = MaintainTargetsOperator(task_id="targets.case", pipeline=str(made.path))
+        assert task.execute({"params": {"dry_run": True}}) == {"copy": 1}
+        assert len(made.target.table(schema, "t").file_uris()) == 2
+        assert task.execute({"params": {"dry_run": False}}) == {"copy": 1}
+        assert len(made.target.table(schema, "t").file_uris()) == 1
+        (made.target.folder / schema / "t/_delta_log/00000000000000000002.json").write_text("{broken")
+        for path in (made.target.folder / schema / "t/_delta_log").glob("*checkpoint*"):
+            path.unlink()
+        with pytest.raises(TaskError, match="1 tables could not be maintained"):
+            task.execute({"params": {"dry_run": False}})
