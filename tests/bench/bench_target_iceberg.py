@@ -25,7 +25,7 @@ from bench_target_delta import NAMES, SCHEMA, changes_to_many, loaded, measured,
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.targets.iceberg.tables import arrow_schema, info_of  # noqa: E402
+from sluice.targets.iceberg.tables import arrow_schema  # noqa: E402
 from sluice.targets.iceberg.target import IcebergTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
 
@@ -50,7 +50,7 @@ def main(rows: int) -> None:
 
         def append(name: str, data: pa.Table) -> None:
             table = made[name].site.open(SCHEMA.table)
-            table.append(data.select(NAMES).cast(arrow_schema(info_of(table))))
+            table.append(data.select(NAMES).cast(arrow_schema(table.metadata)))
 
         made = {name: target(name) for name in ("warm", "ours", "plain", "large")}
         new = rows_of(np.arange(rows, dtype=np.int64) * 3, ["i"] * rows, 1)

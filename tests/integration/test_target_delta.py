@@ -403,9 +403,14 @@ def test_another_writer_of_the_table_does_not_stop_it(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(bench.uri(table.table)).version() == before + 2
 
 
-def test_rows_of_one_batch_with_different_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_of_one_batch_with_different_columns(tmp_path: Path, kind: str) -> None:
     """Of a column that a row never had nothing is written: the target keeps its value."""
-    bench = DeltaBench(tmp_path)
+    if kind == "iceberg":
+        pytest.importorskip("pyiceberg")
+        from tests.support.iceberg_bench import IcebergBench
+
+    bench = DeltaBench(tmp_path) if kind == "delta" else IcebergBench(tmp_path)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sluice.config.connections import Endpoint
@@ -27,6 +29,8 @@ from tests.support.lake_keys import KEYS, values_of
 from tests.support.pipelines import Case, case
 
 pytest.importorskip("pyiceberg")
+
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from sluice.targets.iceberg.target import IcebergTarget
 from tests.support.iceberg_bench import IcebergBench
@@ -252,6 +256,36 @@ def test_a_table_whose_lost_races_would_be_committed_is_refused(tmp_path: Path) 
     assert pipe.state(wide) == Counter([(1, "a", 1, 5)])
     with pytest.raises(LoadError, match="no statement of a target of lake tables"):
         schema.apply("DROP TABLE `shop`.`people`")
+
+
+def test_columns_that_the_source_does_not_have_keep_their_values(tmp_path: Path) -> None:
+    """Of types that no source has, too; a new row has NULL there. A column of the source that is one of them is refused."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IntegerType, ListType, NestedField, StringType, UUIDType
+
+    bench = IcebergBench(tmp_path)
+    table = people("shop")
+    fields = [
+        NestedField(1, "id", IntegerType(), required=True), NestedField(2, "tags", ListType(9, StringType(), element_required=False)),
+        NestedField(3, "email", StringType()), NestedField(4, "points", IntegerType()), NestedField(5, "token", UUIDType()),
+    ]  # fmt: skip
+    catalog = bench.target().site.place.catalog()
+    catalog.create_namespace("shop")
+    made = catalog.create_table(("shop", "people"), Schema(*fields), properties={"commit.retry.num-retries": "0"})
+    token = uuid.UUID(int=5)
+    schema = schema_to_pyarrow(made.schema(), include_field_ids=False)
+    made.append(pa.table([[1, 2], [["x", None], None], ["a", "b"], [1, 2], [token.bytes, None]], schema=schema))
+    pipe = Pipe(bench)
+    pipe.deliver((table, [changed((1, "a", 1), (1, "c", 3)), gone(2, "b", 2), new(3, "d", 4)]))
+    rows = sorted(bench.table(table.table).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert [(row["id"], row["tags"], row["email"], row["points"]) for row in rows] == [
+        (1, ["x", None], "c", 3),
+        (3, None, "d", 4),
+    ]
+    assert [str(row["token"]) in {str(token), str(token.bytes)} for row in rows] == [True, False]
+    odd = TableSchema(table.table, (*table.columns, Column("token", K.VARCHAR, "varchar(9)")), ("id",))
+    [finding] = bench.target().schema().compare([planned_table(odd)])
+    assert (finding.severity, finding.column) == ("error", "token")
 
 
 def test_another_writer_of_the_table_does_not_stop_it(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def append(site: Site, fence: Fence, reader: RowReader) -> WriteResult:
 
         def write(found: Any, change: Any, said: dict[str, str], pieces: Sequence[ChangePiece] = pieces) -> WriteResult:
             info = info_of(found)
-            schema = arrow_schema(info)
+            schema = arrow_schema(found.metadata)
             rows = change_rows(pieces, info, schema, fence.batch, site.options.zero_dates)
             change.append(rows.cast(schema), snapshot_properties=said)
             return WriteResult(appended=rows.num_rows, statements=1)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from sluice.targets.base import Fence, RejectedRows, RowReader, TableInput, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import arrow_schema, info_in, info_of
+from sluice.targets.iceberg.tables import arrow_schema, info_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.rows import MergedRows, Part, names_of, together
 from sluice.targets.lake.values import aligned
@@ -71,7 +71,7 @@ class Files:
 
     def __init__(self, table: Any, change: Any, snapshot: Any) -> None:
         self.table, self.change, self.snapshot = table, change, snapshot
-        self.schema = arrow_schema(info_in(change.table_metadata))
+        self.schema = arrow_schema(change.table_metadata)
         self._numbers = itertools.count()
         self.written = 0
 
@@ -191,7 +191,9 @@ class _Merge:
     def _with_old(self, new: pa.Table, old: pa.Table, numbers: np.ndarray) -> pa.Table:
         """``new`` with the values of ``old``, row by row, in columns that stay as they are."""
         for name, kept in self.kept.items():
-            values = pc.if_else(pa.array(kept[numbers]), _one(old[name]), _one(new[name]))
+            both = pa.concat_arrays([_one(old[name]), _one(new[name])])  # of any type, so values are chosen by number
+            count = np.arange(len(numbers))
+            values = both.take(pa.array(np.where(kept[numbers], count, count + len(numbers))))
             new = new.set_column(new.schema.get_field_index(name), new.schema.field(name), values)
         return new
 

@@ -67,14 +67,24 @@ def schema_of(columns: Sequence[LakeColumn]) -> Any:
     return Schema(*fields)
 
 
-def arrow_schema(info: TableInfo) -> pa.Schema:
-    """Of rows for the table."""
-    return pa.schema([_arrow(one) for one in info.columns])
+def arrow_schema(metadata: Any) -> pa.Schema:
+    """Of rows for the table (``TableMetadata``). Columns of types that no source has are the library's."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    theirs = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    return pa.schema([_arrow(one, theirs.field(one.name).type) for one in info_in(metadata).columns])
 
 
-def _arrow(one: LakeColumn) -> pa.Field:
-    made = arrow_of(one.kind) if isinstance(one.kind, str) else pa.struct([_arrow(part) for part in one.kind])
+def _arrow(one: LakeColumn, theirs: pa.DataType) -> pa.Field:
+    try:
+        made = arrow_of(one.kind) if isinstance(one.kind, str) else _struct(one.kind, theirs)
+    except KeyError:
+        made = theirs
     return pa.field(one.name, made, nullable=one.nullable)
+
+
+def _struct(parts: Sequence[LakeColumn], theirs: pa.DataType) -> pa.DataType:
+    return pa.struct([_arrow(part, theirs.field(part.name).type) for part in parts])
 
 
 def promotes(there: str, wanted: str) -> bool:
