@@ -18,7 +18,6 @@ from sluice.errors import (
     ConfigError,
     LostPosition,
     OutOfOrder,
-    PreflightError,
     SegmentError,
     SluiceError,
     SourceUnavailable,
@@ -139,7 +138,7 @@ def _mark_anew(runtime: Runtime, state: PipelineState, found: Relocation) -> Non
     try:
         with runtime.source_at(found.connection).open() as session:
             marking = session.choose_marking()
-    except PreflightError as error:
+    except SluiceError as error:  # a dump keeps no failover back
         for dump in dumps:
             state.dumps.add_note(
                 dump.id, f"{found.connection} cannot be copied from: {error.message}; cancel this dump"
