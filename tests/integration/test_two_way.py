@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import DecodeError, LoadError, Paused, SluiceError
+from sluice.errors import ConfigError, DecodeError, LoadError, Paused, SluiceError
 from sluice.flows.cancellation import CancellationGuard
 from sluice.model.load_marks import LoadMark, origin_number
 from sluice.segments.reader import iter_changes
@@ -481,6 +481,18 @@ def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: N
     assert "a_to_b does not work (load-b)" in shown["paused"]
     pair.settle()
     assert len(pair.assert_equal("items")) == 2
+
+
+def test_a_pipeline_whose_channel_file_is_gone_stops_until_it_leaves(pair: Network) -> None:
+    joined(pair)
+    pair.once()
+    [file] = pair.channels.glob("*.yaml")
+    assert "remove the channel's file first" in pair.cli("channel", "leave", "a_to_b").stderr
+    file.unlink()
+    with pytest.raises(ConfigError, match="no channel file here names it"):
+        pair.once("a_to_b")
+    assert pair.cli("channel", "leave", "a_to_b").returncode == 0
+    assert pair.once("a_to_b") == 0
 
 
 def test_a_channel_is_paused_and_resumed_as_a_whole(pair: Network) -> None:

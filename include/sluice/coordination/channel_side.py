@@ -12,9 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sluice.coordination.layout import SIDE, Layout
-from sluice.coordination.port import Create, Remove, Znodes, committed
-from sluice.errors import CoordinationUnavailable, Fenced, LeaseHeld, OutOfOrder, Paused, Restarted, SluiceError
+from sluice.coordination.layout import MEMBERSHIP, SIDE, Layout
+from sluice.coordination.port import Create, Put, Remove, Znodes, committed
+from sluice.errors import (
+    ConfigError,
+    CoordinationUnavailable,
+    Fenced,
+    LeaseHeld,
+    OutOfOrder,
+    Paused,
+    Restarted,
+    SluiceError,
+)
 
 _NO_FAILURE = (Paused, Restarted, LeaseHeld, OutOfOrder, Fenced, CoordinationUnavailable)
 """Somebody said so, or somebody else works."""
@@ -99,3 +108,28 @@ class ChannelSide:
         for path in paths:
             if self._z.get(path) is not None:
                 committed(self._z, Remove(path))
+
+
+def require_channel(znodes: Znodes, layout: Layout, channel: str) -> None:
+    """Note that the pipeline works in ``channel``; "": in none.
+
+    Raises ConfigError: it worked in one, and now it would work without: what it loads would not be marked, and come back.
+    """
+    node = znodes.get(layout.membership)
+    known = MEMBERSHIP.parse(layout.membership, node.data, lambda data: str(data["channel"])) if node else ""
+    if known == channel:
+        return
+    if not channel:
+        raise ConfigError(
+            f"{layout.pipeline} works in channel {known}, and no channel file here names it: what it loads would come back",
+            where=layout.membership,
+            hint=f"is include/channels (SLUICE_CHANNELS) here? If it left the channel: `sluice channel leave {layout.pipeline}`",
+        )
+    said = MEMBERSHIP.encode({"channel": channel})
+    committed(znodes, Put(layout.membership, said, node.version) if node else Create(layout.membership, said))
+
+
+def leave_channel(znodes: Znodes, layout: Layout) -> None:
+    """The pipeline works without a channel from now on."""
+    if znodes.get(layout.membership) is not None:
+        committed(znodes, Remove(layout.membership))

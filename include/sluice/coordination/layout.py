@@ -6,6 +6,7 @@
     ├── {pipeline}
     │   ├── identity                      random id of this state; targets store it with the batch they have
     │   ├── permit                        may the pipeline work, and who said so
+    │   ├── channel                       the channel that it works in
     │   ├── holds                         targets in quarantine: they fail while the others continue
     │   ├── captures                      patterns of the captured tables when a drain last looked
     │   ├── replicator
@@ -139,10 +140,11 @@ CHUNK = Format("chunk", is_written=False)
 READER = Format("reader of a dump")
 ACKNOWLEDGEMENT = Format("acknowledgement")
 SIDE = Format("failure of a channel's pipeline")
+MEMBERSHIP = Format("channel of a pipeline")
 
 FORMATS = (
     IDENTITY, PERMIT, HOLDS, CAPTURES, LEASE, CURSOR, MEMBER, OWNER, RESTART, BATCH, CHECKPOINT, ALERT, AUDIT, DUMP, PLANNED, PLACED, CHUNK, READER,
-    ACKNOWLEDGEMENT, SIDE,
+    ACKNOWLEDGEMENT, SIDE, MEMBERSHIP,
 )  # fmt: skip
 """All kinds of JSON nodes."""
 
@@ -247,6 +249,11 @@ class Layout:
         return f"{self.root}/replicator/{self.pipeline}.{target}/process"
 
     # -- channels --------------------------------------------------------------------------------------------------------
+
+    @property
+    def membership(self) -> str:
+        """Which channel the pipeline works in."""
+        return f"{self.home}/channel"
 
     def channel(self, name: str) -> str:
         """Folder of what the pipelines of a channel fail at."""

@@ -16,7 +16,7 @@ from sluice.coordination.active_installation import ActiveInstallation
 from sluice.coordination.alerts import Alerts
 from sluice.coordination.audit import Audit
 from sluice.coordination.batches import Batches
-from sluice.coordination.channel_side import ChannelMembership, ChannelSide
+from sluice.coordination.channel_side import ChannelMembership, ChannelSide, leave_channel, require_channel
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.identity import Identity
@@ -401,6 +401,14 @@ class PipelineState:
     def require_permit(self, *, since: Permit | None = None) -> Permit:
         """The permit. Raises Paused if a person paused the pipeline, Restarted if a new round began after ``since``."""
         return self._permits.require(since=since)
+
+    def require_channel(self) -> None:
+        """See :func:`sluice.coordination.channel_side.require_channel`; once the pipeline has begun. Raises ConfigError."""
+        require_channel(self._z, self.layout, self.side.channel if self.side is not None else "")
+
+    def leave_channel(self) -> None:
+        """See :func:`sluice.coordination.channel_side.leave_channel`."""
+        leave_channel(self._z, self.layout)
 
     def reporting(self, part: str) -> AbstractContextManager[None]:
         """In a channel: what goes wrong inside stops the other pipeline after a while. ``part``: drain, merge or load-{target}."""

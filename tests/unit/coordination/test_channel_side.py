@@ -94,3 +94,19 @@ def test_one_of_them_may_always_work(events: list[tuple[bool, str, bool]]) -> No
         assert any(state.permit().open for state in pair)
         failing = {failure.pipeline for state in pair if state.side for failure in state.side.failures()}
         assert all(state.permit().open for state in pair) == (len(failing) != 1)
+
+
+def test_a_pipeline_does_not_go_on_without_the_channel_it_worked_in() -> None:
+    session = MemoryTree().session()
+    inside, outside = (
+        PipelineState(session, "/r", "a_to_b", ["t"], lease_wait_s=0, membership=membership)
+        for membership in (ChannelMembership("c", "b_to_a", 5.0), None)
+    )
+    session.ensure("/r/a_to_b")
+    outside.require_channel()
+    inside.require_channel()
+    inside.require_channel()
+    with pytest.raises(ConfigError, match="a_to_b works in channel c, and no channel file here names it"):
+        outside.require_channel()
+    inside.leave_channel()
+    outside.require_channel()

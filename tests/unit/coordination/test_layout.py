@@ -57,6 +57,7 @@ def tree() -> MemoryTree:
         cursor = state.commit(
             lease, cursor, Batch(BatchNumber(number), lease.epoch, f"run-{number}", "m", first, last, 1, 1)
         )
+    state.require_channel()
     state.member.silent_since(5)
     state.staged(1, 0, "stage")
     state.merged(1, "changeset")
@@ -107,6 +108,7 @@ def everything(tree: MemoryTree) -> dict[str, Any]:
         "acknowledged": [state.process(target) for target in TARGETS],
         "checkpoints": [state.target_records(target).read() for target in TARGETS],
         "failures": state.side.failures(),
+        "channel": state.require_channel(),
         "alert": state.alerts.since("copy"),
         "member": state.member.read(),
         "dumps": [dumps.get(name) for name in dumps.ids()],

@@ -179,6 +179,8 @@ def check_source(context: DrainContext) -> None:
         require_no_checkpoints(context.runtime, context.state)
     elif context.kept.is_checked and context.source.goes_on(context.cursor.position):
         return
+    if context.cursor is not None:
+        context.state.require_channel()
     context.source.look_again()
     context.cursor = ready_or_moved(context.runtime, context.state, context.lease, context.source, context.cursor)
     context.kept.checked()

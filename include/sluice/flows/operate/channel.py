@@ -14,6 +14,7 @@ from sluice.config.connections import ConnectionResolver, Endpoint
 from sluice.config.loading import find_pipeline, load_pipeline, parse_model
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
+from sluice.flows.runtime import Runtime
 from sluice.model.load_marks import origin_number
 from sluice.sources import READ_MARKS
 from sluice.targets import MARK_LOADS
@@ -164,6 +165,18 @@ def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
             line["error"] = str(error)
         found.append(line)
     return found
+
+
+def leave(runtime: Runtime, *, by: str) -> None:
+    """A pipeline whose channel file is gone works without from now on. Raises ConfigError: a file names it still."""
+    if runtime.membership is not None:
+        raise ConfigError(
+            f"{runtime.name} is in channel {runtime.membership.channel}",
+            hint="remove the channel's file first: both pipelines leave it",
+        )
+    with runtime.state() as state:
+        state.leave_channel()
+        state.audit(by=by, what="leave channel", details={})
 
 
 def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:
