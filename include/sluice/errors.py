@@ -61,7 +61,7 @@ class SluiceError(Exception):
 
     def __str__(self) -> str:
         text = self.message
-        if self.where:
+        if self.where and self.where not in self.message:  # a file's problems name it themselves
             text += f" [at {self.where}]"
         if self.hint:
             text += f" -> {self.hint}"

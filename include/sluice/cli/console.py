@@ -102,7 +102,7 @@ def ask(question: str) -> None:
 def print_error(error: SluiceError) -> None:
     """What went wrong, where, and what to do next, on standard error."""
     err.print(f"[bold red]error[/] {escape(error.message)}", highlight=False, soft_wrap=True)
-    if error.where:
+    if error.where and error.where not in error.message:
         err.print(f"  [dim]at[/] {escape(error.where)}", highlight=False, soft_wrap=True)
     if error.hint:
         err.print(f"  [dim]next[/] {escape(error.hint)}", highlight=False, soft_wrap=True)

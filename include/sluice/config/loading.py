@@ -275,7 +275,8 @@ def _describe(item: Any, loc: tuple[int | str, ...], model: type[BaseModel]) -> 
         return f"{field}: there is no such key{meant(str(loc[-1]), known)}"
     if item["type"] == "missing":
         return f"{field}: this key is required"
-    return f"{field}: {item['msg'].removeprefix('Value error, ')}"
+    said = item["msg"].removeprefix("Value error, ")
+    return f"{field}: {said}" if field else said
 
 
 def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
