@@ -13,6 +13,7 @@ from typing import Any
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
+from sluice.errors import ConfigError
 from sluice.flows.operate.check import apply_missing, check
 from sluice.flows.run import Step, run
 from sluice.flows.runtime import Runtime
@@ -39,6 +40,8 @@ class Case:
         return self.folder / f"{self.name}.yaml"
 
     def resolver(self, connection_id: str) -> Endpoint:
+        if connection_id not in self.connections:  # of another pipeline of the folder
+            raise ConfigError(f"connection {connection_id!r} is not known here")
         return parse_connection(connection_id, self.connections[connection_id])
 
     def runtime(self, mode: str = "local") -> Runtime:
