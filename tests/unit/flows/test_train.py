@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -304,6 +305,13 @@ def test_what_a_person_says_in_mid_train_is_obeyed(one: Pipe, action: str) -> No
     assert waiting(one) == []
 
 
+def join_threads() -> None:
+    """A process that is killed leaves none."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(("merge", "deliver", "target")):
+            thread.join(60)
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("SLUICE_TEST_VALUES", "10"))))
 def test_a_train_that_is_killed_anywhere_loses_and_doubles_nothing(
     two: Pipe, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -334,6 +342,7 @@ def test_a_train_that_is_killed_anywhere_loses_and_doubles_nothing(
             left[0] = choose.randint(1, 60)
             with suppress(Killed):
                 go(two, claim, tell=lambda carried: moves.append(carried.batch))
+            join_threads()
         left[0] = 10**9
         outcome = go(two, claim)
         if outcome.last.batch is not None:
