@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,10 +35,10 @@ def pair(
         yield made
 
 
-def joined(made: Network, first: str = "a", second: str = "b", **extra: str) -> None:
-    """A channel of the two sites, whose pipelines have begun."""
+def joined(made: Network, first: str = "a", second: str = "b", *, channel: str = "", **extra: str) -> None:
+    """A channel of the two sites, whose pipelines have begun. ``channel``: more lines of its file."""
     names = made.pipe(first, second, **extra), made.pipe(second, first, **extra)
-    made.channel(*names)
+    made.channel(*names, extra=channel)
     made.once()
 
 
@@ -110,6 +111,60 @@ def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Network)
     rows = pair.assert_equal("items")
     assert {row[0]: row[2] for row in rows} == counts
     pair.assert_still()
+
+
+def fight(made: Network, site: str, seed: int, transactions: int) -> None:
+    """Write rows that the other site writes, too."""
+    choose = random.Random(seed)
+    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+        for number in range(transactions):
+            connection.begin()
+            for key in sorted({
+                choose.randrange(40) for _ in range(choose.randint(1, 3))
+            }):  # in one order: no deadlocks
+                kind = choose.random()
+                if kind < 0.2:
+                    cursor.execute("DELETE FROM items WHERE id = %s", (key,))
+                elif kind < 0.6:
+                    cursor.execute("UPDATE items SET n = %s, site = %s WHERE id = %s", (number, site, key))
+                else:
+                    cursor.execute("REPLACE INTO items (id, site, n) VALUES (%s, %s, %s)", (key, site, number))
+            connection.commit()
+
+
+def test_both_sites_write_the_same_rows_and_end_equal(pair: Network) -> None:
+    """What the main site sent comes back to it once."""
+    joined(pair, channel="consistency: loop_back")
+    writers = [
+        threading.Thread(target=fight, args=(pair, site, seed, 400)) for seed, site in enumerate(("a", "b"), start=7)
+    ]
+    with pair.running():
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            ended(writer)
+    pair.settle(rounds=2)
+    assert pair.assert_equal("items")
+    pair.assert_still()
+
+
+def test_looping_back_the_last_word_is_the_main_sites(pair: Network) -> None:
+    joined(pair, channel="consistency: loop_back")
+    pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a')")
+    pair.execute("b", "INSERT INTO items (id, site) VALUES (1, 'b'), (2, 'b')")
+    assert [pair.once("a_to_b"), pair.once("b_to_a"), pair.once("a_to_b")] == [1, 1, 0]
+    assert [row[:2] for row in pair.assert_equal("items")] == [(1, "a"), (2, "b")]
+
+
+def test_looping_back_a_table_needs_a_key(pair: Network) -> None:
+    """Rows that come back would be there twice."""
+    joined(pair, channel="consistency: loop_back")
+    pair.everywhere("CREATE TABLE loose (a INT)")
+    pair.execute("a", "INSERT INTO loose VALUES (1)")
+    pair.once("a_to_b")
+    with pytest.raises(ConfigError, match="loose has no primary key, and its channel loops back"):
+        pair.once("b_to_a")
+    assert pair.rows("a", "loose") == [(1,)]
 
 
 def test_a_mark_that_somebody_writes_by_hand_changes_nothing(pair: Network) -> None:

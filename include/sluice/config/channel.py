@@ -43,8 +43,10 @@ class ChannelConfig(StrictModel):
     ddl: Annotated[Identifier | None, BeforeValidator(_one_carrier)] = Field(
         None, description="The one pipeline that carries DDL; default: that of main."
     )
-    consistency: Literal["none"] = Field(
-        "none", description="What is done about rows that both sites change: nothing, as each row belongs to one site."
+    consistency: Literal["none", "loop_back"] = Field(
+        "none",
+        description="What is done about rows that both sites change. none: nothing, as each row belongs to one site. loop_back: what the main site "
+        "sent is sent back to it once, so that both sites end with what was written last at the other site, where the main site's word arrives.",
     )
     grace: Span = Field(
         timedelta(seconds=90),
@@ -97,12 +99,17 @@ class ChannelConfig(StrictModel):
         """The key of its marks."""
         return self.key or f"channel {self.channel}"
 
+    def sends_back(self, pipeline: str) -> bool:
+        """True if the pipeline sends back what the other one loaded: its source's log, in which all changes are, then decides their order."""
+        return self.consistency == "loop_back" and pipeline != self.main_pipeline
+
     def other(self, pipeline: str) -> str:
         """The other one of the two."""
         return self.pipelines[0] if pipeline == self.pipelines[1] else self.pipelines[1]
 
     def adapted(self, pipeline: PipelineConfig) -> PipelineConfig:
         """The pipeline as the channel lets it work: only the carrier takes DDL from the log. Raises ConfigError."""
+        self._require_whole_rows(pipeline)
         if pipeline.pipeline == self.carrier:
             return pipeline
         capture = pipeline.capture
@@ -114,6 +121,17 @@ class ChannelConfig(StrictModel):
             )
         rows = tuple(event for event in capture.events if event is not Event.DDL)
         return pipeline.model_copy(update={"capture": capture.model_copy(update={"events": rows})})
+
+    def _require_whole_rows(self, pipeline: PipelineConfig) -> None:
+        """Of the main site's changes. A column that it changed and changed back within a batch would not be sent, and whatever the other site wrote
+        into it meanwhile would stay there."""
+        lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
+        if self.consistency == "loop_back" and pipeline.pipeline == self.main_pipeline and lines:
+            raise ConfigError(
+                f"channel {self.channel} loops back, and {pipeline.pipeline} sends changed columns of {lines[0].from_}",
+                where=f"channel {self.channel}",
+                hint=f"send: rows in {pipeline.pipeline}; the other pipeline may send changed columns",
+            )
 
 
 def load_channel(path: Path) -> ChannelConfig:
@@ -191,8 +209,9 @@ class Channels:
         if channel is None and not pipeline.ignore_marks:
             return None
         keys = {"": _NO_CHANNEL, **{one.channel: one.seal_key for one in self._all}}
-        dropped = frozenset({channel.other(pipeline.pipeline)} if channel is not None else ())
-        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks))
+        sends_back = channel is not None and channel.sends_back(pipeline.pipeline)
+        dropped = frozenset({channel.other(pipeline.pipeline)} if channel is not None and not sends_back else ())
+        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks), sends_back)
 
 
 _NO_CHANNEL = "no channel"

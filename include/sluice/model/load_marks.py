@@ -75,11 +75,13 @@ class MarkRules:
         keys: of each channel whose marks are understood; "": of pipelines without a channel.
         dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go back.
         ignored: named marks whose changes are not wanted.
+        sends_back: what this pipeline captures was loaded by its partner, too: it can be loaded once more only into tables with a key.
     """
 
     keys: Mapping[str, str] = field(repr=False)
     dropped: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
+    sends_back: bool = False
 
     def read(self, text: str) -> Token | None:
         """What a token says; None for one that was not made by Sluice with a known key."""

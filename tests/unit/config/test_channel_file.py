@@ -79,6 +79,25 @@ def test_a_pipeline_drops_what_its_partner_loaded_and_nothing_else(tmp_path: Pat
     assert not star_arm.drops(of_c)
 
 
+def test_looping_back_the_other_site_sends_what_the_main_site_sent(tmp_path: Path) -> None:
+    found = Channels(folder(tmp_path, a_b=TEXT + "consistency: loop_back\n"))
+    for reader, loader, comes_back in (("b_to_a", "a_to_b", True), ("a_to_b", "b_to_a", False)):
+        mark, rules = found.mark(pipeline(loader)), found.rules(pipeline(reader))
+        assert mark is not None
+        assert rules is not None
+        token = rules.read(mark.token("1"))
+        assert token is not None
+        assert (rules.drops(token), rules.sends_back) == (not comes_back, comes_back)
+
+
+def test_looping_back_the_main_site_sends_whole_rows() -> None:
+    made = channel("consistency: loop_back\n")
+    changed = "mapping: [{from: a.*, to: a.*, send: changed_columns}]\n"
+    with pytest.raises(ConfigError, match="a_to_b sends changed columns of a"):
+        made.adapted(pipeline("a_to_b", changed))
+    assert made.adapted(pipeline("b_to_a", changed)).mapping
+
+
 def test_pipelines_outside_of_channels_look_at_no_marks(tmp_path: Path) -> None:
     found = Channels(folder(tmp_path, a_b=TEXT))
     assert found.mark(pipeline("x_to_y")) is None

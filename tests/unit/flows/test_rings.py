@@ -18,7 +18,7 @@ def resolver(connection: str) -> Endpoint:
 
 
 def found(tmp_path: Path, name: str, *pipelines: str, channels: tuple[str, ...] = (), more: str = "") -> list[str]:
-    """``pipelines``: names such as ab, each from a server to another one; ``channels``: such as ab, of ab and ba."""
+    """``pipelines``: names such as ab, each from a server to another one; ``channels``: such as ab, of ab and ba, or ab:loop_back."""
     folder = tmp_path / "pipelines"
     folder.mkdir(exist_ok=True)
     (tmp_path / "channels").mkdir(exist_ok=True)
@@ -26,7 +26,8 @@ def found(tmp_path: Path, name: str, *pipelines: str, channels: tuple[str, ...] 
         text = f"pipeline: {one}\nsource: {{connection: {one[0]}}}\ntargets: [{{name: t, type: mysql, connection: {one[1]}}}]\n"
         (folder / f"{one}.yaml").write_text(text + more)
     for one in channels:
-        text = f"channel: {one}\npipelines: [{one}, {one[::-1]}]\nmain: {one}\n"
+        text = f"channel: {one[:2]}\npipelines: [{one[:2]}, {one[1::-1]}]\nmain: {one[:2]}\nconsistency: {one[3:] or 'none'}\n"
+        one = one[:2]
         (tmp_path / "channels" / f"{one}.yaml").write_text(text)
     return ring(name, channels=Channels(tmp_path / "channels"), pipelines_folder=folder, resolver=resolver)
 
@@ -44,6 +45,17 @@ def test_three_in_a_row_need_an_end(tmp_path: Path) -> None:
 def test_a_star_of_channels_is_no_ring(tmp_path: Path) -> None:
     star = ("ab", "ba", "ac", "ca")
     assert [found(tmp_path, name, *star, channels=("ab", "ac")) for name in star] == [[]] * 4
+
+
+def test_one_channel_of_a_star_may_loop_back(tmp_path: Path) -> None:
+    star = ("ab", "ba", "ac", "ca")
+    assert [found(tmp_path, name, *star, channels=("ab:loop_back", "ac")) for name in star] == [[]] * 4
+
+
+def test_two_that_loop_back_are_a_ring(tmp_path: Path) -> None:
+    star = ("ab", "ba", "ac", "ca")
+    both = ("ab:loop_back", "ac:loop_back")
+    assert found(tmp_path, "ab", *star, channels=both) == ["ab", "ba", "ac", "ca"]
 
 
 def test_channels_in_a_triangle_are_one(tmp_path: Path) -> None:

@@ -182,15 +182,15 @@ def leave(runtime: Runtime, *, by: str) -> None:
 def ring(name: str, *, channels: Channels, pipelines_folder: Path, resolver: ConnectionResolver) -> list[str]:
     """Pipelines, from ``name`` on, through which a change would come back to it again and again; none: it does not.
 
-    What one pipeline loads goes on with every pipeline that reads that server, except with its partner in a channel and with those that ignore
-    its named mark. Pipelines that cannot be read, or whose connections are not known here, are left out.
+    What one pipeline loads goes on with every pipeline that reads that server, except with its partner in a channel that does not send back,
+    and with those that ignore its named mark. Pipelines that cannot be read, or whose connections are not known here, are left out.
     """
     found = {pipeline.pipeline: pipeline for pipeline in _readable(pipelines_folder)}
     servers = {one: _servers(pipeline, resolver) for one, pipeline in found.items()}
 
     def following(one: str) -> list[str]:
         mark, channel = channels.mark(found[one]), channels.of(one)
-        partner = channel.other(one) if channel is not None else ""
+        partner = channel.other(one) if channel is not None and not channel.sends_back(channel.other(one)) else ""
         return [
             other
             for other, pipeline in found.items()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +11,6 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
 from sluice.targets.base import (
-    Capabilities,
     Fence,
     Input,
     RejectedRows,
@@ -35,7 +32,8 @@ from sluice.targets.delta.options import DeltaOptions
 from sluice.targets.delta.removing import DeltaReconciler, remove
 from sluice.targets.delta.schema import DeltaSchema
 from sluice.targets.delta.site import Site
-from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+from sluice.targets.lake.target import LakeTarget
+from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
 
 
@@ -72,41 +70,26 @@ class DeltaWork(LakeWork):
         return remove(self.site, fence, reader, stored, scope)
 
 
-class DeltaTarget:
+class DeltaTarget(LakeTarget):
     """See :class:`sluice.targets.base.Target`."""
 
     Options: ClassVar[type[BaseModel]] = DeltaOptions
-    CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
-        self.config = config
+        super().__init__(config)
         self.options = options_of(config, DeltaOptions)
         place = place_of(endpoint, self.options.location, config.name)
         self.site = Site(place, self.options, pipeline, config.name, every=self.input is Input.CHANGES)
 
     @property
-    def input(self) -> Input:
-        """What it is given."""
-        return Input(self.config.changes)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of merged rows, or of every change."""
-        return capabilities_of(self.input)
+    def work(self) -> DeltaWork:
+        """See :class:`DeltaWork`."""
+        return DeltaWork(self.site)
 
     @property
     def checkpoints(self) -> DeltaCheckpoints:
         """A small table in the same location."""
         return self.site.checkpoints
-
-    @contextmanager
-    def open(self, epoch: int) -> Iterator[LakeSession]:
-        """See :meth:`sluice.targets.base.Target.open`."""
-        yield LakeSession(DeltaWork(self.site), epoch)
-
-    def schema(self) -> DeltaSchema:
-        """The tables."""
-        return DeltaSchema(self.site)
 
     def reconciler(self) -> DeltaReconciler | None:
         """Of merged rows, for listed keys."""
@@ -119,6 +102,3 @@ class DeltaTarget:
     def maintainer(self) -> DeltaMaintainer:
         """Compaction and vacuum."""
         return DeltaMaintainer(self.site)
-
-    def interrupt(self) -> None:
-        """Nothing waits at the target: a commit is taken or refused."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +11,6 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
 from sluice.targets.base import (
-    Capabilities,
     Fence,
     Input,
     RejectedRows,
@@ -35,7 +32,8 @@ from sluice.targets.iceberg.options import IcebergOptions
 from sluice.targets.iceberg.removing import IcebergReconciler, remove
 from sluice.targets.iceberg.schema import IcebergSchema
 from sluice.targets.iceberg.site import Site
-from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+from sluice.targets.lake.target import LakeTarget
+from sluice.targets.lake.writing import LakeWork
 from sluice.targets.options import options_of
 
 
@@ -72,41 +70,26 @@ class IcebergWork(LakeWork):
         return remove(self.site, fence, reader, stored, scope)
 
 
-class IcebergTarget:
+class IcebergTarget(LakeTarget):
     """See :class:`sluice.targets.base.Target`."""
 
     Options: ClassVar[type[BaseModel]] = IcebergOptions
-    CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
 
     def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
-        self.config = config
+        super().__init__(config)
         self.options = options_of(config, IcebergOptions)
         place = place_of(endpoint, self.options.catalog, config.name)
         self.site = Site(place, self.options, pipeline, config.name, every=self.input is Input.CHANGES)
 
     @property
-    def input(self) -> Input:
-        """What it is given."""
-        return Input(self.config.changes)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of merged rows, or of every change."""
-        return capabilities_of(self.input)
+    def work(self) -> IcebergWork:
+        """See :class:`IcebergWork`."""
+        return IcebergWork(self.site)
 
     @property
     def checkpoints(self) -> IcebergCheckpoints:
         """A small table in the same catalog."""
         return self.site.checkpoints
-
-    @contextmanager
-    def open(self, epoch: int) -> Iterator[LakeSession]:
-        """See :meth:`sluice.targets.base.Target.open`."""
-        yield LakeSession(IcebergWork(self.site), epoch)
-
-    def schema(self) -> IcebergSchema:
-        """The tables."""
-        return IcebergSchema(self.site)
 
     def reconciler(self) -> IcebergReconciler | None:
         """Of merged rows, for listed keys."""
@@ -119,6 +102,3 @@ class IcebergTarget:
     def maintainer(self) -> IcebergMaintainer:
         """Old snapshots."""
         return IcebergMaintainer(self.site)
-
-    def interrupt(self) -> None:
-        """Nothing waits at the target: a commit is taken or refused."""

@@ -19,10 +19,11 @@ import structlog
 from typing_extensions import TypeVar
 
 from sluice.config.connections import Endpoint
-from sluice.errors import CaptureError, SourceUnavailable, UnknownEvent
+from sluice.errors import CaptureError, ConfigError, SourceUnavailable, UnknownEvent
 from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement, TableChange
+from sluice.model.tables import TableId
 from sluice.mysql.ddl.catalog import SchemaState
 from sluice.mysql.ddl.lexer import Dialect
 from sluice.sources.base import ChangeSink, StreamLimits, StreamResult
@@ -296,6 +297,8 @@ class BinlogReader(Generic[M]):
         layout = self._layouts.get(table_map.body)
         if layout is None:
             layout = self.catalog.plan(table_map, self.scanner.position(), where)
+            if self.loads is not None and self.loads.sends_back and not len(layout.key):
+                raise _no_key(table_map.table, where)
             if len(self._layouts) < _REMEMBERED_LAYOUTS:
                 self._layouts[table_map.body] = layout
         return layout
@@ -439,6 +442,14 @@ class BinlogReader(Generic[M]):
             **self.scanner.skipped,
         }
         return {reason: count for reason, count in counts.items() if count}
+
+
+def _no_key(table: TableId, where: str) -> ConfigError:
+    return ConfigError(
+        f"{table} has no primary key, and its channel loops back: rows that come back would be loaded twice",
+        where=where,
+        hint=f"give {table} a primary key, or leave it out: capture.exclude in both pipelines",
+    )
 
 
 def warm_up() -> None:

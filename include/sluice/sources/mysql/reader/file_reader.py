@@ -157,7 +157,10 @@ class BinlogRangeReader:
             return None
         if not table_map.named:
             raise _InTurn("a table map without names")
-        return self._catalog.plan(table_map, self._piece.start, where)
+        layout = self._catalog.plan(table_map, self._piece.start, where)
+        if self._reading.loads is not None and self._reading.loads.sends_back and not len(layout.key):
+            raise _InTurn("a table without a key, in a channel that loops back")
+        return layout
 
     def _statement(self, statement: LoggedStatement) -> bool:
         query = statement.query

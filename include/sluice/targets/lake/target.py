@@ -1,0 +1,52 @@
+"""What every target of lake tables has; its kind opens the tables."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from sluice.config.pipeline import TargetConfig
+from sluice.targets.base import Capabilities, Input
+from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.writing import LakeSession, LakeWork, capabilities_of
+
+
+class LakeTarget(ABC):
+    """See :class:`sluice.targets.base.Target`."""
+
+    Options: ClassVar[type[BaseModel]]
+    CAPABILITIES: ClassVar[Capabilities] = capabilities_of(Input.MERGED)
+
+    def __init__(self, config: TargetConfig) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def work(self) -> LakeWork:
+        """What the library does."""
+
+    @property
+    def input(self) -> Input:
+        """What it is given."""
+        return Input(self.config.changes)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of merged rows, or of every change."""
+        return capabilities_of(self.input)
+
+    @contextmanager
+    def open(self, epoch: int) -> Iterator[LakeSession]:
+        """See :meth:`sluice.targets.base.Target.open`."""
+        yield LakeSession(self.work, epoch)
+
+    def schema(self) -> LakeSchema:
+        """The tables."""
+        return self.work.schema()
+
+    def interrupt(self) -> None:  # noqa: B027 - there is nothing to do for any kind
+        """Nothing waits at the target: a commit is taken or refused."""
