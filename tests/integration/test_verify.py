@@ -458,7 +458,7 @@ def test_rows_go_through_a_rule_on_dataframes(shop: Case, spark_connect) -> None
     shop.run_until_head("connect")
     assert at(shop.target, shop, "SELECT COUNT(*), MIN(BINARY v LIKE 'V%!') FROM t") == [(45, 1)]
     at(shop.target, shop, "UPDATE t SET v = 'v3!' WHERE id = 3", "DELETE FROM t WHERE id = 4")
-    with delivering(shop):
+    with delivering(shop, "connect"):
         result = verify(shop.runtime("connect"), VerifySpec(repair=True))
     assert found(result) == {("t", ("3",), "different", ("v",)), ("t", ("4",), "missing", ())}
     assert (of(result, "t").rows, result.outcome) == (50, "equal")

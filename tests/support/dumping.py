@@ -26,8 +26,11 @@ def both(made: Case, sql: str) -> None:
 
 
 @contextmanager
-def delivering(made: Case) -> Iterator[None]:
-    """The pipeline runs in a thread, one batch after the other. A passing error is tried again, with the batch it hit, as a real run does."""
+def delivering(made: Case, mode: str = "local") -> Iterator[None]:
+    """The pipeline runs in a thread, one batch after the other. A passing error is tried again, with the batch it hit, as a real run does.
+
+    ``mode``: of Spark, the same as that of whatever else uses it in this process.
+    """
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -35,7 +38,7 @@ def delivering(made: Case) -> Iterator[None]:
         failures, mine = 0, claim(made)
         while not stop.is_set():
             try:
-                runtime = made.runtime()
+                runtime = made.runtime(mode)
                 with runtime.state():
                     while not stop.is_set():
                         step(made, runtime, claimed=mine)
@@ -48,6 +51,7 @@ def delivering(made: Case) -> Iterator[None]:
                 print(f"tried again: {error}")
                 stop.wait(0.5)
             except BaseException as error:
+                print(f"delivering ended: {error!r}")  # also where the block fails because of it
                 errors.append(error)
                 return
 
