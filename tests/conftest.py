@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,12 @@ __all__ = [
     "zookeeper",
     "zookeeper_ensemble",
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_kept_producers() -> Iterator[None]:
+    """A process keeps the Kafka producer of each target, with a dozen open files; a test run has hundreds of targets."""
+    yield
+    channels = sys.modules.get("sluice.targets.kafka.channel")
+    if channels is not None:
+        channels.end_all()

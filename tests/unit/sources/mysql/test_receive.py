@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import socket
 import threading
 import time
@@ -68,3 +71,18 @@ def test_silence_and_a_hang_up(joined):
     assert received(stream, 3) == b"why"
     with pytest.raises(SourceUnavailable, match="closed the connection"):
         stream.receive(buffer, 0, 5.0)
+
+
+def test_a_process_may_have_many_files_open():
+    """select() refuses those from 1,024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 1200 and hard > 0 else max(soft, 1200), hard))
+    with contextlib.ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull, "rb"))
+        mine, theirs = (opened.enter_context(one) for one in socket.socketpair())
+        assert mine.fileno() > 1024
+        stream = SocketReader(mine, what="connection c", silence_s=20.0)
+        theirs.sendall(b"there")
+        assert received(stream, 5) == b"there"
+        assert stream.receive(np.zeros(8, np.uint8), 0, 0.01) == 0

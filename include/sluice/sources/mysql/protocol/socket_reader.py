@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import time
@@ -31,6 +32,8 @@ class SocketReader:
         self._tls = hasattr(connected, "pending")
         self._gathering = False
         self._heard = time.monotonic()
+        self._poll = select.poll()  # select() knows 1,024 files, and a triggerer may have more
+        self._poll.register(connected, select.POLLIN)
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         connected.settimeout(silence_s)
@@ -83,6 +86,6 @@ class SocketReader:
         if self._pending():
             return True
         try:
-            return bool(select.select([self._socket], [], [], max(timeout_s, 0))[0])
+            return bool(self._poll.poll(math.ceil(max(timeout_s, 0.0) * 1000)))
         except (OSError, ValueError) as error:
             raise self.broken(str(error)) from error
