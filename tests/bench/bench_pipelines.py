@@ -228,7 +228,6 @@ def idle() -> list[Line]:
     return [
         _line("idle_triggerer_cpu", what, now["cpu"], "cores", old.get("cpu"), base),
         _line("idle_still_waiting", what, now["waiting"], "pipelines", old.get("waiting"), base),
-        _line("idle_source_connections", what, now["source"], "connections", old.get("source"), base),
         _line("idle_zookeeper_connections", what, now["sessions"], "connections", old.get("sessions"), base),
         _line("idle_zookeeper_requests", what, now["requests"], "requests/s", old.get("requests"), base),
         _line("idle_triggerer_threads", what, now["threads"], "threads", old.get("threads"), base),
@@ -243,7 +242,6 @@ def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[st
         "AIRFLOW_HOME": str(world.folder / "home"),
     }
     argv = [sys.executable, str(_ROOT / "tests/bench/idle_triggers.py"), str(many.made.folder), str(SECONDS)]
-    before = _sessions(world)
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         assert child.stdout is not None
         answers = (json.loads(line) for line in child.stdout if line.startswith("{"))
@@ -253,17 +251,11 @@ def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[st
             asked, began = world.of_zookeeper, time.monotonic()
             time.sleep(SECONDS / 2)
             after, took = world.of_zookeeper, time.monotonic() - began
-            during = _sessions(world)
             found: dict[str, float] = next(answers)
         child.wait()
     found["requests"] = (after["packets_received"] - asked["packets_received"]) / took
     found["sessions"] = after["num_alive_connections"] - 1
-    found["source"] = during - before - 1  # the writer's
     return found
-
-
-def _sessions(world: World) -> int:
-    return len(world.source.execute("SHOW PROCESSLIST"))
 
 
 # -- on Airflow --------------------------------------------------------------------------------------------------------

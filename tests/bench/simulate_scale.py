@@ -41,7 +41,7 @@ class Costs:
     batches_per_s: float = 2.0
     run_cpu_s: float = 6.0
     run_s: float = 60.0
-    idle_cpu_s: float = 0.0004
+    idle_cpu_s: float = 0.0002
     batch_zk_writes: float = 8.6
     batch_zk_reads: float = 47.0
     batch_requests: float = 8.0
