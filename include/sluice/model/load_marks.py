@@ -83,6 +83,11 @@ class MarkRules:
     ignored: frozenset[str] = frozenset()
     sends_back: bool = False
 
+    @property
+    def two_way(self) -> bool:
+        """The source is a site of the pipeline's channel: Sluice writes to it, too."""
+        return self.sends_back or bool(self.dropped)
+
     def read(self, text: str) -> Token | None:
         """What a token says; None for one that was not made by Sluice with a known key."""
         said, _, seal = text.rpartition(".")

@@ -88,6 +88,7 @@ def test_looping_back_the_other_site_sends_what_the_main_site_sent(tmp_path: Pat
         token = rules.read(mark.token("1"))
         assert token is not None
         assert (rules.drops(token), rules.sends_back) == (not comes_back, comes_back)
+        assert rules.two_way  # both sites are checked as sites of a channel
 
 
 def test_looping_back_the_main_site_sends_whole_rows() -> None:
@@ -109,6 +110,7 @@ def test_pipelines_outside_of_channels_look_at_no_marks(tmp_path: Path) -> None:
     token = rules.read(marked.token("1"))
     assert token is not None
     assert rules.drops(token)
+    assert not rules.two_way
 
 
 def test_a_pipeline_belongs_to_one_channel(tmp_path: Path) -> None:

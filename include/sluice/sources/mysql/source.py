@@ -241,7 +241,7 @@ class MySQLSession:
     @property
     def _two_way(self) -> bool:
         """The server is a site of a channel."""
-        return self.source.loads is not None and bool(self.source.loads.dropped)
+        return self.source.loads is not None and self.source.loads.two_way
 
     def confirm(self, at: Offset) -> None:
         mariadb, own = self.info.is_mariadb, self.source.server_id
