@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import blake2b
+from typing import IO
 
 import numpy as np
 
@@ -22,11 +24,17 @@ class SeenKeys:
     """A set that only grows. Its file has no name and goes with the process; two keys of one hash are as rare as a fault of the memory."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="sluice-verify-")  # noqa: SIM115
         self._sorted: np.ndarray[tuple[int], np.dtype[np.uint64]] | None = None
+
+    @cached_property
+    def _file(self) -> IO[bytes]:
+        """Made at first use: most tables need none."""
+        return tempfile.TemporaryFile(prefix="sluice-verify-")
 
     def add(self, hashes: bytes) -> None:
         """What :func:`hashes_of` made."""
+        if not hashes:
+            return
         self._sorted = None
         self._file.seek(0, 2)
         self._file.write(hashes)

@@ -20,7 +20,6 @@ from typing_extensions import TypeVar
 
 from sluice.config.connections import Endpoint
 from sluice.errors import CaptureError, ConfigError, SourceUnavailable, UnknownEvent
-from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement, TableChange
 from sluice.model.tables import TableId
@@ -258,6 +257,7 @@ class BinlogReader(Generic[M]):
         layouts: dict[bytes, planning.RowLayout] | None = None,
     ) -> None:
         self._layouts = {} if layouts is None else layouts
+        self._reading = reading
         self.selection = reading.selection
         self.marks = reading.marks
         self.loads = reading.loads
@@ -290,14 +290,14 @@ class BinlogReader(Generic[M]):
     def _plan(self, table_map: TableMap, where: str) -> planning.RowLayout | None:
         if table_map.table == self.marks:
             return mark_plan(table_map, where)
-        if self.loads is not None and table_map.table.table == MARKING_TABLE:
+        if self._reading.is_marking(table_map.table):
             return mark_layout(table_map)
         if not self.selection.wants(table_map.table):
             return None
         layout = self._layouts.get(table_map.body)
         if layout is None:
             layout = self.catalog.plan(table_map, self.scanner.position(), where)
-            if self.loads is not None and self.loads.sends_back and not len(layout.key):
+            if self._reading.lacks_key(layout):
                 raise _no_key(table_map.table, where)
             if len(self._layouts) < _REMEMBERED_LAYOUTS:
                 self._layouts[table_map.body] = layout

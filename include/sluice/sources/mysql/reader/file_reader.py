@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.errors import CaptureError
-from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.positions import Position
 from sluice.model.tables import TableSchema
 from sluice.mysql.ddl.lexer import Dialect
@@ -151,14 +150,14 @@ class BinlogRangeReader:
     def _plan(self, table_map: TableMap, where: str) -> RowLayout | None:
         if table_map.table == self._reading.marks:
             raise _InTurn("a watermark")
-        if self._reading.loads is not None and table_map.table.table == MARKING_TABLE:
+        if self._reading.is_marking(table_map.table):
             return mark_layout(table_map)
         if not self._reading.selection.wants(table_map.table):
             return None
         if not table_map.named:
             raise _InTurn("a table map without names")
         layout = self._catalog.plan(table_map, self._piece.start, where)
-        if self._reading.loads is not None and self._reading.loads.sends_back and not len(layout.key):
+        if self._reading.lacks_key(layout):
             raise _InTurn("a table without a key, in a channel that loops back")
         return layout
 

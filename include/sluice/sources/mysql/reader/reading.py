@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.config.connections import Endpoint
+from sluice.model.load_marks import TABLE as MARKING_TABLE
 from sluice.model.load_marks import MarkRules
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
@@ -40,6 +41,14 @@ class LogReading:
     history: Callable[[], SchemaState] | None = None
     arena_bytes: int = ARENA_BYTES
     loads: MarkRules | None = None
+
+    def is_marking(self, table: TableId) -> bool:
+        """True for the table whose rows stand around what Sluice loaded, where they are looked at."""
+        return self.loads is not None and table.table == MARKING_TABLE
+
+    def lacks_key(self, layout: RowLayout) -> bool:
+        """True for a table whose rows come back in a channel that loops back, and would be loaded twice."""
+        return self.loads is not None and self.loads.sends_back and not len(layout.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -121,6 +121,17 @@ class ServerInfo:
     def is_mariadb(self) -> bool:
         """True for MariaDB."""
         return self.flavour == "MariaDB"
+
+    @property
+    def log_filter(self) -> tuple[str, tuple[str, ...]] | None:
+        """The setting by which changes of some schemas do not get into the log, with its value; None: all of them do."""
+        if self.do_db:
+            return "binlog_do_db", self.do_db
+        return ("binlog_ignore_db", self.ignore_db) if self.ignore_db else None
+
+    def not_logged(self, schemas: Iterable[str]) -> list[str]:
+        """Those of ``schemas`` that do not get into the log, by name."""
+        return sorted(s for s in schemas if (s not in self.do_db if self.do_db else s in self.ignore_db))
 
     def bytes_behind(self, position: Position) -> int | None:
         """Bytes of log between ``position`` and the head; None if its file is no longer there."""

@@ -191,16 +191,16 @@ def _privileges(connection: Any) -> list[Finding]:
 
 def _filters(connection: Any, info: ServerInfo, selection: Selection) -> list[Finding]:
     """``binlog_do_db`` and ``binlog_ignore_db`` keep whole schemas out of the log."""
-    if not info.do_db and not info.ignore_db:
+    if info.log_filter is None:
         return []
     tables = rows_of(
         connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE'"
     )
     wanted = {str(schema) for schema, table in tables if selection.wants(TableId(str(schema), str(table)))}
-    lost = sorted(s for s in wanted if (s not in info.do_db if info.do_db else s in info.ignore_db))
+    lost = info.not_logged(wanted)
     if not lost:
         return []
-    setting, value = ("binlog_do_db", info.do_db) if info.do_db else ("binlog_ignore_db", info.ignore_db)
+    setting, value = info.log_filter
     return [
         Finding(
             "error",

@@ -25,14 +25,13 @@ def numbering(connection: Any) -> tuple[int, int]:
 
 
 def _marks_left_out(connection: Any, info: ServerInfo) -> list[Finding]:
-    if not info.do_db and not info.ignore_db:
+    if info.log_filter is None:
         return []
     asked = "SELECT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = %s"
-    schemas = [str(row[0]) for row in rows_of(connection, asked, (TABLE,))]
-    lost = sorted(s for s in schemas if (s not in info.do_db if info.do_db else s in info.ignore_db))
+    lost = info.not_logged(str(row[0]) for row in rows_of(connection, asked, (TABLE,)))
     if not lost:
         return []
-    setting, value = ("binlog_do_db", info.do_db) if info.do_db else ("binlog_ignore_db", info.ignore_db)
+    setting, value = info.log_filter
     return [
         Finding(
             "error",
