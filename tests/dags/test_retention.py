@@ -26,6 +26,7 @@ from sluice.orchestration.dags.retention import (
     PruneRunsOperator,
     age,
     db_clean,
+    loaded,
     own_dags,
 )
 from sluice.orchestration.logfiles import processor_logs, task_logs
@@ -259,7 +260,7 @@ def test_whose_logs_they_are(write_pipeline: WritePipeline, pipelines: Path) -> 
     write_pipeline("shop")
     (pipelines / "wrong.yaml").write_text("nothing")
     ours = {"sync__shop", "catchup__shop", "backfill__shop", "sync__wrong.invalid", "retention", "sluice_control"}
-    assert ours <= set(own_dags(pipelines))
+    assert ours <= set(own_dags(loaded(pipelines)))
 
 
 def test_the_command_for_airflows_audit_log_removes_old_rows_of_our_dags(airflow_database: None) -> None:

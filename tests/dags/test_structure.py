@@ -14,7 +14,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
-from sluice.config.loading import load_pipeline
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.errors import ConfigError
 from sluice.orchestration.dags.sync import build_all, build_sync_dag, schedule_of
 from sluice.orchestration.retry import TaskError
@@ -308,7 +308,7 @@ def test_bad_files_of_any_kind_hide_nothing(pipelines: Path, write_pipeline: Wri
     assert set(verify.build_all(pipelines)) == {"verify__shop"}
     assert control.build_control_dag(pipelines).params.get_param("pipeline").schema["enum"] == ["shop"]
     assert len(retention.build_retention_dag(pipelines).task_ids) == len(BAD) + 6
-    said = [web.ask_status(str(path)) for path in sync.pipeline_files(pipelines)]
+    said = [web.ask_status(str(path)) for path in yaml_files(pipelines)]
     json.dumps(said, ensure_ascii=False).encode()
     assert {one["dag_id"] for one in said if one["state"] == "invalid"} == {dag.dag_id for dag in invalid}
 

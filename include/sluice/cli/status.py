@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.console import AsJson, log_to_stderr, open_pipeline, out, print_error, print_json
-from sluice.config.loading import shown
+from sluice.config.loading import shown, yaml_files
 from sluice.errors import ConfigError
 from sluice.flows.runtime import Runtime, pipelines_folder
 
@@ -58,7 +58,7 @@ def status(
 def _all_runtimes(as_json: bool) -> tuple[list[Runtime], list[dict[str, Any]]]:
     """Those that can be read, and what is wrong with the others; for people that is said here."""
     found, broken = [], []
-    for path in sorted(pipelines_folder().glob("*.y*ml")):
+    for path in yaml_files(pipelines_folder()):
         try:
             found.append(open_pipeline(str(path)))
         except ConfigError as error:

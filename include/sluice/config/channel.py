@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import timedelta
 from functools import lru_cache
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sluice.config.loading import load_model, read_text, shown
+from sluice.config.loading import find_model, json_schema, load_model, read_text, yaml_files
 from sluice.config.pipeline import Event, Identifier, PipelineConfig, Span, StrictModel, whole
 from sluice.errors import ConfigError
 from sluice.model.load_marks import LoadMark, MarkRules
@@ -139,31 +138,10 @@ def load_channel(path: Path) -> ChannelConfig:
     return load_model(path, ChannelConfig)
 
 
-def channel_files(folder: Path) -> list[Path]:
-    """The channel files of ``folder``, by name."""
-    return sorted(folder.glob("*.y*ml"))
-
-
 def find_channel(name: str, folder: Path) -> tuple[Path, ChannelConfig]:
     """The channel of that name (or file), with its path. Raises ConfigError that lists the names there are."""
-    direct = Path(name)
-    if direct.suffix in {".yaml", ".yml"} and direct.exists():
-        return direct, load_channel(direct)
-    names = []
-    for path in channel_files(folder):
-        try:
-            channel = load_channel(path)
-        except ConfigError:
-            if path.stem == name:
-                raise
-            continue
-        if channel.channel == name:
-            return path, channel
-        names.append(channel.channel)
-    raise ConfigError(
-        f"there is no channel {name!r}",
-        where=shown(str(folder)),
-        hint=f"known: {', '.join(names) or 'none'}{meant(name, names)}",
+    return find_model(
+        name, folder, ChannelConfig, lambda found: found.channel, what="channel", told_by="sluice channel list"
     )
 
 
@@ -173,7 +151,7 @@ class Channels:
     def __init__(self, folder: Path) -> None:
         self._broken: list[tuple[Path, ConfigError]] = []
         self._all: list[ChannelConfig] = []
-        for path in channel_files(folder):
+        for path in yaml_files(folder):
             try:
                 stat = path.stat()
                 self._all.append(_loaded(path, stat.st_mtime_ns, stat.st_size))
@@ -220,10 +198,7 @@ _NO_CHANNEL = "no channel"
 
 def channel_json_schema() -> str:
     """The JSON Schema of the channel file, as kept in include/channels/schema.json."""
-    schema = ChannelConfig.model_json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "Sluice channel"
-    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json_schema(ChannelConfig, "Sluice channel")
 
 
 @lru_cache(64)

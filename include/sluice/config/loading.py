@@ -27,6 +27,8 @@ _M = TypeVar("_M", bound=BaseModel)
 MAX_TEXT_BYTES = 512 * 2**10
 """Largest YAML file that is read: larger ones would keep every process that reads them busy for longer than Airflow waits."""
 
+YAML_SUFFIXES = frozenset({".yaml", ".yml"})
+
 _MAX_DEPTH = 64
 _MAX_NODES = 100_000
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -218,6 +220,11 @@ def load_pipeline(path: Path) -> PipelineConfig:
     return load_model(path, PipelineConfig)
 
 
+def yaml_files(folder: Path) -> list[Path]:
+    """The YAML files in ``folder``, by name."""
+    return sorted(path for path in folder.glob("*.y*ml") if path.suffix in YAML_SUFFIXES)
+
+
 def find_pipeline(name: str, folder: Path) -> PipelineConfig:
     """The pipeline of that name in ``folder`` (or a path to a file). Raises ConfigError that lists the names there are."""
     return find_pipeline_file(name, folder)[1]
@@ -225,24 +232,40 @@ def find_pipeline(name: str, folder: Path) -> PipelineConfig:
 
 def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
     """As :func:`find_pipeline`, with the path of its file."""
+    return find_model(
+        name, folder, PipelineConfig, lambda found: found.pipeline, what="pipeline", told_by="sluice status"
+    )
+
+
+def find_model(
+    name: str, folder: Path, model: type[_M], name_of: Callable[[_M], str], *, what: str, told_by: str
+) -> tuple[Path, _M]:
+    """The file of that name in ``folder`` (or a path to one), and what is in it.
+
+    Args:
+        what: such files are about; told_by: the command that says why some cannot be read.
+
+    Raises:
+        ConfigError: it lists the names there are.
+    """
     direct = Path(name)
-    if direct.suffix in {".yaml", ".yml"} and os.path.lexists(name):
-        return direct, load_pipeline(direct)
+    if direct.suffix in YAML_SUFFIXES and os.path.lexists(name):
+        return direct, load_model(direct, model)
     names, broken = [], []
-    for path in sorted(folder.glob("*.y*ml")):
+    for path in yaml_files(folder):
         try:
-            pipeline = load_pipeline(path)
+            found = load_model(path, model)
         except ConfigError:
             if path.stem == name:
                 raise
             broken.append(shown(path.name))
             continue
-        if pipeline.pipeline == name:
-            return path, pipeline
-        names.append(pipeline.pipeline)
-    wrong = f"; files that cannot be read: {', '.join(broken)} (`sluice status` says why)" if broken else ""
+        if name_of(found) == name:
+            return path, found
+        names.append(name_of(found))
+    wrong = f"; files that cannot be read: {', '.join(broken)} (`{told_by}` says why)" if broken else ""
     raise ConfigError(
-        f"there is no pipeline {name!r}",
+        f"there is no {what} {name!r}",
         where=shown(str(folder)),
         hint=f"known: {', '.join(names) or 'none'}{meant(name, names)}{wrong}",
     )
@@ -250,9 +273,14 @@ def find_pipeline_file(name: str, folder: Path) -> tuple[Path, PipelineConfig]:
 
 def pipeline_json_schema() -> str:
     """The JSON Schema of the pipeline file, as kept in include/pipelines/schema.json."""
-    schema = PipelineConfig.model_json_schema()
+    return json_schema(PipelineConfig, "Sluice pipeline")
+
+
+def json_schema(model: type[BaseModel], title: str) -> str:
+    """The JSON Schema of a file that a user writes, for editors."""
+    schema = model.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "Sluice pipeline"
+    schema["title"] = title
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -25,6 +25,7 @@ from sluice.sources import open_source
 from sluice.targets import MARK_LOADS, open_target
 
 if TYPE_CHECKING:
+    from sluice.coordination.port import Znodes
     from sluice.coordination.shared_session import SharedSession
     from sluice.segments.store import SegmentStore
     from sluice.sources.base import Source
@@ -171,17 +172,7 @@ class Runtime:
 
     def join(self, session: SharedSession) -> None:
         """Use this session of the process, which others use, too, until it ends. Its owner is heard of by it."""
-        coordination = self.pipeline.coordination
-        timeout = coordination.session_timeout.total_seconds()
-        self._state = PipelineState(
-            session.znodes,
-            coordination.root,
-            self.name,
-            [t.name for t in self.pipeline.targets],
-            lease_wait_s=timeout + LEASE_GRACE_S,
-            session_timeout_s=timeout,
-            membership=self.membership,
-        )
+        self._state = self._state_in(session.znodes)
 
     @contextmanager
     def state(self, *, connect_timeout_s: float = 15.0) -> Iterator[PipelineState]:
@@ -196,20 +187,26 @@ class Runtime:
         with connect(
             self.resolver(coordination.connection), session_timeout_s=timeout, connect_timeout_s=connect_timeout_s
         ) as znodes:
-            self._state = PipelineState(
-                znodes,
-                coordination.root,
-                self.name,
-                [t.name for t in self.pipeline.targets],
-                lease_wait_s=timeout + LEASE_GRACE_S,
-                session_timeout_s=timeout,
-                membership=self.membership,
-            )
+            self._state = self._state_in(znodes)
             try:
                 with _beating(self._state, self.owner, self.lives):
                     yield self._state
             finally:
                 self._state = None
+
+    def _state_in(self, znodes: Znodes) -> PipelineState:
+        """The pipeline's state by one session."""
+        coordination = self.pipeline.coordination
+        timeout = coordination.session_timeout.total_seconds()
+        return PipelineState(
+            znodes,
+            coordination.root,
+            self.name,
+            [t.name for t in self.pipeline.targets],
+            lease_wait_s=timeout + LEASE_GRACE_S,
+            session_timeout_s=timeout,
+            membership=self.membership,
+        )
 
 
 @contextmanager

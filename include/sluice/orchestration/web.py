@@ -27,11 +27,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluice.config.loading import load_pipeline, shown
+from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import MAX_GRACE, PipelineConfig
 from sluice.errors import SluiceError
 from sluice.orchestration.dag_runs import dag_id_of, verify_id_of
-from sluice.orchestration.dags.common import pipeline_files
 from sluice.orchestration.dags.control import ACTIONS, act, open_to_act
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.segments.store import SegmentStore
@@ -145,7 +144,7 @@ def create_app(pipelines: Path, static: Path, *, ask: Callable[[str], dict[str, 
     pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="sluice-status")
 
     def visible(user: BaseUser) -> list[dict[str, Any]]:
-        found = list(pool.map(fresh, [str(path) for path in pipeline_files(pipelines)]))
+        found = list(pool.map(fresh, [str(path) for path in yaml_files(pipelines)]))
         return [one for one in found if _may_read(one["dag_id"], user)]
 
     @app.get("/")
@@ -264,7 +263,7 @@ def _address(url: str) -> tuple[str, str, int | None]:
 
 
 def _file_of(folder: Path, pipeline: str) -> Path | None:
-    for path in pipeline_files(folder):
+    for path in yaml_files(folder):
         with suppress(SluiceError):
             if load_pipeline(path).pipeline == pipeline:
                 return path

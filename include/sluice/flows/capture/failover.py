@@ -14,14 +14,7 @@ import structlog
 from sluice.coordination.cursor import Cursor
 from sluice.coordination.leases import Lease
 from sluice.coordination.state import PipelineState
-from sluice.errors import (
-    ConfigError,
-    LostPosition,
-    OutOfOrder,
-    SegmentError,
-    SluiceError,
-    SourceUnavailable,
-)
+from sluice.errors import ConfigError, LostPosition, OutOfOrder, SegmentError, SluiceError, SourceUnavailable
 from sluice.flows.runtime import Runtime
 from sluice.model.dumps import ChunkState
 from sluice.model.positions import Position

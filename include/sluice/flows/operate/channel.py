@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.config.channel import ChannelConfig, Channels, channel_files, find_channel, load_channel
+from sluice.config.channel import ChannelConfig, Channels, find_channel, load_channel
 from sluice.config.connections import ConnectionResolver, Endpoint
-from sluice.config.loading import find_pipeline, load_pipeline, parse_model
+from sluice.config.loading import find_pipeline, load_pipeline, parse_model, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.flows.runtime import Runtime
@@ -151,7 +151,7 @@ def show(name: str, *, folder: Path, pipelines_folder: Path, resolver: Connectio
 def listed(*, folder: Path, pipelines_folder: Path) -> list[dict[str, Any]]:
     """All channels of a folder; of one that cannot be read, or whose pipelines do not exist, what is wrong."""
     found = []
-    for path in channel_files(folder):
+    for path in yaml_files(folder):
         line: dict[str, Any] = {"channel": path.stem, "pipelines": [], "main": None, "error": None}
         try:
             channel = load_channel(path)
@@ -218,7 +218,7 @@ def _way_back(start: str, following: Callable[[str], list[str]]) -> list[str]:
 
 def _readable(folder: Path) -> list[PipelineConfig]:
     found = []
-    for path in sorted(folder.glob("*.y*ml")):
+    for path in yaml_files(folder):
         with suppress(ConfigError):
             found.append(load_pipeline(path))
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from sluice.config.pipeline import PipelineConfig
@@ -22,8 +21,3 @@ def shares(pool: str, priority: int) -> dict[str, Any]:
 def bulk_share(pipeline: PipelineConfig) -> dict[str, Any]:
     """The same of work that may wait: copies, verifications, deliveries to quarantined targets."""
     return shares(pipeline.workers.bulk_pool, pipeline.workers.bulk_priority)
-
-
-def pipeline_files(folder: Path) -> list[Path]:
-    """The pipeline files in ``folder``, by name."""
-    return sorted(path for path in folder.glob("*.y*ml") if path.suffix in {".yaml", ".yml"})

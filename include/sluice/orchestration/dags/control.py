@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param
 
-from sluice.config.loading import load_pipeline
+from sluice.config.loading import load_pipeline, yaml_files
 from sluice.config.pipeline import MAX_GRACE
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
 from sluice.orchestration.dag_runs import CONTROL_ID
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files, shares
+from sluice.orchestration.dags.common import OWNER, START, shares
 from sluice.orchestration.dags.forms import require_known
 from sluice.orchestration.retry import boundary
 
@@ -99,7 +99,7 @@ class ControlOperator(BaseOperator):  # type: ignore[misc]
 def build_control_dag(folder: Path) -> DAG:
     """One DAG for all pipelines in ``folder``; its form is made of the run's parameters."""
     files: dict[str, str] = {}
-    for path in pipeline_files(folder):
+    for path in yaml_files(folder):
         try:
             files.setdefault(load_pipeline(path).pipeline, str(path.resolve()))
         except SluiceError:  # its own DAG says what is wrong with it

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from airflow.sdk import DAG, Param
 
-from sluice.config.loading import load_pipeline, shown
+from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
 from sluice.model.nearest import meant
-from sluice.orchestration.dags.common import pipeline_files
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +27,7 @@ def build_each(
 ) -> dict[str, DAG]:
     """DAG id -> DAG for every valid pipeline file; one that is wrong shows in its sync DAG. ``only``: build just this one, if it is there."""
     dags: dict[str, DAG] = {}
-    for path in pipeline_files(folder):
+    for path in yaml_files(folder):
         if only is not None and named(path.stem) != only:
             continue
         try:

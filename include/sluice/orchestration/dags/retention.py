@@ -13,11 +13,11 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.config.loading import load_pipeline
-from sluice.config.pipeline import parse_span
+from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration.dag_runs import CONTROL_ID, FAMILIES, RETENTION_ID, dag_id_of
-from sluice.orchestration.dags.common import OWNER, START, pipeline_files
+from sluice.orchestration.dags.common import OWNER, START
 from sluice.orchestration.dags.sync import invalid_dag_id
 from sluice.orchestration.logfiles import KEPT_RUNS, OldLogs, processor_logs, remove, task_logs
 from sluice.orchestration.operators import SluiceOperator
@@ -106,11 +106,18 @@ class MaintainTargetsOperator(SluiceOperator):
         return {one.target: len(one.tables) for one in done}
 
 
-def has_files(path: Path) -> bool:
-    """Whether a target of a pipeline file may have files to look after. A file that is wrong has its own error, in its sync DAG."""
-    with suppress(SluiceError):
-        return any(target.type not in WITHOUT_FILES for target in load_pipeline(path).targets)
-    return False
+def loaded(folder: Path) -> dict[Path, PipelineConfig | None]:
+    """Pipeline files, each read once. None: one that is wrong has its own error, in its sync DAG."""
+    found: dict[Path, PipelineConfig | None] = dict.fromkeys(yaml_files(folder))
+    for path in found:
+        with suppress(SluiceError):
+            found[path] = load_pipeline(path)
+    return found
+
+
+def has_files(pipeline: PipelineConfig) -> bool:
+    """Whether a target may have files to look after."""
+    return any(target.type not in WITHOUT_FILES for target in pipeline.targets)
 
 
 class PruneRunsOperator(BaseOperator):  # type: ignore[misc]
@@ -236,13 +243,14 @@ def build_retention_dag(folder: Path) -> DAG:
             "execution_timeout": timedelta(minutes=50),
         },
     ) as dag:
-        for path in pipeline_files(folder):
+        files = loaded(folder)
+        for path, pipeline in files.items():
             name = invalid_dag_id(path).removeprefix(dag_id_of("")).removesuffix(".invalid")
             PruneSegmentsOperator(task_id=f"segments.{name}", pipeline=os.path.realpath(path))
-            if has_files(path):
+            if pipeline is not None and has_files(pipeline):
                 MaintainTargetsOperator(task_id=f"targets.{name}", pipeline=os.path.realpath(path))
         PruneRunsOperator(task_id="runs")
-        PruneLogsOperator(task_id="logs", dags=own_dags(folder), files=DAG_FILES)
+        PruneLogsOperator(task_id="logs", dags=own_dags(files), files=DAG_FILES)
     return dag
 
 
@@ -250,11 +258,8 @@ DAG_FILES = ("sync.py", "backfill.py", "verify.py", "control.py", "retention.py"
 """In the folder ``dags``."""
 
 
-def own_dags(folder: Path) -> list[str]:
-    """Ids of all DAGs that Sluice makes, also of files that are wrong now."""
-    names = {path.stem for path in pipeline_files(folder)}
-    for path in pipeline_files(folder):
-        with suppress(SluiceError):
-            names.add(load_pipeline(path).pipeline)
+def own_dags(files: Mapping[Path, PipelineConfig | None]) -> list[str]:
+    """Ids of all DAGs that Sluice makes of these files, also of those that are wrong now."""
+    names = {path.stem for path in files} | {pipeline.pipeline for pipeline in files.values() if pipeline is not None}
     families = [id_of(name) for name in sorted(names) for id_of in FAMILIES]
-    return [*families, *map(invalid_dag_id, pipeline_files(folder)), RETENTION_ID, CONTROL_ID]
+    return [*families, *map(invalid_dag_id, files), RETENTION_ID, CONTROL_ID]

@@ -13,13 +13,13 @@ from airflow.sdk.configuration import conf
 
 from sluice.config.engine import EngineConfig, RuleConfig
 from sluice.config.folders import rules_folder
-from sluice.config.loading import load_model, load_pipeline, shown
+from sluice.config.loading import load_model, load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig, parse_span
 from sluice.errors import ConfigError, SluiceError
 from sluice.orchestration import dag_docs
 from sluice.orchestration.dag_runs import catchup_id_of, dag_id_of
 from sluice.orchestration.dags import catchup
-from sluice.orchestration.dags.common import OWNER, START, bulk_share, pipeline_files, shares
+from sluice.orchestration.dags.common import OWNER, START, bulk_share, shares
 from sluice.orchestration.operators import AckOperator, DrainOperator, LoadOperator, MergeOperator, RuleOperator
 from sluice.orchestration.retry import SluiceRetryPolicy, TaskError, say_it_holds
 from sluice.orchestration.timetable import SluiceTimetable
@@ -37,7 +37,7 @@ def build_all(folder: Path, *, only: str | None = None) -> dict[str, DAG]:
     Args:
         only: build just this DAG if it can be found by its file's name (a task's process needs no other).
     """
-    files = pipeline_files(folder)
+    files = yaml_files(folder)
     if only is not None:
         likely = [path for path in files if only in {dag_id_of(path.stem), catchup_id_of(path.stem)}]
         built = _build(likely)
