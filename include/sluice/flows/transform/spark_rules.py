@@ -7,10 +7,10 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +25,16 @@ from sluice.model.fields import key_columns, made_field, true_name
 from sluice.model.layouts import FRAME_ROWS
 from sluice.model.tables import TableId
 from sluice.rules import RuleContext, RuleCount, images, views
-from sluice.rules.lookups import LookupSource, resolved
+from sluice.rules.lookups import Lookup, LookupSource, resolved
 from sluice.rules.ruleset import emitted, matches, sees
 from sluice.rules.script import Rule
 from sluice.rules.values import fitted
 from sluice.segments.buckets import key_bucket
 from sluice.segments.changeset import ChangesetFile, changeset_file_path, read_changeset_file, write_changeset_file
 from sluice.segments.store import SegmentStore
+
+if TYPE_CHECKING:
+    from sluice.spark.frames import FrameTable
 
 BATCH_ROWS = 20_000
 _KEPT = ("_op", "_seq", "_commit_ts", "_image")
@@ -55,34 +58,60 @@ class Framed:
     count: RuleCount
 
 
+@dataclass(frozen=True)
+class _Framing:
+    """How tables pass a rule of type spark.
+
+    Attributes:
+        function: the rule's. held: its lookups.
+    """
+
+    rule: Rule
+    function: Any
+    held: dict[str, Lookup]
+
+    def table(
+        self,
+        table: TableId,
+        stored: pa.Schema,
+        partitions: int,
+        read: Callable[[int], Iterator[pa.RecordBatch]],
+        write: Callable[[Iterator[pa.RecordBatch]], bytes | None],
+        *,
+        hidden: bool,
+    ) -> FrameTable:
+        """One table. ``stored``: schema of its MERGED_ROWS; ``hidden``: an error must not tell its values."""
+        from sluice.spark.frames import FrameTable, plain_type
+
+        shown = views.view(images.unfold(stored.empty_table())).schema
+        key = tuple(true_name(stored.field(name)) for name in key_columns(stored))
+        context = RuleContext(self.rule.name, table.schema, table.table, key, self.rule.params(), self.held)
+        return FrameTable(
+            pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown]),
+            partitions,
+            read,
+            partial(_transform, self.rule, self.function, context, hidden),
+            write,
+            sys.modules.get(self.function.__module__),
+        )
+
+
 def run_frames(
     runtime: Runtime, manifest: StageManifest, attempt: str, rule: Rule, masking: Masking, lookups: LookupSource | None
 ) -> Framed:
     """One Spark job for all tables that ``rule`` matches. Raises RuleError, SparkUnavailable, SegmentError."""
-    from sluice.spark.frames import FrameTable, plain_type
-
     started = time.perf_counter()
     store = runtime.store
     concerned = [table for table in manifest.tables if matches(rule, table.table_id)]
-    held = resolved(rule.config.lookups, lookups)
-    function, tables = rule.function(), []
+    framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
+    tables = []
     for table in concerned:
         with store.open_input(table.files[0].path) as source:
             stored = pq.read_schema(source)
-        schema = views.view(images.unfold(stored.empty_table())).schema
+        read = partial(_read, store.uri, store.pipeline, table.files, rule)
+        write = partial(_write, store.uri, store.pipeline, manifest.batch, attempt, table.table_id, stored, rule)
         hidden = masking.hidden(table.schema_, table.table, map(true_name, stored))
-        key = tuple(true_name(stored.field(name)) for name in key_columns(stored))
-        context = RuleContext(rule.name, table.schema_, table.table, key, rule.params(), held)
-        tables.append(
-            FrameTable(
-                pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema]),
-                len(table.files),
-                partial(_read, store.uri, store.pipeline, table.files, rule),
-                partial(_transform, rule, function, context, bool(hidden)),
-                partial(_write, store.uri, store.pipeline, manifest.batch, attempt, table.table_id, stored, rule),
-                sys.modules.get(function.__module__),
-            )
-        )
+        tables.append(framing.table(table.table_id, stored, len(table.files), read, write, hidden=bool(hidden)))
     try:
         reports = (
             runtime.runner.frames(tables, description=f"{runtime.name}: rule {rule.name} on batch {manifest.batch}")
@@ -117,11 +146,7 @@ def _may_pass(rule: Rule) -> bool:
 def _read(
     uri: str, pipeline: str, files: tuple[ChangesetFile, ...], rule: Rule, number: int
 ) -> Iterator[pa.RecordBatch]:
-    from sluice.spark.frames import plain
-
-    rows = images.unfold(read_changeset_file(SegmentStore(uri, pipeline), files[number]))
-    seen = views.view(rows.filter(pa.array(sees(rule, rows))))
-    yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches(BATCH_ROWS)
+    yield from _shown(rule, read_changeset_file(SegmentStore(uri, pipeline), files[number]), number)
 
 
 def _transform(rule: Rule, function: Any, context: RuleContext, hidden: bool, frame: Any) -> Any:
@@ -189,12 +214,12 @@ def _write(
     batches: Iterator[pa.RecordBatch],
 ) -> bytes | None:
     """Images of one partition into files. Names are new every time: a task that Spark runs twice leaves an orphan."""
-    parts = list(batches)
-    if not sum(part.num_rows for part in parts):
+    whole = _whole(batches)
+    if whole is None:
         return None
     store = SegmentStore(uri, pipeline)
     report = []
-    for place, made in _images_of(pa.Table.from_batches(parts), table, stored, rule).items():
+    for place, made in _images_of(whole, table, stored, rule).items():
         FRAME_ROWS.require(made.schema, where=str(place))
         path = changeset_file_path(store, batch, attempt, place, f"images-{uuid.uuid4().hex[:16]}")
         report.append((place, write_changeset_file(store, path, made, (0, 63)), images.visible(made)))
@@ -205,31 +230,14 @@ def framed_rows(
     runtime: Runtime, rule: Rule, table: TableId, rows: pa.Table, masking: Masking, lookups: LookupSource | None
 ) -> dict[TableId, pa.Table]:
     """MERGED_ROWS of one table, in memory, through a rule of type spark in one job: MERGED_ROWS by table. Raises RuleError, SparkUnavailable."""
-    from sluice.spark.frames import FrameTable, plain_type
-
     if not rows.num_rows or not matches(rule, table):
         return {table: rows}
     unfolded = images.unfold(rows)
     seen = sees(rule, unfolded)
-    shown = views.view(unfolded.filter(pa.array(seen)))
-    key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
     hidden = bool(masking.hidden(table.schema, table.table, map(true_name, rows.schema)))
-    held = resolved(rule.config.lookups, lookups)
-    function = rule.function()
-    frame = FrameTable(
-        pa.schema([pa.field(field.name, plain_type(field.type)) for field in shown.schema]),
-        1,
-        partial(_shown, shown),
-        partial(
-            _transform,
-            rule,
-            function,
-            RuleContext(rule.name, table.schema, table.table, key, rule.params(), held),
-            hidden,
-        ),
-        partial(_reported, table, rows.schema, rule),
-        sys.modules.get(function.__module__),
-    )
+    framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
+    read, write = partial(_shown, rule, rows), partial(_reported, 0, table, rows.schema, rule)
+    frame = framing.table(table, rows.schema, 1, read, write, hidden=hidden)
     try:
         reports = runtime.runner.frames([frame], description=f"{runtime.name}: rule {rule.name} on rows of {table}")
     except SluiceError:
@@ -238,7 +246,8 @@ def framed_rows(
         raise _failed(rule, error, str(table), withheld=hidden) from None
     found: dict[TableId, list[pa.Table]] = {}
     for report in reports:
-        for place, made in pickle.loads(report).items():  # noqa: S301 - written by our own workers just before
+        _, places = pickle.loads(report)  # noqa: S301 - written by our own workers just before
+        for place, made in places.items():
             found.setdefault(place, []).append(made)
     if not seen.all():
         passed = unfolded.filter(pa.array(~seen)).drop_columns(["_before", "_source_row"])
@@ -246,55 +255,41 @@ def framed_rows(
     return {place: _folded(pa.concat_tables(parts, promote_options="permissive")) for place, parts in found.items()}
 
 
-def _shown(rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
+def _shown(rule: Rule, rows: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
+    """What ``rule`` sees of MERGED_ROWS, as Spark takes it."""
     from sluice.spark.frames import plain
 
-    yield from pa.table([plain(column) for column in rows.columns], names=rows.schema.names).to_batches(BATCH_ROWS)
+    unfolded = images.unfold(rows)
+    seen = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
+    yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches(BATCH_ROWS)
 
 
-def _reported(table: TableId, stored: pa.Schema, rule: Rule, batches: Iterator[pa.RecordBatch]) -> bytes | None:
+def _reported(
+    number: int, table: TableId, stored: pa.Schema, rule: Rule, batches: Iterator[pa.RecordBatch]
+) -> bytes | None:
+    """Images of one partition as they are, with the number of what was sent."""
+    made = _whole(batches)
+    return None if made is None else pickle.dumps((number, _images_of(made, table, stored, rule)))
+
+
+def _whole(batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+    """None if there are no rows."""
     parts = list(batches)
-    if not sum(part.num_rows for part in parts):
-        return None
-    return pickle.dumps(_images_of(pa.Table.from_batches(parts), table, stored, rule))
+    return pa.Table.from_batches(parts) if any(part.num_rows for part in parts) else None
 
 
 def try_frames(
     rule: Rule, table: TableId, rows: pa.Table, lookups: LookupSource | None
 ) -> list[dict[TableId, pa.Table]]:
     """Each merged row by itself through a rule of type spark, in one job of a session in this process: what comes out of each."""
-    from sluice.spark.frames import FrameTable, local_session, plain, plain_type, run_frames
+    from sluice.spark.frames import local_session, run_frames
 
-    schema = views.view(images.unfold(rows.slice(0, 0))).schema
-    key = tuple(true_name(rows.schema.field(name)) for name in key_columns(rows.schema))
-    context = RuleContext(
-        rule.name, table.schema, table.table, key, rule.params(), resolved(rule.config.lookups, lookups)
-    )
-
-    def read(row: pa.Table, _: int) -> Iterator[pa.RecordBatch]:
-        unfolded = images.unfold(row)
-        seen = views.view(unfolded.filter(pa.array(sees(rule, unfolded))))
-        yield from pa.table([plain(column) for column in seen.columns], names=seen.schema.names).to_batches()
-
-    def write(number: int, stored: pa.Schema, batches: Iterator[pa.RecordBatch]) -> bytes | None:
-        parts = list(batches)
-        if not sum(part.num_rows for part in parts):
-            return None
-        return pickle.dumps((number, _images_of(pa.Table.from_batches(parts), table, stored, rule)))
-
-    function = rule.function()
-    plain_schema = pa.schema([pa.field(f.name, plain_type(f.type)) for f in schema])
-    tables = [
-        FrameTable(
-            plain_schema,
-            1,
-            partial(read, rows.slice(number, 1)),
-            partial(_transform, rule, function, context, False),
-            partial(write, number, rows.schema),
-            sys.modules.get(function.__module__),
-        )
-        for number in range(rows.num_rows)
-    ]
+    framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
+    tables = []
+    for number in range(rows.num_rows):
+        read = partial(_shown, rule, rows.slice(number, 1))
+        write = partial(_reported, number, table, rows.schema, rule)
+        tables.append(framing.table(table, rows.schema, 1, read, write, hidden=False))
     try:
         reports = run_frames(local_session(), tables)
     except SluiceError:
