@@ -31,11 +31,15 @@ _LOOKS = 3
 
 
 class Sides:
-    """One target and ZooKeeper. The acknowledgement is read first, then the target: a load or an ack in between cannot look like a fault."""
+    """One target and ZooKeeper; ``loader``: the target, if it is open already.
 
-    def __init__(self, runtime: Runtime, state: PipelineState, target: str, loader: Target) -> None:
-        self.runtime, self.state, self.target, self.loader = runtime, state, target, loader
-        self.checkpoints = checkpoints_of(loader, state)
+    The acknowledgement is read first, then the target: a load or an ack in between cannot look like a fault.
+    """
+
+    def __init__(self, runtime: Runtime, state: PipelineState, target: str, loader: Target | None = None) -> None:
+        self.runtime, self.state, self.target = runtime, state, target
+        self.loader = loader or runtime.open_target(target)
+        self.checkpoints = checkpoints_of(self.loader, state)
         self.process = state.process(target)
 
     def look(self) -> Checkpoint | None:
@@ -188,7 +192,7 @@ def require_own(runtime: Runtime, state: PipelineState, target: str, process: Ac
     """The acknowledgement in ZooKeeper belongs to this state. Cheap: the target is only asked where it does not. Raises CheckpointError."""
     cursor = state.cursor()
     if cursor is None or _foreign(process, state.identity(), cursor.next_batch):
-        sides = Sides(runtime, state, target, runtime.open_target(target))
+        sides = Sides(runtime, state, target)
         sides.require(sides.checkpoints.read())
 
 
@@ -200,7 +204,7 @@ def require_no_checkpoints(runtime: Runtime, state: PipelineState) -> None:
     """
     for config in runtime.pipeline.targets:
         try:
-            sides = Sides(runtime, state, config.name, runtime.open_target(config.name))
+            sides = Sides(runtime, state, config.name)
             sides.look()
         except CheckpointError:
             raise

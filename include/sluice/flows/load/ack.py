@@ -37,13 +37,13 @@ def ack(runtime: Runtime, target: str, batch: int) -> AckOutcome:
     Raises:
         OutOfOrder: the target does not hold the batch yet. CheckpointError: what it says does not fit ZooKeeper's state.
     """
-    config = runtime.pipeline.target(target)
+    runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
         process = state.process(target)
         if process is not None and process.batch >= batch:
             require_own(runtime, state, target, process)
             return AckOutcome(target, process.batch, process.position)
-        sides = Sides(runtime, state, target, runtime.open_target(config.name))
+        sides = Sides(runtime, state, target)
         checkpoint = sides.look()
         process, held = sides.process, checkpoint.batch if checkpoint else 0
         if held < batch:

@@ -37,9 +37,9 @@ def adopt(runtime: Runtime, target: str, *, from_target: bool, by: str, reason: 
     Raises:
         ConfigError: the target says no position to read on from. LostPosition, WrongServer: the source does not have that position any more.
     """
-    config = runtime.pipeline.target(target)
+    runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
-        sides = Sides(runtime, state, target, runtime.open_target(config.name))
+        sides = Sides(runtime, state, target)
         checkpoint, cursor = sides.checkpoints.read(), state.cursor()
         if sides.disagreement(checkpoint) is None:
             return ActionPlan(

@@ -122,7 +122,7 @@ def skip(
         OutOfOrder: it is not the next batch of that target. SegmentError: a file of it is damaged or gone, and ``lost`` is not given.
         CheckpointError: what the target says it holds does not fit ZooKeeper's state.
     """
-    config = runtime.pipeline.target(target)
+    runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
         record = state.require(batch)
         process = state.process(target)
@@ -154,7 +154,7 @@ def skip(
                 runtime.store, folder, manifest, {"batch": batch, "target": target, "by": by, "reason": reason}
             )
         with state.consumer(target) as lease:
-            sides = Sides(runtime, state, target, runtime.open_target(config.name))
+            sides = Sides(runtime, state, target)
             if sides.begin(lease) < batch:
                 sides.checkpoints.advance(Checkpoint(lease.epoch, batch, record.last))
             state.acknowledge(target, record)
@@ -233,12 +233,12 @@ def redeliver(runtime: Runtime, target: str, *, by: str, dry_run: bool, from_bat
     Raises:
         SegmentError: a batch is no longer stored. CheckpointError: the target holds batches of another state.
     """
-    config = runtime.pipeline.target(target)
+    runtime.pipeline.target(target)  # raises if there is none
     with runtime.state() as state:
         process = state.process(target)
         if process is None:
             raise OutOfOrder(f"target {target} has no acknowledged position yet", where=f"pipeline {runtime.name}")
-        sides = Sides(runtime, state, target, runtime.open_target(config.name))
+        sides = Sides(runtime, state, target)
         checkpoint = sides.checkpoints.read()
         wrong = sides.disagreement(checkpoint)
         if wrong is not None and wrong.kind not in {"behind", "gone"}:

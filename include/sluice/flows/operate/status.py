@@ -324,7 +324,7 @@ def _warnings(runtime: Runtime, targets: Sequence[TargetStatus], dumps: Sequence
 def _disagreements(runtime: Runtime, state: PipelineState) -> list[str]:
     """Targets whose checkpoint does not fit ZooKeeper's state. One that does not answer in time is left to its next load."""
     looks = [
-        Sides(runtime, state, config.name, runtime.open_target(config.name))
+        Sides(runtime, state, config.name)
         for config in runtime.pipeline.targets
         if _reachable(runtime.resolver(config.connection))
     ]

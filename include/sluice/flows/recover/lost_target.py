@@ -24,7 +24,7 @@ def look_at_target(
 ) -> tuple[list[StoreFinding], list[Measure], list[Question]]:
     """``by``: who asks, for the audit."""
     try:
-        sides = Sides(runtime, state, target, runtime.open_target(target))
+        sides = Sides(runtime, state, target)
         checkpoint = sides.look()
     except CheckpointError as error:
         return _disagreeing(runtime, state, target, error, by)
@@ -77,7 +77,7 @@ def _stored(runtime: Runtime, state: PipelineState, target: str) -> list[Batch]:
     process = state.process(target)
     if process is None:
         return []
-    sides = Sides(runtime, state, target, runtime.open_target(target))
+    sides = Sides(runtime, state, target)
     checkpoint = sides.checkpoints.read()
     held = checkpoint.batch if checkpoint else process.began
     found = []
