@@ -1,7 +1,8 @@
 """Many pipelines on one Airflow: how many keep up, what they cost, what they leave behind.
 
 Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default). A MySQL
-source, a MySQL target, a ZooKeeper and an Airflow (SQLite, LocalExecutor with eight workers, as the demo has) on this machine.
+source, a MySQL target, a ZooKeeper and an Airflow (SQLite, LocalExecutor; eight workers as the demo has, or one for each busy pipeline) on this
+machine.
 
 - *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
 - *growth*: one pipeline with 100 changes/s, what it leaves an hour.
@@ -262,14 +263,20 @@ def _idle(world: World, many: ManyPipelines, root: Path, schema: str) -> dict[st
 
 
 @contextlib.contextmanager
-def _on_airflow(world: World, count: int, extra: str = "") -> Iterator[tuple[ManyPipelines, TestAirflow, str]]:
+def _on_airflow(
+    world: World, count: int, extra: str = "", *, busy: int = 1
+) -> Iterator[tuple[ManyPipelines, TestAirflow, str]]:
     schema = world.schema()
     folder = world.folder / f"airflow-{schema}"
     with many_pipelines(
         folder / "pipelines", world.source, world.target, world.zookeeper, schema, count, extra
     ) as many:
         many.begin()
-        settings = {"SLUICE_INSTALLATION": schema, "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30"}
+        settings = {
+            "SLUICE_INSTALLATION": schema,
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+            "AIRFLOW__CORE__PARALLELISM": str(max(8, busy + 2)),
+        }
         with airflow(folder, folder / "pipelines", many.made.connections, settings) as started:
             for path in many.paths:
                 started.api.wait_for_dag(f"sync__{path.stem}", 300)
@@ -368,7 +375,7 @@ def _beside() -> int:
 
 def _level(world: World, count: int, shape: str) -> tuple[float, dict[str, float]]:
     """The p95 of the slowest pipeline, and cores by component of Airflow."""
-    with _on_airflow(world, count + _beside(), shape) as (_, started, schema):
+    with _on_airflow(world, count + _beside(), shape, busy=count) as (_, started, schema):
         tables = [f"p{number}" for number in range(count)]
         with Writer(world, schema, tables, 10.0) as writer:
             _wait_for_first(writer)

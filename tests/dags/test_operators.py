@@ -6,6 +6,8 @@ import asyncio
 import importlib
 import inspect
 import json
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +33,7 @@ from tests.support.waiting import counted
 @pytest.fixture
 def path(write_pipeline: WritePipeline, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(operators, "_IDLE_WAIT_S", 0.0)
+    monkeypatch.setattr(operators, "give_way", lambda: None)  # not the process of the tests
     return str(write_pipeline())
 
 
@@ -410,3 +413,17 @@ def test_a_busy_drain_writes_a_line_for_the_batches_of_some_seconds(monkeypatch:
         "and 30 before them: the log of drain has them",
     ]
     assert operators.shortened("head\nbatch 1") == "head\nbatch 1"
+
+
+def test_a_train_gives_way_with_all_its_threads() -> None:
+    text = (
+        "import os, threading, time\n"
+        "from sluice.orchestration.operators import give_way\n"
+        "over = threading.Event()\n"
+        "threading.Thread(target=over.wait, daemon=True).start()\n"
+        "give_way()\n"
+        "threading.Thread(target=over.wait, daemon=True).start()\n"
+        "print({os.getpriority(os.PRIO_PROCESS, int(one)) for one in os.listdir('/proc/self/task')})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "{10}", done.stderr

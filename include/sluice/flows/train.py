@@ -12,6 +12,7 @@ own tasks, which find it by the claim.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,10 @@ little: loads are serial. Not to wait costs the train, and the next run would fi
 SLOW_RULES_S = 5.0
 """Rules that took longer on the batch before have tasks of their own, where batches are worked on side by side. Quicker ones only make the next batch
 larger."""
+
+SHORTEST = 0.5
+"""A train ends between this share of ``run.max_time`` and all of it, at random: pipelines that began together must not change runs together. Every
+change starts a process for each task of the run; a dozen of them at once starve each other."""
 
 _LOOK_S = 0.05
 
@@ -108,8 +113,8 @@ def train(
 ) -> TrainOutcome:
     """Make a batch for ``claim``, deliver it, and go on with the next one.
 
-    It ends when the source is idle for ``idle_wait_s``, at the pipeline's ``run.max_time`` or ``run.max_batches``, and at all that is for its
-    own task to do or to say: a change of definitions, a large batch, slow rules, a dump that came due, a pause, any error. A claim that has a
+    It ends when the source is idle for ``idle_wait_s``, within the pipeline's ``run.max_time``, at its ``run.max_batches``, and at all that is for
+    its own task to do or to say: a change of definitions, a large batch, slow rules, a dump that came due, a pause, any error. A claim that has a
     batch already gets it back and no further one.
 
     Args:
@@ -199,6 +204,8 @@ class _Train:
     source: KeptSource
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
+    _most_s: float = 0.0
+    """Seconds after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
     _under_way: list[_Delivery] = field(default_factory=list)
@@ -206,6 +213,10 @@ class _Train:
     """This process is to end, or a load failed: nothing is begun any more."""
     _unmerged: threading.Event = field(default_factory=threading.Event)
     """A merge failed: no later one is begun."""
+
+    def __post_init__(self) -> None:
+        share = random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
+        self._most_s = self.runtime.pipeline.run.max_time.total_seconds() * share
 
     def run(self) -> TrainOutcome:
         """Deliver the first batch and what follows it."""
@@ -318,7 +329,7 @@ class _Train:
         limits = self.runtime.pipeline.run
         if self._made >= limits.max_batches:
             return "run.max_batches"
-        if time.monotonic() - self.began >= limits.max_time.total_seconds():
+        if time.monotonic() - self.began >= self._most_s:
             return "run.max_time"
         return "a dump is due" if made.due else self.stop()
 

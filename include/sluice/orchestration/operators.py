@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,6 +37,9 @@ _IN_VAIN_S = (0.0, 0.0, 0.5, 1.0, 2.0, 5.0)
 
 _REPORT_EVERY = 5
 """An acknowledgement sends the metrics once per this number of batches; while a pipeline waits or holds, the triggerer does."""
+
+_NICENESS = 10
+"""Of a train after its first batch: a tenth of the CPU where others want all of it."""
 
 _SAY_EVERY_S = 5.0
 """A busy drain writes a line so often, whatever the number of its batches: 7,000 an hour would fill disks."""
@@ -152,6 +156,8 @@ class DrainOperator(SluiceOperator):
         """A batch is delivered: it is in a line of the log, and the metrics now and then."""
         from sluice.orchestration.metrics import report
 
+        if told.is_first:
+            give_way()
         told(carried)
         report(runtime)
 
@@ -177,6 +183,17 @@ class DrainOperator(SluiceOperator):
                 open_run(self.pipeline, dump)
 
 
+def give_way() -> None:
+    """This process gives way to others that want the CPU: all its threads, and those that they begin.
+
+    Where trains fill a machine, the task of a pipeline's next run would take half a minute to start, and its changes would wait.
+    """
+    threads = Path("/proc/self/task")
+    for thread in [int(one.name) for one in threads.iterdir()] if threads.is_dir() else [0]:
+        with suppress(OSError):  # a thread that has ended
+            os.setpriority(os.PRIO_PROCESS, thread, _NICENESS)
+
+
 class _Told:
     """A line for the first batch of a run, then one for all batches of the last seconds: the table at the end has each."""
 
@@ -184,6 +201,11 @@ class _Told:
         self._say = say
         self._since = -_SAY_EVERY_S
         self._batches: list[Carried] = []
+
+    @property
+    def is_first(self) -> bool:
+        """No batch has been told yet."""
+        return self._since < 0
 
     def __call__(self, carried: Carried) -> None:
         self._batches.append(carried)
