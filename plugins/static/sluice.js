@@ -228,6 +228,7 @@ function render(card, status) {
     ...(status.paused ? [el("li", { class: "warn" }, el("b", {}, "Paused"), `${status.paused}. The DAG sluice_control resumes it`)] : []),
     ...targets.filter((t) => t.alert_since).map((t) => el("li", {}, el("b", {}, `${t.name} lags too far behind`), `since ${t.alert_since}`)),
     ...(status.dead_letters ? [el("li", { class: "warn" }, el("b", {}, `${number.format(status.dead_letters)} dead letter${status.dead_letters > 1 ? "s wait" : " waits"}`), `sluice dead-letters list ${status.pipeline}`)] : []),
+    ...(status.conflicts ? [el("li", { class: "warn", "data-conflicts": status.conflicts }, el("b", {}, `${number.format(status.conflicts)} conflict${status.conflicts > 1 ? "s" : ""} between the sites, repaired`), `sluice channel conflicts ${status.channel}`)] : []),
     ...targets.filter((t) => t.quarantined).map((t) => el("li", {}, el("b", {}, `${t.name} is quarantined, and the others go on without it`), t.quarantined)),
     ...(status.warnings || []).filter((text) => !targets.some((t) => t.quarantined && text.startsWith(`target ${t.name} is quarantined`))).map((text) => el("li", { class: "warn" }, el("b", {}, "Soon a trouble"), text)),
     ...held.map((hold) => el("li", { class: hold.state === "failed" ? null : "warn" },

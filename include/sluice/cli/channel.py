@@ -98,3 +98,31 @@ def show(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_j
             escape(line["pipeline"]), escape(line["source"]), escape(line["target"]), str(line["origin"]), escape(line["mark"] or ""),
         )  # fmt: skip
     out.print(table)
+
+
+@channel_app.command()
+def conflicts(name: Annotated[str, typer.Argument(help="Name of the channel.")], as_json: AsJson = False) -> None:
+    """Rows that both sites changed before they had each other's change: the last ones, and how many there were."""
+    from sluice.flows.operate.conflicts import conflicts as conflicts_flow
+
+    found = conflicts_flow(
+        name, folder=channels_folder(), pipelines_folder=pipelines_folder(), resolver=from_environment
+    )
+    if as_json:
+        print_json(found)
+        return
+    out.print(f"{found['count']} conflicts; {escape(found['won'])} won", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("at", "table", "key", "main site", "other site"):
+        table.add_column(heading, overflow="fold")
+    for line in found["conflicts"]:
+        table.add_row(
+            line["at"], escape(f"{line['schema']}.{line['table']}"), _values(line["key"]), _values(line["main"]), _values(line["other"]),
+        )  # fmt: skip
+    out.print(table)
+
+
+def _values(row: dict[str, str | None] | None) -> str:
+    if row is None:
+        return "deleted"
+    return escape(", ".join(f"{name}={'NULL' if value is None else value}" for name, value in row.items()))

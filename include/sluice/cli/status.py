@@ -128,6 +128,8 @@ def _status_table(statuses: list[Status]) -> RenderableType:
         if s.dead_letters:
             said.append(f"[yellow]{s.dead_letters} dead letters wait: sluice dead-letters list {s.pipeline}[/]")
         said.extend(f"[cyan]dump {escape(in_a_line(dump))}[/]" for dump in s.dumps if not dump.ended_ms)
+        if s.conflicts:
+            said.append(f"[dim]{s.conflicts} conflicts met: sluice channel conflicts {s.channel}[/]")
         if s.verified:
             said.append(f"[dim]verified {escape(s.verified)}[/]")
         if s.reread_from and s.reread_from != s.captured:

@@ -42,16 +42,22 @@ class ChannelConfig(StrictModel):
     ddl: Annotated[Identifier | None, BeforeValidator(_one_carrier)] = Field(
         None, description="The one pipeline that carries DDL; default: that of main."
     )
-    consistency: Literal["none", "loop_back"] = Field(
+    consistency: Literal["none", "loop_back", "time_intersection"] = Field(
         "none",
         description="What is done about rows that both sites change. none: nothing, as each row belongs to one site. loop_back: what the main site "
-        "sent is sent back to it once, so that both sites end with what was written last at the other site, where the main site's word arrives.",
+        "sent is sent back to it once, so that both sites end with what was written last at the other site, where the main site's word arrives. "
+        "time_intersection: the same of those rows only that both sites changed before they had each other's change.",
     )
     grace: Span = Field(
         timedelta(seconds=90),
         ge=timedelta(seconds=1),
         le=timedelta(days=7),
         description="How long one pipeline may fail before the other one stops, too.",
+    )
+    read_back_after: Annotated[Span, Field(ge=timedelta(seconds=1), le=timedelta(days=7))] | None = Field(
+        timedelta(seconds=60),
+        description="A change that is older when it is merged for the load is not sent as logged: its row is read by key at the source, and sent as "
+        "it is now. null: changes of any age are sent as logged.",
     )
     marks: dict[Identifier, Identifier] = Field(
         default_factory=dict,
@@ -100,7 +106,12 @@ class ChannelConfig(StrictModel):
 
     def sends_back(self, pipeline: str) -> bool:
         """True if the pipeline sends back what the other one loaded: its source's log, in which all changes are, then decides their order."""
-        return self.consistency == "loop_back" and pipeline != self.main_pipeline
+        return self.consistency != "none" and pipeline != self.main_pipeline
+
+    @property
+    def repairs(self) -> bool:
+        """True if only what is in conflict is sent back."""
+        return self.consistency == "time_intersection"
 
     def other(self, pipeline: str) -> str:
         """The other one of the two."""
@@ -109,6 +120,7 @@ class ChannelConfig(StrictModel):
     def adapted(self, pipeline: PipelineConfig) -> PipelineConfig:
         """The pipeline as the channel lets it work: only the carrier takes DDL from the log. Raises ConfigError."""
         self._require_whole_rows(pipeline)
+        self._require_merged(pipeline)
         if pipeline.pipeline == self.carrier:
             return pipeline
         capture = pipeline.capture
@@ -123,13 +135,25 @@ class ChannelConfig(StrictModel):
 
     def _require_whole_rows(self, pipeline: PipelineConfig) -> None:
         """Of the main site's changes. A column that it changed and changed back within a batch would not be sent, and whatever the other site wrote
-        into it meanwhile would stay there."""
+        into it meanwhile would stay there. With time_intersection, of both: what the partner loaded between two changes is left out of the merge."""
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
-        if self.consistency == "loop_back" and pipeline.pipeline == self.main_pipeline and lines:
+        is_main = pipeline.pipeline == self.main_pipeline
+        if lines and (self.repairs or (self.consistency == "loop_back" and is_main)):
             raise ConfigError(
-                f"channel {self.channel} loops back, and {pipeline.pipeline} sends changed columns of {lines[0].from_}",
+                f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline} sends changed columns of {lines[0].from_}",
                 where=f"channel {self.channel}",
-                hint=f"send: rows in {pipeline.pipeline}; the other pipeline may send changed columns",
+                hint=f"send: rows in {pipeline.pipeline}"
+                + ("" if self.repairs else "; the other pipeline may send changed columns"),
+            )
+
+    def _require_merged(self, pipeline: PipelineConfig) -> None:
+        """What is in conflict is told by the merge: a target that gets every change would get all that the partner loaded."""
+        every = [target.name for target in pipeline.targets if target.changes == "all"]
+        if self.repairs and self.sends_back(pipeline.pipeline) and every:
+            raise ConfigError(
+                f"channel {self.channel} has consistency {self.consistency}, and target {every[0]} of {pipeline.pipeline} gets every change",
+                where=f"channel {self.channel}",
+                hint=f"give {every[0]} a pipeline of its own, outside of the channel",
             )
 
 
@@ -178,7 +202,7 @@ class Channels:
         channel = self.of(pipeline.pipeline)
         if channel is not None:
             name = channel.marks.get(pipeline.pipeline) or pipeline.mark or ""
-            return LoadMark(pipeline.pipeline, channel.channel, name, channel.seal_key)
+            return LoadMark(pipeline.pipeline, channel.channel, name, channel.seal_key, numbered=channel.repairs)
         return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
 
     def rules(self, pipeline: PipelineConfig) -> MarkRules | None:
@@ -188,8 +212,10 @@ class Channels:
             return None
         keys = {"": _NO_CHANNEL, **{one.channel: one.seal_key for one in self._all}}
         sends_back = channel is not None and channel.sends_back(pipeline.pipeline)
-        dropped = frozenset({channel.other(pipeline.pipeline)} if channel is not None and not sends_back else ())
-        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks), sends_back)
+        partner = channel.other(pipeline.pipeline) if channel is not None else ""
+        dropped = frozenset({partner} if channel is not None and not sends_back else ())
+        repairs = sends_back and channel is not None and channel.repairs
+        return MarkRules(keys, dropped, frozenset(pipeline.ignore_marks), sends_back, partner, repairs)
 
 
 _NO_CHANNEL = "no channel"

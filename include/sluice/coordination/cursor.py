@@ -15,23 +15,28 @@ class Cursor:
     """How far the log is captured, and the number the next batch gets. ``version`` is ZooKeeper's.
 
     ``schema``: file of the schema history that belongs to the position (:mod:`sluice.segments.schemas`), ``""`` for none.
+    ``partner_batch``: the last batch of the channel's other pipeline that the source holds in whole there; 0: not known.
     """
 
     position: Position
     next_batch: BatchNumber
     version: int = -1
     schema: str = ""
+    partner_batch: int = 0
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int = -1) -> Cursor:
         """Raises ConfigError for a position in a format that this version does not know."""
         position = Position.from_json(data["position"])
-        return cls(position, BatchNumber(data["next_batch"]), version, data.get("schema", ""))
+        return cls(
+            position, BatchNumber(data["next_batch"]), version, data.get("schema", ""), data.get("partner_batch", 0)
+        )
 
     def encoded(self) -> bytes:
         """The content of its node."""
         data: dict[str, Any] = {"position": self.position.to_json(), "next_batch": self.next_batch}
-        return CURSOR.encode(data | ({"schema": self.schema} if self.schema else {}))
+        more = {"schema": self.schema, "partner_batch": self.partner_batch}
+        return CURSOR.encode(data | {name: value for name, value in more.items() if value})
 
 
 class CursorNode:

@@ -96,7 +96,7 @@ class PipelineState:
         if epoch is None:
             return None
         _, taken = taking(folder, epoch, owner)
-        moved = Cursor(position, cursor.next_batch, schema=cursor.schema)
+        moved = replace(cursor, position=position)
         done = committed(self._z, *taken, self._cursor.moved(cursor, moved), Remove(lease_node(folder)))
         return replace(moved, version=cursor.version + 1) if done else None
 
@@ -181,16 +181,29 @@ class PipelineState:
         self._transact(lease, "writing the first position", [self._cursor.created(cursor), written, *begun])
         return replace(cursor, version=0)
 
-    def advance(self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None) -> Cursor:
+    def advance(
+        self, lease: Lease, cursor: Cursor, position: Position, *, schema: str | None = None, partner_batch: int = 0
+    ) -> Cursor:
         """Move the captured position over a stretch of log that held nothing for us. ``schema`` None: the history stays as it is."""
-        moved = Cursor(position, cursor.next_batch, schema=cursor.schema if schema is None else schema)
+        kept = cursor.schema if schema is None else schema
+        if position == cursor.position:
+            partner_batch = max(partner_batch, cursor.partner_batch)
+        moved = Cursor(position, cursor.next_batch, schema=kept, partner_batch=partner_batch)
         return self._move(lease, f"moving the captured position to {position}", cursor, moved)
 
     def commit(
-        self, lease: Lease, cursor: Cursor, batch: Batch, also: Sequence[Step] = (), *, schema: str | None = None
+        self,
+        lease: Lease,
+        cursor: Cursor,
+        batch: Batch,
+        also: Sequence[Step] = (),
+        *,
+        schema: str | None = None,
+        partner_batch: int = 0,
     ) -> Cursor:
         """Phase one ends: the batch exists, the captured position is after it and ``also`` is done, or nothing. ``schema``: see ``advance``."""
-        moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=cursor.schema if schema is None else schema)
+        kept = cursor.schema if schema is None else schema
+        moved = Cursor(batch.last, BatchNumber(batch.number + 1), schema=kept, partner_batch=partner_batch)
         steps = [*self._batches.created(batch), *also]
         return self._move(lease, f"recording batch {batch.number}", cursor, moved, steps)
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from sluice.config.channel import Channels
 from sluice.config.connections import ConnectionResolver, from_environment
 from sluice.config.folders import channels_folder, pipelines_folder, rules_folder
 from sluice.config.pipeline import PipelineConfig, no_password
+from sluice.config.resolved import ResolvedConnections
 from sluice.coordination.active_installation import BEAT_S
 from sluice.coordination.channel_side import ChannelMembership
 from sluice.coordination.state import PipelineState
@@ -58,6 +60,7 @@ class Runtime:
         mark: of what is loaded into targets that can mark it; None: nothing is marked.
         loads: what the drain does with what Sluice itself wrote at the source; None: it is captured as what applications write.
         membership: of the channel that the pipeline belongs to.
+        read_back_after: rows of changes that are older when they are merged are read at the source; None: of none.
         lives: False while the owner cannot go on by itself, although this process lives; it is not heard of then, and another takes over.
     """
 
@@ -70,6 +73,7 @@ class Runtime:
     mark: LoadMark | None = None
     loads: MarkRules | None = None
     membership: ChannelMembership | None = None
+    read_back_after: timedelta | None = None
     _runner: UnitRunner | None = None
     _state: PipelineState | None = None
 
@@ -87,14 +91,15 @@ class Runtime:
         given = None if isinstance(runner, str) else runner
         channels = Channels(channels_folder())
         mark, loads, channel = channels.mark(pipeline), channels.rules(pipeline), channels.of(pipeline.pipeline)
-        membership = None
+        membership, read_back_after = None, None
         if channel is not None:
+            read_back_after = channel.read_back_after
             pipeline = channel.adapted(pipeline)
             partner = channel.other(pipeline.pipeline)
             membership = ChannelMembership(channel.channel, partner, channel.grace.total_seconds())
         return cls(
             pipeline, resolver, mode, rules_folder(), owner,
-            mark=mark, loads=loads, membership=membership, _runner=given,
+            mark=mark, loads=loads, membership=membership, read_back_after=read_back_after, _runner=given,
         )  # fmt: skip
 
     @property
@@ -118,6 +123,13 @@ class Runtime:
         """The source as one server of its group has it."""
         source = self.pipeline.source.model_copy(update={"connection": connection})
         return open_source(self.pipeline.model_copy(update={"source": source}), self.resolver, self.loads)
+
+    def at_workers(self, state: PipelineState) -> Runtime:
+        """What travels with work units that ask the source: its connection is resolved here, and is the only one it knows."""
+        member = self.member(state)
+        source = self.pipeline.source.model_copy(update={"connection": member, "connections": ()})
+        pipeline = self.pipeline.model_copy(update={"source": source})
+        return Runtime(pipeline, ResolvedConnections.of(self.resolver, [member]), "local", self.rules_folder)
 
     def open_target(self, name: str) -> Target:
         """A target of the pipeline; connects at first use. Raises ConfigError."""

@@ -24,18 +24,33 @@ TOKEN_BYTES = 400
 COLUMN = f"token VARCHAR({TOKEN_BYTES}) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY"
 """The key is the token, as any row image has the key's columns."""
 
-_VERSION = "1"
+_VERSION, _NUMBERED = "1", "2"
+"""Without and with the numbers of batches (:class:`Held`)."""
 _SEAL_DIGITS = 32
 _COMMENT = re.compile(r"/\* sluice:([A-Za-z0-9_.]{1,400}) \*/\s*$")
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """How far the sites of a channel have each other's changes, in numbers of batches.
+
+    Attributes:
+        loaded: the last batch of the pipeline that its target holds in whole, from the end of the marked transaction on.
+        seen: the last batch of the partner that the pipeline's source held in whole before the first of the loaded changes was made.
+    """
+
+    loaded: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
-    """What a mark says. ``channel``, ``name``: "" where there is none; ``number``: stored as ``_origin`` of the changes."""
+    """What a mark says. ``channel``, ``name``: "" where there is none; ``number``: stored as ``_origin`` of the changes; ``held`` None: not said."""
 
     channel: str
     pipeline: str
     name: str
+    held: Held | None = None
 
     @property
     def number(self) -> int:
@@ -54,16 +69,20 @@ class LoadMark:
 
     Attributes:
         channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel.
+        numbered: marks say how far the sites have each other's changes. seen: see :class:`Held`.
     """
 
     pipeline: str
     channel: str
     name: str
     key: str = field(repr=False)
+    numbered: bool = False
+    seen: int = 0
 
-    def token(self, nonce: str) -> str:
-        """A new token. ``nonce``: letters and digits that no other transaction has."""
-        text = f"{_VERSION}.{self.channel}.{self.pipeline}.{self.name}.{nonce}"
+    def token(self, nonce: str, loaded: int = 0) -> str:
+        """A new token. ``nonce``: letters and digits that no other transaction has; ``loaded``: see :class:`Held`."""
+        text = f"{self.channel}.{self.pipeline}.{self.name}.{nonce}"
+        text = f"{_NUMBERED}.{text}.{loaded}.{self.seen}" if self.numbered else f"{_VERSION}.{text}"
         return f"{text}.{_seal(text, self.key)}"
 
 
@@ -76,12 +95,16 @@ class MarkRules:
         dropped: pipelines of the same channel that write to this source what this pipeline sent: their changes never go back.
         ignored: named marks whose changes are not wanted.
         sends_back: what this pipeline captures was loaded by its partner, too: it can be loaded once more only into tables with a key.
+        partner: the other pipeline of the channel, "" if there is none.
+        repairs: of what the partner loaded, only what is in conflict is sent back (:mod:`sluice.merge.conflicts`).
     """
 
     keys: Mapping[str, str] = field(repr=False)
     dropped: frozenset[str] = frozenset()
     ignored: frozenset[str] = frozenset()
     sends_back: bool = False
+    partner: str = ""
+    repairs: bool = False
 
     @property
     def two_way(self) -> bool:
@@ -92,11 +115,12 @@ class MarkRules:
         """What a token says; None for one that was not made by Sluice with a known key."""
         said, _, seal = text.rpartition(".")
         parts = said.split(".")
-        if len(parts) != 5 or parts[0] != _VERSION or parts[1] not in self.keys:
+        if (len(parts), parts[0]) not in {(5, _VERSION), (7, _NUMBERED)} or parts[1] not in self.keys:
             return None
         if not hmac.compare_digest(seal.encode(), _seal(said, self.keys[parts[1]]).encode()):
             return None
-        return Token(parts[1], parts[2], parts[3])
+        held = Held(int(parts[5]), int(parts[6])) if parts[0] == _NUMBERED else None
+        return Token(parts[1], parts[2], parts[3], held)
 
     def drops(self, token: Token) -> bool:
         """True if changes with this mark are not captured."""
@@ -106,6 +130,34 @@ class MarkRules:
         """The mark at the end of a statement, see :func:`marked_statement`."""
         found = _COMMENT.search(sql)
         return self.read(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartnerLoads:
+    """What a stretch of a source's log says of its loads by the channel's other pipeline; None: nothing.
+
+    Attributes:
+        before: the last batch that the source held in whole before the first captured change. after: the same at the end of the stretch.
+        saw: the least ``seen`` (:class:`Held`) of the loads that are captured; None: none is.
+    """
+
+    before: int | None = None
+    after: int | None = None
+    saw: int | None = None
+
+    def met(self, token: Token, rules: MarkRules, *, captured: bool) -> PartnerLoads:
+        """With one more mark. ``captured``: changes in front of it are. A mark that says no numbers is that of a load that has seen nothing."""
+        if token.pipeline != rules.partner:
+            return self
+        held = token.held
+        before, after, saw = self.before, self.after, self.saw
+        if held is not None:
+            after = held.loaded
+            before = before if captured else held.loaded
+        if not rules.drops(token):
+            seen = held.seen if held is not None else 0
+            saw = seen if saw is None else min(saw, seen)
+        return PartnerLoads(before, after, saw)
 
 
 def marked_statement(sql: str, token: str) -> str:

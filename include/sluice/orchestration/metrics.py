@@ -6,6 +6,7 @@ works when nothing moves. Names (below Airflow's prefix; all gauges)::
     sluice.{pipeline}.up                          1: source and ZooKeeper answer, 0: they don't
     sluice.{pipeline}.paused                      1: a person paused it
     sluice.{pipeline}.in_flight                   batches that some target has not acknowledged
+    sluice.{pipeline}.conflicts                   rows that both sites of its channel changed at the same time, of the pipeline that meets them
     sluice.{pipeline}.captured_batch              last batch that was made
     sluice.{pipeline}.{target}.delivered_batch    last batch that the target has acknowledged
     sluice.{pipeline}.{target}.lag_seconds        age of the oldest change that the target lacks
@@ -50,6 +51,8 @@ def gauges(now: Status) -> dict[str, float]:
     }
     if now.next_batch is not None:
         found[f"{base}.captured_batch"] = float(now.next_batch - 1)
+    if now.conflicts is not None:
+        found[f"{base}.conflicts"] = float(now.conflicts)
     for target in now.targets:
         each = f"{base}.{target.name}"
         found[f"{each}.alert"] = 1.0 if target.alert_since else 0.0

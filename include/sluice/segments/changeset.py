@@ -156,6 +156,7 @@ class ChangesetManifest(_Stored):
     counts: dict[str, int] = Field(
         default_factory=dict, description="changes: merged from; rows, inserts, updates, deletes: merged to."
     )
+    made_ms: int = Field(0, description="When it was made, milliseconds since 1970; 0: written before this was noted.")
 
 
 class _ListsFiles(Protocol):

@@ -191,6 +191,14 @@ class SegmentManifest(_Stored):
     )
     replaces: tuple[ReplaceRecord, ...] = Field((), description="Stretches of tables that dumps make equal.")
     targets: tuple[str, ...] = Field((), description="The only targets this batch is for; empty: all.")
+    partner_batch: int = Field(
+        0,
+        description="The last batch of the channel's other pipeline that the source held in whole before the first change here; 0: not known.",
+    )
+    loads_saw: int | None = Field(
+        None,
+        description="The least such number of the other pipeline's batches that were loaded at the source and are captured here; null: none is.",
+    )
 
     @property
     def size_bytes(self) -> int:

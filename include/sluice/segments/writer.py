@@ -88,6 +88,8 @@ class SegmentWriter:
         self._marks: list[MarkRecord] = []
         self.targets: tuple[str, ...] = ()
         self.held: dict[str, int] = {}
+        self.partner_batch = 0
+        self.loads_saw: int | None = None
         self.replaces: list[ReplaceRecord] = []
         self.partial: dict[tuple[TableId, str], TableSchema] = {}
         store.check_space()
@@ -172,6 +174,8 @@ class SegmentWriter:
             held=self.held,
             replaces=tuple(self.replaces),
             targets=self.targets,
+            partner_batch=self.partner_batch,
+            loads_saw=self.loads_saw,
         )
         if self._files:
             self.store.sync_batch(self.batch)

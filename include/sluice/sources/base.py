@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +23,7 @@ from sluice.errors import PreflightError, TerminalError
 from sluice.model.definitions import Definitions, TableDefinition
 from sluice.model.digests import RangeDigest
 from sluice.model.dumps import Chunk, Marking, TablePlanned, TableRequest
+from sluice.model.load_marks import PartnerLoads
 from sluice.model.positions import Position
 from sluice.model.schema_changes import SchemaStatement
 from sluice.model.tables import Column, TableId, TableSchema
@@ -159,6 +160,7 @@ class StreamResult(Generic[M]):
         changes, transactions: captured ones; log_bytes: bytes of log read; reached_head: nothing more was there.
         closed_by: bytes, changes, time, ddl, head or idle.
         schema: the schema history as of ``last`` if statements changed it, else None.
+        partner: what it says of loads by the channel's other pipeline; only what one reader read.
     """
 
     last: Offset
@@ -169,6 +171,7 @@ class StreamResult(Generic[M]):
     reached_head: bool
     closed_by: str
     schema: Definitions | None = None
+    partner: PartnerLoads = field(default_factory=PartnerLoads)
 
 
 class ChangeSink(Protocol[M_co]):

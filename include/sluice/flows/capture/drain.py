@@ -27,9 +27,11 @@ from sluice.flows.dump.table_list import remember_captured
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
 from sluice.model.batches import Batch, DrainOutcome
+from sluice.model.load_marks import PartnerLoads
 from sluice.model.positions import BatchNumber, Position
 from sluice.segments.manifest import SegmentManifest
 from sluice.segments.schemas import SchemaStore
+from sluice.segments.writer import SegmentWriter
 from sluice.sources.base import SourceSession, StreamLimits
 from sluice.sources.table_filter import Selection
 
@@ -308,20 +310,22 @@ def _capture(context: DrainContext, cursor: Cursor, until: Position | None) -> D
         definitions=(lambda: schemas.load(cursor.schema, runtime.source.stored_definitions))
         if source.history is not None
         else None,
-        one_reader=bool(held or watched),
+        one_reader=bool(held or watched) or _is_numbered(runtime),
         progress=CancellationGuard(state, f"draining batch {number}"),
     )
     schema = None
     if result.schema is not None:
         schema = schemas.save(result.schema, result.last, lease.epoch, parent=cursor.schema)
     if result.manifest is None and placer.late:
-        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last, schema)
+        return _place_alone(runtime, state, lease, cursor, claim, placer, (), result.last, schema, result.partner)
     if result.manifest is None:
         if result.last != cursor.position:
-            state.advance(lease, cursor, result.last, schema=schema)
+            after = _partner_batch(cursor, result.partner)
+            state.advance(lease, cursor, result.last, schema=schema, partner_batch=after)
         return DrainOutcome(None, result.last, closed_by=result.closed_by)
+    _note_partner(result.manifest, cursor, result.partner)
     manifest = placer.interleave(result.manifest)
-    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema, result.partner)
     say(
         _log,
         "drained",
@@ -357,6 +361,7 @@ def _record(
     manifest: SegmentManifest,
     placer: ChunkInterleaver,
     schema: str | None,
+    partner: PartnerLoads,
 ) -> Batch:
     """Phase one ends: the batch is known, and the chunks of dumps in it are placed."""
     batch = Batch(
@@ -372,7 +377,8 @@ def _record(
         first_commit_time_us=manifest.first_commit_time_us,
         targets=manifest.targets,
     )
-    state.commit(lease, cursor, batch, placer.steps(), schema=schema)
+    after = _partner_batch(cursor, partner)
+    state.commit(lease, cursor, batch, placer.steps(), schema=schema, partner_batch=after)
     placer.ask_again()
     placer.forget_files()
     return batch
@@ -388,18 +394,37 @@ def _place_alone(
     targets: tuple[str, ...],
     last: Position,
     schema: str | None = None,
+    partner: PartnerLoads | None = None,
 ) -> DrainOutcome:
     """A batch of dumped rows only: nothing is in the log, or the rows are not for every target."""
     writer = placer.writer(cursor.next_batch, lease.epoch)
     writer.targets = targets
+    partner = partner or PartnerLoads()
+    _note_partner(writer, cursor, PartnerLoads())  # the rows may have been read before what the log says of the partner
     now_us = time.time_ns() // 1000
     writer.finish(cursor.position, last, changes=0, first_commit_time_us=now_us, last_commit_time_us=now_us)
     manifest = placer.interleave(writer)
-    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema)
+    batch = _record(runtime, state, lease, cursor, claim, manifest, placer, schema, partner)
     _log.info(
         "placed", pipeline=runtime.name, batch=batch.number, changes=batch.changes, chunks=len(placer.plan.placements)
     )
     return DrainOutcome(batch.number, batch.last, batch.changes, "dump")
+
+
+def _is_numbered(runtime: Runtime) -> bool:
+    """True if the marks of loads say how far the channel's sites have each other's changes: they have to be met in the order of the log."""
+    return runtime.mark is not None and runtime.mark.numbered
+
+
+def _partner_batch(cursor: Cursor, partner: PartnerLoads) -> int:
+    """As of the end of what was read."""
+    return cursor.partner_batch if partner.after is None else partner.after
+
+
+def _note_partner(writer: SegmentWriter, cursor: Cursor, partner: PartnerLoads) -> None:
+    """What the batch has to know of its partner's loads."""
+    writer.partner_batch = cursor.partner_batch if partner.before is None else partner.before
+    writer.loads_saw = partner.saw
 
 
 def may_drain(runtime: Runtime) -> bool:

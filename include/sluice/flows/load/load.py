@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from sluice.targets.base import (
     BatchWriter,
     Checkpoint,
     CheckpointStore,
+    MarksLoads,
     SchemaChange,
     StoredRange,
     Target,
@@ -46,6 +47,9 @@ from sluice.targets.base import (
 from sluice.targets.offers import require_features
 
 _log = structlog.get_logger()
+
+_YOUNG_S = 30.0
+"""A changeset is loaded as it is at least for so long: a merge of many batches takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,11 @@ class _Delivery:
                 where=f"pipeline {self.runtime.name}",
                 hint=f"clear the task merge of this run, or call `sluice run {self.runtime.name}`: the merge makes it",
             )
-        given = self._input(record, read_changeset(self.runtime.store, record.changeset))
+        changeset = read_changeset(self.runtime.store, record.changeset)
+        self._require_young(record, changeset)
+        given = self._input(record, changeset)
         require_features(self._config, self.target.capabilities, given)
+        self._say_seen(record)
         writer = self.session.begin(given)
         self.watch()
         try:
@@ -194,6 +201,25 @@ class _Delivery:
         if self.target.checkpoints is None:
             self.checkpoints.advance(end)
         return sum(results, WriteResult())
+
+    def _say_seen(self, record: Batch) -> None:
+        """Marks of this batch say what its source held of the partner's batches."""
+        target = self.target
+        if isinstance(target, MarksLoads) and target.mark is not None and target.mark.numbered:
+            seen = self.runtime.store.read_manifest(record.manifest).partner_batch
+            target.mark = replace(target.mark, seen=seen)
+
+    def _require_young(self, record: Batch, changeset: Changeset) -> None:
+        """Rows of a changeset that waited for its target are read back, too: it is made anew. Raises Unprepared."""
+        after, made_ms = self.runtime.read_back_after, changeset.manifest.made_ms
+        if after is None or not made_ms or time.time() - made_ms / 1000 <= max(after.total_seconds(), _YOUNG_S):
+            return
+        self.state.unmerge(record.number, made=record)
+        raise Unprepared(
+            f"batch {record.number} was merged longer ago than read_back_after: its rows may be others by now",
+            where=f"pipeline {self.runtime.name}",
+            hint=f"`sluice run {self.runtime.name}` merges it again",
+        )
 
     def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
         """A change of definitions may wait for a lock of somebody else, so that a person can stop it."""

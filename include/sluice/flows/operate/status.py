@@ -20,6 +20,7 @@ from sluice.errors import CheckpointError, SluiceError
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.progress import DumpView
 from sluice.flows.dump.progress import recent as recent_dumps
+from sluice.flows.operate.conflicts import counted
 from sluice.flows.operate.retention import space_warnings
 from sluice.flows.operate.rule_stats import newest_rules, waiting_letters
 from sluice.flows.runtime import Runtime
@@ -84,6 +85,7 @@ class Status:
         server: the connection of the source group that is read, "" without a group.
         verified: when it was verified last and what came of it, "" if it never was.
         verification: that result without its differences; None: there is none.
+        conflicts: rows that both sites of its channel changed at the same time; None: it counts none. channel: that it belongs to, "" for none.
         errors: what could not be read, one sentence each; warnings: what will be a trouble soon.
     """
 
@@ -110,6 +112,8 @@ class Status:
     server: str = ""
     verified: str = ""
     verification: dict[str, Any] | None = None
+    conflicts: int | None = None
+    channel: str = ""
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -256,6 +260,8 @@ def _status(runtime: Runtime, state: PipelineState, source: _Source, errors: lis
         dead_letters=dead_letters,
         dumps=dumps,
         **_verified(runtime),
+        conflicts=counted(runtime),
+        channel=runtime.membership.channel if runtime.membership else "",
     )
 
 

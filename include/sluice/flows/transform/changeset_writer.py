@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from sluice.config.pipeline import TableMapping
 from sluice.errors import RuleError
 from sluice.flows.transform.dead_letter_files import Written
+from sluice.flows.transform.repair import Repaired
 from sluice.flows.transform.stage_rules import StageRules, rule_totals, tagged_as_made
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
@@ -57,12 +59,14 @@ class ChangesetPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What came of a unit."""
+    """What came of a unit. ``read_back``: rows that were read at the source; ``repaired``: what was in conflict."""
 
     parts: tuple[ChangesetPart, ...]
     rules: tuple[RuleCount, ...]
     seconds: float
     dead_letters: tuple[Written, ...] = ()
+    read_back: int = 0
+    repaired: Repaired = field(default_factory=Repaired)
 
     @property
     def rows(self) -> int:
@@ -75,6 +79,8 @@ class MergeResult:
             self.rules + other.rules,
             self.seconds + other.seconds,
             self.dead_letters + other.dead_letters,
+            self.read_back + other.read_back,
+            self.repaired + other.repaired,
         )
 
 
@@ -297,6 +303,7 @@ def write_changeset_manifest(
             "deletes": sum(f.deletes for f in every),
             "dead_letters": letters_before[1] + sum(letter.rows for letter in letters),
         },
+        made_ms=time.time_ns() // 1_000_000,
     )
     path = f"{changeset_folder(store, manifest.batch, attempt)}/manifest.json"
     return Changeset(path, write_manifest_with(store, path, changeset, images_of(results)))

@@ -18,6 +18,8 @@ from sluice.flows.stage_log import say
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
 from sluice.flows.transform.dead_letter_files import forget_attempts
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merge_unit
+from sluice.flows.transform.read_back import plan_read_back
+from sluice.flows.transform.repair import Repaired, note_repaired, plan_repair
 from sluice.flows.transform.segment_rows import MergePart, cut
 from sluice.flows.transform.spread import LEVELS, can_spread, forget_spread, plan_spread, run_spread_unit
 from sluice.flows.transform.stage_manifest import StageManifest, read_stage, stages_of, stored, tables_of, write_stage
@@ -70,6 +72,7 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     Raises:
         RuleError: a rule is broken; the batch stays.
         SegmentError: a segment is damaged.
+        SourceUnavailable: rows are to be read back, and the source does not answer.
         Paused, Restarted: a person said so.
     """
     started = time.monotonic()
@@ -123,7 +126,10 @@ class _Merge:
         """How many units there were, and what came of them."""
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
-        pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt)
+        repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
+        pieces, spread = _small_enough(
+            runtime, self.watch, runner, manifest, self.attempt, levels=0 if repair else LEVELS
+        )
         units = plan_merge(
             self.store,
             manifest,
@@ -134,10 +140,16 @@ class _Merge:
             rules=stages[0],
             last=len(stages) == 1,
             pieces=pieces,
+            read_back=plan_read_back(runtime, self.state, manifest),
+            repair=repair,
         )
         description = f"{runtime.name}: merge batch {manifest.batch}"
         results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)
         forget_spread(self.store, spread)
+        if repair is not None:
+            note_repaired(self.store, repair, manifest.batch, sum((one.repaired for one in results), Repaired()))
+        if read := sum(result.read_back for result in results):
+            _log.info("read_back", pipeline=runtime.name, batch=manifest.batch, rows=read)
         return len(units), results
 
     def _record_changeset(self, results: list[MergeResult]) -> _Recorded:
@@ -172,13 +184,13 @@ def _damage(store: SegmentStore, record: Batch) -> str:
 
 
 def _small_enough(
-    runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str
+    runtime: Runtime, watch: CancellationGuard, runner: UnitRunner, manifest: SegmentManifest, attempt: str, levels: int
 ) -> tuple[list[MergePart], list[SegmentFile]]:
-    """What the batch is cut into, and the files that were made of pieces that no process could take."""
+    """What the batch is cut into, and the files that were made of pieces that no process could take, spread up to ``levels`` times."""
     store, pipeline = runtime.store, runtime.pipeline
     most = most_bytes(pipeline.spark.memory)
     pieces, made = plan_pieces(store, manifest, pipeline), list[SegmentFile]()
-    for level in range(LEVELS):
+    for level in range(levels):
         large = [piece for piece in pieces if piece.size_bytes > most and can_spread(piece)]
         if not large:
             break

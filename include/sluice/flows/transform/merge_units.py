@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,8 @@ import pyarrow as pa
 from sluice.config.connections import ConnectionResolver
 from sluice.config.pipeline import PipelineConfig
 from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
+from sluice.flows.transform.read_back import ReadBack
+from sluice.flows.transform.repair import Repair, Repaired
 from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_changes
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
@@ -24,10 +26,15 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.segments.store import SegmentStore
 
 
+@dataclass(frozen=True, slots=True)
 class MergeUnit(TransformUnit[MergePart]):
-    """Parts of tables to be merged."""
+    """Parts of tables to be merged.
 
-    __slots__ = ()
+    ``read_back``: of which rows are read at the source; None: of none. ``repair``: tells what of the partner's loads is sent; None: all there is is.
+    """
+
+    read_back: ReadBack | None = None
+    repair: Repair | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -47,11 +54,13 @@ def plan_merge(
     rules: RuleSet | None = None,
     last: bool = True,
     pieces: Sequence[MergePart] | None = None,
+    read_back: ReadBack | None = None,
+    repair: Repair | None = None,
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
 
     ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since.
+    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since. ``read_back``, ``repair``: see :class:`MergeUnit`.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
@@ -75,6 +84,8 @@ def plan_merge(
             ruling,
             pipeline.mapping if last else None,
             small,
+            read_back,
+            repair,
         )
         for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
@@ -99,13 +110,17 @@ def _size(parts: Sequence[MergePart], pipeline: PipelineConfig, parallelism: int
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
+    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable, SourceUnavailable."""
     started = time.perf_counter()
     stage = unit.stage()
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         buckets = (part.buckets[0], part.buckets[1] - 1)
-        rows, added = _merged(stage.store, part)
+        rows, added, repaired = _merged(stage.store, part, unit.repair)
+        if unit.read_back is not None:
+            rows, count = unit.read_back.renewed(rows, part.source)
+            result = replace(result, read_back=result.read_back + count)
+        result = replace(result, repaired=result.repaired + repaired)
         small = number in unit.small
         segments = part.segments or part.files
         result += write_part(
@@ -114,7 +129,9 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def _merged(store: SegmentStore, part: MergePart) -> tuple[pa.Table, Added]:
+def _merged(store: SegmentStore, part: MergePart, repair: Repair | None) -> tuple[pa.Table, Added, Repaired]:
     """The rows of a part; what they were made of is free again."""
-    read = read_changes(store, part)
-    return compact(read.changes, read.key), read.added
+    chosen = repair.look(store, part) if repair is not None else None
+    read = read_changes(store, part, chosen)
+    repaired = Repaired(chosen.hashes, chosen.conflicts, tuple(read.listed)) if chosen is not None else Repaired()
+    return compact(read.changes, read.key), read.added, repaired

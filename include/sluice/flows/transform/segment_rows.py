@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from sluice.merge.key_override import rekeyed
 from sluice.model import packing
 from sluice.model.fields import key_columns
 from sluice.model.tables import KEY_BUCKETS, TableId, member, stored_name
+from sluice.segments.conflicts import ConflictRecord
 from sluice.segments.footers import measured, opened
 from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
@@ -69,11 +71,23 @@ class PartRead:
     """Rows of a part (CHANGE_ROWS) in the newest definition of its table, and the key's stored names.
 
     ``added``: (sequence number from which rows have it, stored name) of columns that older rows of the batch do not have.
+    ``listed``: some of the changes in conflict.
     """
 
     changes: pa.Table
     key: list[str]
     added: Added = ()
+    listed: Sequence[ConflictRecord] = ()
+
+
+class Choice(Protocol):
+    """Which changes of a part's files are merged."""
+
+    def of_file(self, number: int, rows: pa.Table) -> pa.Table:
+        """Those of a file's changes."""
+
+    def listed(self, number: int, rows: pa.Table) -> list[ConflictRecord]:
+        """Some of those that are in conflict."""
 
 
 def by_table(manifest: SegmentManifest) -> dict[TableId, list[SegmentFile]]:
@@ -110,18 +124,24 @@ def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
         yield replace(part, files=files, buckets=(low, high))
 
 
-def read_changes(store: SegmentStore, part: MergePart) -> PartRead:
-    """Raises SegmentError."""
+def read_changes(store: SegmentStore, part: MergePart, choice: Choice | None = None) -> PartRead:
+    """``choice``: which of the changes; None: all. Raises SegmentError."""
     tables: list[pa.Table] = []
+    listed: list[ConflictRecord] = []
     thin = Thinning()
-    for file in part.files:
+    for number, file in enumerate(part.files):
         wanted = wanted_columns(store, file)
         table = read_file(store, file, part.buckets, wanted)
         if not is_partial(table) and "_present" in table.schema.names:
             table = table.drop_columns(["_present"])
+        if choice is not None:
+            listed += choice.listed(number, table)
+            table = choice.of_file(number, table)
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
         if not part.key:
             tables = thin(tables)
+    if choice is not None:  # what is left out says nothing of the definition
+        tables = [table for table in tables if table.num_rows] or tables[:1]
     newest = max(tables, key=_last_seq).schema
     added = []
     for name in user_columns(newest):
@@ -134,8 +154,8 @@ def read_changes(store: SegmentStore, part: MergePart) -> PartRead:
     key = key_columns(newest)
     if part.key and not key:
         changes = rekeyed(changes, part.source, part.key)
-        return PartRead(changes, [stored_name(name) for name in part.key], tuple(added))
-    return PartRead(changes, key, tuple(added))
+        return PartRead(changes, [stored_name(name) for name in part.key], tuple(added), listed)
+    return PartRead(changes, key, tuple(added), listed)
 
 
 def merged_tables(

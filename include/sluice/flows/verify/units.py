@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
-from sluice.config.resolved import ResolvedConnections
 from sluice.flows.runtime import Runtime
 from sluice.flows.verify.as_loaded import AsLoaded
 from sluice.flows.verify.table_check import RangeFound, Sides, Stretch, Way
@@ -82,13 +81,9 @@ class Spread:
         cls, runtime: Runtime, made: AsLoaded, marking: Marking, target: Target, way: Way, parallelism: int
     ) -> Spread:
         """The connections are resolved here."""
-        with runtime.state() as state:
-            member = runtime.member(state)
-        source = runtime.pipeline.source.model_copy(update={"connection": member, "connections": ()})
-        pipeline = runtime.pipeline.model_copy(update={"source": source})
-        endpoints = ResolvedConnections.of(runtime.resolver, [member])
         travels = copy(made)
-        travels.runtime = Runtime(pipeline, endpoints, "local", runtime.rules_folder)
+        with runtime.state() as state:
+            travels.runtime = runtime.at_workers(state)
         kind = kind_of(target.config.type, target.config.name)
         unit = VerifyUnit(travels, runtime.source.keys, marking, kind, pickle.dumps(target), way, ())
         return cls(runtime.runner, unit, parallelism)

@@ -42,9 +42,9 @@ class MarkRows:
             )
 
     @contextmanager
-    def around(self, cursor: Any) -> Iterator[None]:
-        """What is written inside is marked. In a transaction."""
-        token = self._token()
+    def around(self, cursor: Any, loaded: int = 0) -> Iterator[None]:
+        """What is written inside is marked. In a transaction, after which the target holds batch ``loaded``."""
+        token = self._token(loaded)
         cursor.execute(f"INSERT INTO {self.name} (token) VALUES (%s)", (token,))
         yield
         cursor.execute(f"DELETE FROM {self.name} WHERE token = %s", (token,))
@@ -53,5 +53,5 @@ class MarkRows:
         """A statement that changes definitions, with its mark."""
         return marked_statement(sql, self._token())
 
-    def _token(self) -> str:
-        return self.mark.token(secrets.token_hex(_NONCE_BYTES))
+    def _token(self, loaded: int = 0) -> str:
+        return self.mark.token(secrets.token_hex(_NONCE_BYTES), loaded)

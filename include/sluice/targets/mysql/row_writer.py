@@ -42,9 +42,9 @@ class RowWriter(SqlRowWriter):
         """Writes over ``session``."""
         return cls(name, acks, fence, session.cursor, DATA_ERRORS, endpoint, session, marks)
 
-    def marked(self) -> AbstractContextManager[None]:
+    def marked(self, loaded: int) -> AbstractContextManager[None]:
         """See the class."""
-        return self.marks.around(self.cursor) if self.marks is not None else nullcontext()
+        return self.marks.around(self.cursor, loaded) if self.marks is not None else nullcontext()
 
     def errors(self, doing: str, where: str) -> AbstractContextManager[None]:
         """See the class."""

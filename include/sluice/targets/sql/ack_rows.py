@@ -9,6 +9,8 @@ can commit anything. A dialect gives what it says in its own words: :class:`AckR
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from sluice.errors import Fenced
@@ -109,16 +111,25 @@ class AckRows:
         """Remove every row of this pipeline and target."""
         cursor.execute(f"DELETE FROM {self.name} WHERE (pipeline, target) = (%s, %s)", self._who)
 
-    def acknowledge(self, cursor: Any, epoch: int, batch: int, position: Position) -> None:
-        """The target holds ``batch``. In a transaction. Raises Fenced."""
+    def acknowledge(
+        self,
+        cursor: Any,
+        epoch: int,
+        batch: int,
+        position: Position,
+        *,
+        marked: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """The target holds ``batch``. In a transaction; ``marked``: what stands around it, if it was not said before. Raises Fenced."""
         held_epoch, held = self._row(cursor, "FOR UPDATE")
         if held_epoch != epoch:
             raise self._fenced(epoch, held_epoch)
         if held < batch:
-            cursor.execute(
-                f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
-                (batch, self._sealed(batch, position), *self._who),
-            )
+            with marked():
+                cursor.execute(
+                    f"UPDATE {self.name} SET batch = %s, position = %s{self.TOUCHED} WHERE (pipeline, target, scope) = (%s, %s, '')",
+                    (batch, self._sealed(batch, position), *self._who),
+                )
 
     def table_done(self, cursor: Any, scope: str, batch: int) -> bool:
         """True if the keyless table ``scope`` already holds ``batch``. Takes the row's lock."""

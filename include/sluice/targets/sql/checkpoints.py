@@ -25,6 +25,9 @@ class Sessions(Protocol):
     def session(self, doing: str) -> AbstractContextManager[Any]: ...
     def transaction(self, session: Any, work: Callable[[], _T], doing: str) -> tuple[_T, int]: ...
 
+    def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
+        """What stands around an acknowledgement without rows."""
+
     def made_acks(self, session: Any, error: LoadError, doing: str) -> bool:
         """Make or upgrade the table of acknowledgements, if ``error`` says that it must be; False: it does not."""
 
@@ -60,7 +63,8 @@ class AckCheckpoints:
         """All of the batch is written. Raises Fenced."""
         assert to.position is not None
         with self._target.session("acknowledging") as session:
-            work = partial(self._acks.acknowledge, session.cursor, to.epoch, to.batch, to.position)
+            marked = self._target.acknowledging(session.cursor, to.batch)
+            work = partial(self._acks.acknowledge, session.cursor, to.epoch, to.batch, to.position, marked=marked)
             self._target.transaction(session, work, "acknowledging")
 
     def rewind(self, to: Checkpoint, *, anew: bool = False) -> None:

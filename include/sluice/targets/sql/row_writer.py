@@ -73,8 +73,8 @@ class SqlRowWriter(ABC):
     def write_partial(self, item: TableChanges) -> WriteResult:
         """With rows of which the log lacks some columns, in a transaction that notes the batch."""
 
-    def marked(self) -> AbstractContextManager[None]:
-        """What is written inside is marked as loaded by Sluice, where the target does that."""
+    def marked(self, loaded: int) -> AbstractContextManager[None]:
+        """What is written inside is marked as loaded by Sluice, where the target does that. ``loaded``: the batch held after the transaction."""
         return nullcontext()
 
     def refuse(self, table: TargetTable, rows: pa.Table) -> None:  # noqa: B027 - most dialects refuse nothing
@@ -97,7 +97,7 @@ class SqlRowWriter(ABC):
         """
         if self.acks.guard(self.cursor, self.fence, exclusive=acknowledge is not None):
             return WriteResult()  # a repeat of a unit, as Spark may do one
-        with self.marked():
+        with self.marked(self.fence.batch if acknowledge is not None else self.fence.held):
             total = self._write_all(group, rejected)
         if acknowledge is not None:
             self.acks.acknowledge(self.cursor, self.fence.epoch, self.fence.batch, acknowledge)

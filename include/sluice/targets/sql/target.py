@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -190,6 +190,10 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """Other pipelines that acknowledge in the same schema."""
         with self.session("reading who else writes here") as session:
             return self.acks.others(session.cursor)
+
+    def acknowledging(self, cursor: Any, batch: int) -> Callable[[], AbstractContextManager[None]]:
+        """See :class:`sluice.targets.sql.checkpoints.Sessions`."""
+        return nullcontext
 
     # -- for the shared writer -----------------------------------------------------------------------------------------
     def ddl_progress(self, batch: int) -> DdlProgress:

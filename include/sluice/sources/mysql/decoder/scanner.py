@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sluice.errors import CaptureError, ChecksumMismatch, DecodeError, SluiceError, UnknownEvent
-from sluice.model.load_marks import MarkRules
+from sluice.model.load_marks import MarkRules, PartnerLoads
 from sluice.model.positions import LastEvent, Position, split_file
 from sluice.sources.mysql.decoder import scan_kernel as sc
 from sluice.sources.mysql.decoder.machine import CRC_TABLES
@@ -88,6 +88,7 @@ class Scanner:
         self._first_seq = first_seq
         self._marks = marks
         self._token = ""
+        self.partner = PartnerLoads()
         self.file = start.file
         self.mariadb = mariadb
         self._statement, self._seal = statement, seal
@@ -401,6 +402,7 @@ class Scanner:
             self.skipped["marks of somebody else"] = self.skipped.get("marks of somebody else", 0) + 1
             return
         self._token = text
+        self.partner = self.partner.met(token, self._marks, captured=bool(s[sc.S_CHANGES]))
         s[sc.S_MARKED], s[sc.S_DROPS] = 1, int(self._marks.drops(token))
         s[sc.S_ORIGIN] = token.number
 

@@ -384,7 +384,8 @@ class BinlogReader(Generic[M]):
         last = scanner.position()
         self._last_seal = True
         if not (scanner.changes or self.statements):
-            return StreamResult(last, None, 0, 0, log_bytes, reason in {"head", "idle"}, reason, self._schema())
+            at_head = reason in {"head", "idle"}
+            return StreamResult(last, None, 0, 0, log_bytes, at_head, reason, self._schema(), scanner.partner)
         scanner.finish()
         self.batch.wait()
         manifest = self.batch.finish(
@@ -399,7 +400,15 @@ class BinlogReader(Generic[M]):
         )
         at_head = reason == "head"
         return StreamResult(
-            last, manifest, scanner.changes, scanner.transactions, log_bytes, at_head, reason, self._schema()
+            last,
+            manifest,
+            scanner.changes,
+            scanner.transactions,
+            log_bytes,
+            at_head,
+            reason,
+            self._schema(),
+            scanner.partner,
         )
 
     def leave(self, stream: BinlogDump) -> None:

@@ -1,0 +1,168 @@
+"""Rows of old changes as the source has them now: ``read_back_after`` of a channel.
+
+What was changed long ago (the link was cut, a pipeline was paused) may have been changed again since. Sent as logged it would overwrite, at a site
+that is written to, newer rows with older ones. So the row of an old change is read by its key at the source, and what is there now is sent; or a
+delete.
+
+Why it is right. Whatever changed the row after this batch comes with a later batch, and is sent then, too, as logged or as it is at that time. The
+last of these changes leaves the row as it is at the source. Until then the target may see a state that it gets a second time, or an older one once
+more. Rows are read after the merge and before the rules, which see what is sent. A batch that is merged again reads again: each state of a row from
+its change on is a right one, and the acknowledgement still says how far the *log* is delivered. A load that is repeated writes what the first attempt
+did, unless its changeset is old itself by then: it is made anew (:mod:`sluice.flows.load.load`).
+
+What is sent as logged all the same, as rows from later on cannot be told apart, would not fit, or stop the batch:
+
+* rows of a table without a primary key, and rows that the key is not known of;
+* rows of a table that has other columns or another key now, or is gone: the statements come later in the log;
+* rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at
+  the target, or refer to a row that is not there yet;
+* keys that the source finds under another spelling.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.coordination.state import PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.merge.compact import user_columns
+from sluice.merge.group_codes import dense, group_codes
+from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
+from sluice.model.fields import KIND, key_columns
+from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.segments.manifest import SegmentManifest
+
+KEYS_A_SELECT = 2_000
+_ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What reads rows at the source. Picklable.
+
+    Attributes:
+        runtime: that knows the source's connection. before_us: changes committed earlier (microseconds since 1970) are old.
+        tables: of which rows may be read.
+    """
+
+    runtime: Runtime
+    before_us: int
+    tables: frozenset[TableId]
+
+    def renewed(self, rows: pa.Table, source: TableId) -> tuple[pa.Table, int]:
+        """MERGED_ROWS of a table, those of old changes as the source has them now; how many were read. Raises SourceUnavailable, ConfigError."""
+        if source not in self.tables:
+            return rows, 0
+        names = key_columns(rows.schema)
+        old = pc.less(rows["_commit_ts"].cast(pa.int64()), self.before_us)
+        for name in names:
+            old = pc.and_(old, pc.is_valid(rows[name]))
+        places = np.flatnonzero(old.to_numpy())
+        if not names or not len(places):
+            return rows, 0
+        asked = rows.select(names).take(pa.array(places))
+        found = self._now(source, rows.schema, asked)
+        if found is None:
+            return rows, 0
+        codes, count = dense(group_codes(pa.concat_tables([asked, found.select(names)]), names))
+        row_of = np.full(count, _ABSENT, np.int64)
+        row_of[codes[len(places) :]] = np.arange(found.num_rows)
+        at = row_of[codes[: len(places)]]
+        if (
+            at != _ABSENT
+        ).sum() < found.num_rows:  # under another spelling of a key: which key is not there is not known
+            places, at = places[at != _ABSENT], at[at != _ABSENT]
+        return replaced(rows, places, at, found), len(places)
+
+    def _now(self, source: TableId, wanted: pa.Schema, asked: pa.Table) -> pa.Table | None:
+        """Rows of keys, the user's columns of ``wanted``; None: the table has other columns by now."""
+        users = user_columns(wanted)
+        with self.runtime.source.open_chunks(Marking.GTID, "read-back") as reader:
+            schema = reader.schema(source)
+            if not _same_columns(schema, pa.schema([wanted.field(name) for name in users])):
+                return None
+            by_name = {stored_name(column.name): column for column in schema.columns}
+            keys = self.runtime.source.keys.literals([by_name[name] for name in asked.column_names], asked)
+            some = [keys[at : at + KEYS_A_SELECT] for at in range(0, len(keys), KEYS_A_SELECT)]
+            request = TableRequest(source, key_file="-")
+            pieces = list(reader.rows(request, Chunk(ChunkId("read-back", 0, 0)), some))
+        named = [piece.rename_columns([stored_name(column.name) for column in schema.columns]) for piece in pieces]
+        fields = pa.schema([wanted.field(name) for name in users])
+        return pa.concat_tables([fields.empty_table(), *(one.select(users).cast(fields) for one in named)])
+
+
+def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], found: pa.Table) -> pa.Table:
+    """MERGED_ROWS in which the rows ``places`` are the rows ``at`` of ``found``, or deleted (-1).
+
+    The state before the batch stays, and with it which columns count as changed; so does what the log had of a row that it has in part.
+    """
+    users = user_columns(rows.schema)
+    there = at != _ABSENT
+    taken = np.arange(rows.num_rows)
+    taken[places[there]] = rows.num_rows + at[there]
+    images = pa.concat_tables([rows.select(users), found.select(users)]).take(pa.array(taken))
+    ops = np.asarray(rows["_op"].to_pylist(), object)
+    came_back = places[there & (ops[places] == "d")]
+    ops[came_back], ops[places[~there]] = "i", "d"
+    renewed = rows
+    for number, name in enumerate(rows.schema.names):
+        field = rows.schema.field(number)
+        if name in users:
+            renewed = renewed.set_column(number, field, images[name])
+        elif name == "_op":
+            renewed = renewed.set_column(number, field, pa.array(ops.tolist(), field.type))
+        elif name == "_present":
+            whole = np.zeros(rows.num_rows, bool)
+            whole[came_back] = True
+            known = pc.if_else(pa.array(whole), pa.scalar(None, field.type), rows[name])
+            renewed = renewed.set_column(number, field, known)
+    return renewed.combine_chunks()
+
+
+def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> ReadBack | None:
+    """What of a batch is read at the source; None: nothing. Raises SourceUnavailable, ConfigError."""
+    after = runtime.read_back_after
+    if after is None or not manifest.files:
+        return None
+    before_us = age_limit_us(after)
+    oldest_us = manifest.first_commit_time_us
+    if not oldest_us or oldest_us >= before_us or _checks_foreign_keys(runtime):
+        return None
+    keyless = {file.table_id for file in manifest.files if not file.primary_key}
+    changed = {file.table_id for file in manifest.files} - keyless
+    at_workers = runtime.at_workers(state)
+    with at_workers.source.open() as session:
+        known = session.tables(changed.__contains__)
+    tables = frozenset(table.id for table in known if not table.unknown and len(table.unique) <= 1)
+    return ReadBack(at_workers, before_us, tables) if tables else None
+
+
+def age_limit_us(after: timedelta) -> int:
+    """Microseconds since 1970: what was committed before is old."""
+    return (time.time_ns() - round(after.total_seconds() * 1e9)) // 1000
+
+
+def _checks_foreign_keys(runtime: Runtime) -> bool:
+    return any(target.options.get("foreign_keys") == "ordered" for target in runtime.pipeline.targets)
+
+
+def _same_columns(now: TableSchema, then: pa.Schema) -> bool:
+    fields = {field.name: field for field in map(now.field, now.columns)}
+    if set(fields) != set(then.names) or [stored_name(name) for name in now.primary_key] != key_columns(then):
+        return False
+    return all(_kind(fields[field.name]) == _kind(field) for field in then)
+
+
+def _kind(field: pa.Field) -> Sequence[Any]:
+    return field.type, (field.metadata or {}).get(KIND)
+
+
+__all__ = ["ReadBack", "plan_read_back", "replaced"]

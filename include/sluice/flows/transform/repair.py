@@ -1,0 +1,184 @@
+"""A channel's other site decides, batch by batch, what of the partner's loads goes back to the main site (:mod:`sluice.merge.conflicts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.config.masking import SHOWN, Masking
+from sluice.coordination.state import PipelineState
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.segment_rows import MergePart
+from sluice.merge.compact import user_columns
+from sluice.merge.conflicts import Hashes, keys_of, sent_changes
+from sluice.model.fields import key_columns, true_name
+from sluice.model.load_marks import origin_number
+from sluice.model.tables import TableId, stored_name
+from sluice.segments.conflicts import LISTED, ConflictRecord, note_conflicts, read_sent, write_sent
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.reader import read_file
+from sluice.segments.store import SegmentStore
+
+MOST_UNSEEN = 1_000
+"""Batches that the main site may not have seen. With more, all of the partner's loads go back, as with loop_back."""
+_MOST_TEXT = 100
+_NOTHING = np.zeros(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What came of a part: hashes of the keys that are sent, how many rows were in conflict, and the first of them."""
+
+    sent: Hashes = field(default_factory=lambda: _NOTHING)
+    conflicts: int = 0
+    listed: tuple[ConflictRecord, ...] = ()
+
+    def __add__(self, other: Repaired) -> Repaired:
+        sent = np.union1d(self.sent, other.sent)
+        return Repaired(sent, self.conflicts + other.conflicts, (*self.listed, *other.listed)[:LISTED])
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a worker needs to tell conflicts. Picklable.
+
+    Attributes:
+        origin: of the changes that the partner loaded. unseen: see :func:`sluice.merge.conflicts.sent_changes`.
+        loops_back: all of them are sent; those in conflict are counted. masking: columns whose values are not listed.
+    """
+
+    origin: int
+    unseen: Hashes | None
+    loops_back: bool
+    masking: Masking
+
+    def look(self, store: SegmentStore, part: MergePart) -> Chosen:
+        """Which changes of a part are sent. Raises SegmentError."""
+        read = [_places(store, part, file) for file in part.files]
+        sizes = [table.num_rows for table, _ in read]
+        fields = [read[0][0].schema.field(name) for name in read[0][1]]
+        columns = [
+            pa.chunked_array([chunk for table, names in read for chunk in table[names[i]].cast(fields[i].type).chunks])
+            for i in range(len(fields))
+        ]
+        keys = keys_of(part.source, fields, [column.combine_chunks() for column in columns])
+        order = np.concatenate([table["_seq"].to_numpy() for table, _ in read])
+        loaded = np.concatenate([table["_origin"].to_numpy() for table, _ in read]) == self.origin
+        known = self.unseen if self.unseen is not None else _NOTHING
+        met = sent_changes(keys, order, loaded, known)
+        sent = np.ones(len(loaded), bool) if self.loops_back or self.unseen is None else met
+        borders = np.cumsum(sizes)[:-1]
+        return Chosen(self, part.source, np.split(sent, borders), np.split(loaded & met, borders), keys.chosen(sent))
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """For each file of a part: which of its changes are sent, and which are in conflict; ``hashes``: of the keys that are sent."""
+
+    repair: Repair
+    source: TableId
+    sent: Sequence[np.ndarray[Any, Any]]
+    met: Sequence[np.ndarray[Any, Any]]
+    hashes: Hashes
+
+    def of_file(self, number: int, rows: pa.Table) -> pa.Table:
+        """The changes of one of the part's files that are sent."""
+        mask = self.sent[number]
+        return rows if mask.all() else rows.filter(pa.array(mask))
+
+    def listed(self, number: int, rows: pa.Table) -> list[ConflictRecord]:
+        """Some of a file's conflicts, for people."""
+        some = rows.filter(pa.array(self.met[number]))
+        some = some.filter(pc.not_equal(some["_op"], "k")).slice(0, LISTED)
+        return [self._record(one, some) for one in range(some.num_rows)]
+
+    @property
+    def conflicts(self) -> int:
+        """How many rows."""
+        return sum(int(mask.sum()) for mask in self.met)
+
+    def _record(self, place: int, rows: pa.Table) -> ConflictRecord:
+        fields = {name: rows.schema.field(name) for name in user_columns(rows.schema)}
+        now = {name: rows[name][place].as_py() for name in fields}
+        then = rows["_before"][place].as_py()
+        if rows["_op"][place].as_py() == "d":
+            now, then = None, now  # type: ignore[assignment]
+        keys = key_columns(rows.schema)
+        image = now if now is not None else then
+        differ = [name for name in fields if now is None or then is None or now[name] != then.get(name)]
+        hidden = self.repair.masking.hidden(self.source.schema, self.source.table, map(true_name, fields.values()))
+
+        def shown(values: dict[str, Any], names: Sequence[str]) -> dict[str, str | None]:
+            plain = {true_name(fields[name]): values.get(name) for name in names}
+            return {name: SHOWN if name in hidden else _text(value) for name, value in plain.items()}
+
+        return ConflictRecord(
+            schema_=self.source.schema,
+            table=self.source.table,
+            key=shown(image, keys),
+            main=None if now is None else shown(now, differ),
+            other=None if then is None else shown(then, differ),
+            at_us=rows["_commit_ts"].cast(pa.int64())[place].as_py(),
+        )
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+
+
+def _places(store: SegmentStore, part: MergePart, file: SegmentFile) -> tuple[pa.Table, list[str]]:
+    """Keys of a file's changes with their place and origin, and the names of the key's columns."""
+    names = [stored_name(name) for name in file.primary_key]
+    return read_file(store, file, part.buckets, [*names, "_seq", "_origin"]), names
+
+
+def plan_repair(
+    runtime: Runtime, state: PipelineState, manifest: SegmentManifest, merged: Callable[[int], object]
+) -> Repair | None:
+    """What tells conflicts in a batch; None: the pipeline sends nothing back. ``merged``: merges an earlier batch. Raises what that does."""
+    loads = runtime.loads
+    if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
+        return None
+    unseen: Hashes | None = _NOTHING
+    if loads.repairs and manifest.loads_saw is not None:
+        unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
+    masking = Masking(tuple(runtime.pipeline.masked))
+    return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking)
+
+
+def _unseen(
+    store: SegmentStore, state: PipelineState, batches: range, merged: Callable[[int], object]
+) -> Hashes | None:
+    """Keys that these batches send; None if that is not known."""
+    if len(batches) > MOST_UNSEEN:
+        return None
+    found = [_NOTHING]
+    for number in batches:
+        keys = read_sent(store, number)
+        record = state.batch(number) if keys is None else None
+        if record is not None and not record.dropped and not record.changeset and not record.stages:
+            merged(number)
+            keys = read_sent(store, number)
+        if keys is None:
+            return None
+        found.append(keys)
+    return np.unique(np.concatenate(found))
+
+
+def note_repaired(store: SegmentStore, repair: Repair, batch: int, done: Repaired) -> None:
+    """What later batches, and people, have to know of this one. Before its changeset is recorded."""
+    if not repair.loops_back:
+        write_sent(store, batch, done.sent)
+    if done.conflicts:
+        note_conflicts(store, batch, done.conflicts, done.listed)
+
+
+__all__ = ["Chosen", "Repair", "Repaired", "note_repaired", "plan_repair"]

@@ -1,0 +1,207 @@
+"""Channels whose sites write the same rows, on real servers: what is in conflict goes back, conflicts are listed, late changes are read back."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.flows.operate.status import status
+from sluice.flows.run import run
+from sluice.segments.changeset import read_changeset
+from tests.support.channels import Network, network
+from tests.support.waiting import ended
+
+ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0)"
+NAMES = "CREATE TABLE names (name VARCHAR(40) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY, site VARCHAR(10))"
+REPAIRS = "consistency: time_intersection"
+
+
+@pytest.fixture
+def pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, zookeeper, fresh_schema
+) -> Iterator[Network]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mysql_target) as made:
+        made.everywhere(ITEMS)
+        yield made
+
+
+def joined(made: Network, channel: str, extra: str = "") -> str:
+    name = made.channel(made.pipe("a", "b", extra), made.pipe("b", "a", extra), extra=channel)
+    made.once()
+    return name
+
+
+def late(made: Network, name: str) -> None:
+    """Deliver what is new, as if it had been written long ago."""
+    for _ in run(replace(made.runtime(name), read_back_after=timedelta()), until_head=True):
+        pass
+
+
+def sent(made: Network, name: str) -> int:
+    """Rows that a pipeline has sent so far."""
+    store = made.runtime(name).store
+    files = [path for number in store.batches() for path, _ in store.files(number)]
+    return sum(read_changeset(store, path).rows for path in files if re.search(r"/changeset-[^/]*/manifest.json", path))
+
+
+def fight(made: Network, site: str, seed: int, transactions: int) -> None:
+    """Mostly rows of the site's own, and now and then one of ten that both write."""
+    choose = random.Random(seed)
+    own = 1000 if site == "a" else 100_000
+    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+        for number in range(transactions):
+            key = choose.randrange(10) if choose.random() < 0.05 else own + choose.randrange(200)
+            if choose.random() < 0.15:
+                cursor.execute("DELETE FROM items WHERE id = %s", (key,))
+            else:
+                cursor.execute("REPLACE INTO items (id, site, n) VALUES (%s, %s, %s)", (key, site, number))
+            connection.commit()
+
+
+def fought(made: Network) -> tuple[int, int]:
+    """Writers at both sites, both pipelines at work; then both sites are equal. Rows that went to the other site, and from there."""
+    writers = [threading.Thread(target=fight, args=(made, site, seed, 600)) for seed, site in enumerate("ab", start=7)]
+    with made.running():
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            ended(writer)
+    made.settle(rounds=2)
+    assert made.assert_equal("items")
+    made.assert_still()
+    return sent(made, "a_to_b"), sent(made, "b_to_a")
+
+
+def test_writers_fight_over_some_rows_and_few_rows_go_back(pair: Network) -> None:
+    name = joined(pair, REPAIRS)
+    there, back = fought(pair)
+    own = sum(1 for row in pair.rows("b", "items") if row[0] >= 100_000)
+    assert own
+    assert back < there * 1.3, (
+        "the same number of rows is written at both sites, and nearly all of them at one site only"
+    )
+    told = json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)
+    assert 0 < told["count"] < there / 4
+    assert {int(line["key"]["id"]) for line in told["conflicts"]} <= set(range(10))
+
+
+def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> None:
+    name = joined(pair, REPAIRS, extra='masked: [".*\\\\.items\\\\.site"]')
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (4, 'a', 1)")
+    pair.once("a_to_b", "b_to_a")
+    pair.execute("a", "UPDATE items SET n = 2 WHERE id IN (1, 2)", "DELETE FROM items WHERE id = 4")
+    pair.execute("b", "UPDATE items SET n = 3 WHERE id IN (1, 4)", "INSERT INTO items VALUES (3, 'b', 1)")
+    pair.once("b_to_a", "a_to_b", "b_to_a")
+    assert pair.assert_equal("items") == [(1, "a", 2), (2, "a", 2), (3, "b", 1)]
+    pair.assert_still()
+    told = json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)
+    assert told["count"] == 2
+    assert told["won"] == "site_a"
+    found = {line["key"]["id"]: line for line in told["conflicts"]}
+    assert (found["1"]["table"], found["1"]["main"], found["1"]["other"]) == ("items", {"n": "2"}, {"n": "3"})
+    assert (found["4"]["main"], found["4"]["other"]) == (None, {"id": "4", "site": "***", "n": "3"})
+    assert "2 conflicts; site_a won" in pair.cli("channel", "conflicts", name).stdout
+    assert status(pair.runtime("b_to_a")).conflicts == 2
+    assert status(pair.runtime("a_to_b")).conflicts is None
+
+
+def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> None:
+    """Each after it has the other's change: nothing goes back, whatever the time between."""
+    name = joined(pair, REPAIRS)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0)")
+    pair.once("a_to_b", "b_to_a")
+    for number in range(1, 7):
+        site, pipeline = (("a", "a_to_b"), ("b", "b_to_a"))[number % 2]
+        pair.execute(site, f"UPDATE items SET n = {number} WHERE id = 1")
+        assert pair.once(pipeline) == 1
+    pair.settle()
+    assert pair.assert_equal("items") == [(1, "a", 6)]
+    assert json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)["count"] == 0
+    assert sent(pair, "b_to_a") == 3
+
+
+def test_keys_that_the_server_takes_for_equal_are_one(pair: Network) -> None:
+    pair.everywhere(NAMES)
+    joined(pair, REPAIRS)
+    pair.execute("a", "INSERT INTO names VALUES ('straße', 'a'), ('Ann', 'a'), ('x', 'a')")
+    pair.execute("b", "INSERT INTO names VALUES ('STRASSE', 'b'), ('ann', 'b'), ('y', 'b')")
+    pair.once("b_to_a", "a_to_b", "b_to_a")
+    assert {row[0].lower(): row[1] for row in pair.assert_equal("names")} == {
+        "straße": "a",
+        "ann": "a",
+        "x": "a",
+        "y": "b",
+    }
+    pair.assert_still()
+
+
+def test_a_load_in_several_transactions_counts_when_all_of_it_is_there(pair: Network) -> None:
+    """Of tables, one transaction each: the acknowledgement alone says that the other site holds the batch."""
+    extra = "    consistency: table"
+    pair.channel(pair.pipe("a", "b", target_extra=extra), pair.pipe("b", "a", target_extra=extra), extra=REPAIRS)
+    pair.once()
+    for number in range(3):
+        pair.execute("b", f"REPLACE INTO items VALUES (1, 'b', {number})")
+        pair.once("b_to_a")
+        pair.execute("a", f"REPLACE INTO items VALUES (1, 'a', {number})")
+        pair.once("a_to_b")
+    pair.settle()
+    assert pair.assert_equal("items") == [(1, "a", 2)]
+    assert status(pair.runtime("b_to_a")).conflicts == 0
+    pair.assert_still()
+
+
+def test_looping_back_counts_what_meets_in_a_batch(pair: Network) -> None:
+    name = joined(pair, "consistency: loop_back")
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1)")
+    pair.execute("b", "INSERT INTO items VALUES (1, 'b', 1)")
+    pair.once("a_to_b", "b_to_a")
+    assert json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)["count"] == 1
+    assert pair.assert_equal("items") == [(1, "a", 1), (2, "a", 1)]
+
+
+def test_without_a_repair_no_conflict_is_told(pair: Network) -> None:
+    name = joined(pair, "")
+    told = pair.cli("channel", "conflicts", name)
+    assert told.returncode != 0
+    assert "which tells no conflicts" in told.stderr + told.stdout
+
+
+def test_late_changes_are_sent_as_their_rows_are_now(pair: Network) -> None:
+    """The log says otherwise, and the other site has newer rows meanwhile."""
+    pair.everywhere("CREATE TABLE coded (id INT PRIMARY KEY, code VARCHAR(9) UNIQUE)")
+    pair.everywhere("CREATE TABLE altered (id INT PRIMARY KEY, n INT)")
+    joined(pair, "read_back_after: 1s")
+    pair.execute(
+        "a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (3, 'a', 1)", "INSERT INTO coded VALUES (1, 'x')"
+    )
+    pair.execute("a", "INSERT INTO altered VALUES (1, 1)")
+    runtime = pair.runtime("a_to_b")
+    assert runtime.read_back_after == timedelta(seconds=1)
+    first = replace(runtime, read_back_after=timedelta())
+    pair.execute("b", "INSERT INTO items VALUES (4, 'b', 1)")
+    steps = run(first, batches=1)
+    for step in steps:
+        if step.phase == "merging":  # what is drained is older than what follows
+            pair.execute("a", "UPDATE items SET n = 9 WHERE id = 1", "DELETE FROM items WHERE id = 2")
+            pair.execute("a", "UPDATE coded SET code = 'y' WHERE id = 1")
+            pair.servers["a"].execute("ALTER TABLE altered ADD COLUMN m INT", database=pair.schema)
+            pair.execute("a", "UPDATE altered SET n = 2, m = 3")
+    assert pair.rows("b", "items") == [(1, "a", 9), (3, "a", 1), (4, "b", 1)]
+    assert pair.rows("b", "coded") == [(1, "x")]  # y may still be another row's
+    assert pair.rows("b", "altered") == [(1, 1)]  # the column comes later in the log
+    late(pair, "a_to_b")
+    late(pair, "b_to_a")
+    assert pair.assert_equal("items") == [(1, "a", 9), (3, "a", 1), (4, "b", 1)]
+    assert pair.assert_equal("coded") == [(1, "y")]
+    assert pair.assert_equal("altered") == [(1, 2, 3)]
+    pair.assert_still()

@@ -1,0 +1,225 @@
+"""Two sites that write the same rows, and a channel that sends back only what is in conflict: whatever happens in whatever order, both end equal.
+
+A model: sites, logs and batches are lists here. What a drain leaves out, what it learns from marks, and what a merge sends is asked of the product.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sluice.config.channel import Channels
+from sluice.config.loading import parse_model
+from sluice.config.pipeline import PipelineConfig
+from sluice.merge.conflicts import Hashes, keys_of, sent_changes
+from sluice.model.load_marks import LoadMark, MarkRules, PartnerLoads
+from sluice.model.tables import TableId
+
+KEYS, VALUES = st.integers(0, 3), st.none() | st.integers(0, 5)
+TABLE, KEY = TableId("shop", "items"), pa.field("id", pa.int64())
+EVERYTHING = 10**6
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A change of a row, or (key None) a mark alone. ``token``: of the load that made it, "" for an application's."""
+
+    key: int | None
+    row: int | None
+    token: str
+
+
+@dataclass
+class Site:
+    rows: dict[int, int | None] = field(default_factory=dict)
+    log: list[Logged] = field(default_factory=list)
+
+    def set(self, key: int, row: int | None, token: str = "") -> None:
+        """As a server: what changes nothing is not logged."""
+        if self.rows.get(key) != row:
+            self.rows[key] = row
+            self.log.append(Logged(key, row, token))
+
+    def content(self) -> dict[int, int]:
+        return {key: row for key, row in self.rows.items() if row is not None}
+
+
+@dataclass
+class Batch:
+    number: int
+    seen: int
+    rows: dict[int, int | None]
+
+
+@dataclass
+class Pipe:
+    source: Site
+    target: Site
+    mark: LoadMark
+    rules: MarkRules
+    at: int = 0
+    partner_batch: int = 0
+    waiting: list[Batch] = field(default_factory=list)
+    sent: dict[int, Hashes] = field(default_factory=dict)
+    sent_back: int = 0
+
+    def capture(self, changes: int, *, read_back: bool = False) -> None:
+        """Drain and merge a batch. Only now is it known which of the partner's loads are sent."""
+        taken, self.at = (
+            self.source.log[self.at : self.at + changes],
+            self.at + len(self.source.log[self.at :][:changes]),
+        )
+        partner, captured = PartnerLoads(), list[Logged]()
+        for one in taken:
+            token = self.rules.read(one.token) if one.token else None
+            if token is not None:
+                partner = partner.met(token, self.rules, captured=bool(captured))
+            if one.key is not None and (token is None or not self.rules.drops(token)):
+                captured.append(one)
+        before = self.partner_batch if partner.before is None else partner.before
+        self.partner_batch = self.partner_batch if partner.after is None else partner.after
+        if not captured:
+            return
+        number = len(self.sent) + 1
+        rows = self.merged(number, captured, partner.saw)
+        if read_back:
+            rows = {key: self.source.rows.get(key) for key in rows}
+        self.waiting.append(Batch(number, before, rows))
+
+    def merged(self, number: int, captured: list[Logged], saw: int | None) -> dict[int, int | None]:
+        keys = keys_of(TABLE, [KEY], [pa.array([one.key for one in captured], pa.int64())])
+        loaded = np.array([bool(one.token) for one in captured])
+        sent = np.ones(len(captured), bool)
+        if self.rules.repairs:
+            earlier = [self.sent[one] for one in range((saw or 0) + 1, number)] if saw is not None else []
+            unseen = np.unique(np.concatenate([np.zeros(0, np.uint64), *earlier]))
+            sent = sent_changes(keys, np.arange(len(captured)), loaded, unseen)
+        self.sent[number] = keys.chosen(sent)
+        self.sent_back += int((sent & loaded).sum())
+        return {one.key: one.row for one, goes in zip(captured, sent, strict=True) if goes and one.key is not None}
+
+    def load(self, rows: int, *, one_transaction: bool = False) -> None:
+        """The oldest batch, or the first of its rows: then it is loaded again."""
+        if not self.waiting:
+            return
+        batch = self.waiting[0]
+        mark = LoadMark(self.mark.pipeline, self.mark.channel, "", self.mark.key, numbered=True, seen=batch.seen)
+        before, after = mark.token("1", batch.number - 1), mark.token("1", batch.number)
+        for key, row in list(batch.rows.items())[:rows]:
+            self.target.set(key, row, after if one_transaction and rows >= len(batch.rows) else before)
+        if rows >= len(batch.rows):
+            self.target.log.append(Logged(None, None, after))
+            self.waiting.pop(0)
+
+    def deliver_all(self) -> None:
+        self.capture(EVERYTHING)
+        while self.waiting:
+            self.load(EVERYTHING)
+
+
+def pipes(consistency: str = "time_intersection") -> tuple[Pipe, Pipe]:
+    """From the main site to the other one, and back."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = f"channel: a_b\npipelines: [a_to_b, b_to_a]\nmain: a\nconsistency: {consistency}\n"
+        (Path(folder) / "a_b.yaml").write_text(text)
+        found, a, b, made = Channels(Path(folder)), Site(), Site(), []
+        for name, source, target in (("a_to_b", a, b), ("b_to_a", b, a)):
+            ends = f"source: {{connection: {name[0]}}}\ntargets: [{{name: t, type: mysql, connection: {name[-1]}}}]\n"
+            pipeline = parse_model(f"pipeline: {name}\n{ends}", name, PipelineConfig)
+            mark, rules = found.mark(pipeline), found.rules(pipeline)
+            assert mark is not None
+            assert rules is not None
+            made.append(Pipe(source, target, mark, rules))
+    return made[0], made[1]
+
+
+class Writers(RuleBasedStateMachine):
+    """Both sites write; batches of any size are drained, wait, are loaded in part, crash and are loaded again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.back = pipes()
+
+    @rule(main=st.booleans(), key=KEYS, row=VALUES)
+    def write(self, main: bool, key: int, row: int | None) -> None:
+        (self.there if main else self.back).source.set(key, row)
+
+    @rule(there=st.booleans(), changes=st.integers(1, 5), read_back=st.booleans())
+    def capture(self, there: bool, changes: int, read_back: bool) -> None:
+        (self.there if there else self.back).capture(changes, read_back=read_back)
+
+    @rule(there=st.booleans(), rows=st.integers(0, 4), one_transaction=st.booleans())
+    def load(self, there: bool, rows: int, one_transaction: bool) -> None:
+        (self.there if there else self.back).load(rows, one_transaction=one_transaction)
+
+    @rule(there=st.booleans())
+    def deliver(self, there: bool) -> None:
+        (self.there if there else self.back).deliver_all()
+
+    @invariant()
+    def equal_after_a_batch_of_each_direction(self) -> None:
+        there, back = copy.deepcopy((self.there, self.back))
+        there.deliver_all()
+        back.deliver_all()
+        assert there.source.content() == there.target.content()
+        before = len(there.source.log), len(there.target.log)
+        there.deliver_all()
+        assert (before[0], len(there.target.log)) == (len(there.source.log), before[1]), "it goes round"
+
+
+Writers.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestWriters = Writers.TestCase
+
+
+class Apart(Writers):
+    """Each site writes rows of its own: nothing is sent back."""
+
+    @rule(main=st.booleans(), key=KEYS, row=VALUES)
+    def write(self, main: bool, key: int, row: int | None) -> None:
+        super().write(main, key * 2 + main, row)
+
+    @invariant()
+    def nothing_is_sent_back(self) -> None:
+        assert self.back.sent_back == 0
+
+
+Apart.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestApart = Apart.TestCase
+
+
+def test_without_it_they_differ() -> None:
+    """What the model would find if nothing were sent back."""
+    there, back = pipes("none")
+    there.source.set(1, 1)
+    back.source.set(1, 2)
+    there.deliver_all()
+    back.deliver_all()
+    assert (there.source.content(), there.target.content()) == ({1: 2}, {1: 1})
+
+
+def test_a_change_that_was_seen_is_not_in_conflict() -> None:
+    """Sites that write one row one after the other, each after it has the other's change."""
+    there, back = pipes()
+    for number in range(10):
+        (there, back)[number % 2].source.set(1, number)
+        (there, back)[number % 2].deliver_all()
+    assert back.sent_back == 0
+    assert there.source.content() == there.target.content() == {1: 9}
+
+
+def test_the_main_sites_row_wins() -> None:
+    there, back = pipes()
+    there.source.set(1, 1)
+    back.source.set(1, 2)
+    there.deliver_all()
+    back.deliver_all()
+    assert there.source.content() == there.target.content() == {1: 1}
+    assert back.sent_back == 1
