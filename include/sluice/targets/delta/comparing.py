@@ -11,8 +11,6 @@ import pyarrow as pa
 from sluice.model.planned import PlannedTable
 from sluice.targets.delta.client import errors, library
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import info_of
-from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.comparing import LakeComparer
 
 
@@ -21,9 +19,6 @@ class DeltaComparer(LakeComparer):
     """See :class:`sluice.targets.lake.comparing.LakeComparer`."""
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
 
     def _read(
         self, table: Any, plan: PlannedTable, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]

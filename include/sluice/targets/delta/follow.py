@@ -17,10 +17,9 @@ from sluice.model.tables import TableId
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.rewriting import Recast, require_small
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import info_of, odd_name
 from sluice.targets.lake.changelog import columns_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo, partitionable
-from sluice.targets.lake.follow import STATEMENTS, K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, fill_value
 from sluice.targets.lake.schema import wanting
 from sluice.targets.lake.statements import quoted
 
@@ -29,16 +28,9 @@ from sluice.targets.lake.statements import quoted
 class Follower(LakeFollower):
     """See :class:`sluice.targets.lake.follow.LakeFollower`."""
 
-    FORMAT: ClassVar[str] = "delta"
     BY_HAND: ClassVar[str] = "rewrite the table with Spark"
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
-
-    def _odd(self, name: str) -> bool:
-        return odd_name(name)
 
     def _alter(
         self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
@@ -59,7 +51,7 @@ class Follower(LakeFollower):
     def _columns(
         self, one: TableChange, after: TableDefinition, target: TableId, table: Any, kinds: set[ChangeKind]
     ) -> None:
-        info = info_of(table)
+        info = self.site.info(table)
         wanted = self._wanted(one, after.columns)
         if K.ADD_COLUMN not in kinds and not self.site.every:
             return
@@ -79,7 +71,7 @@ class Follower(LakeFollower):
             path = self.site.path(target)
             table = self.site.required(target)
             with errors(self.site.place, f"following {self.change.where}", path):
-                table.update(updates=settings, commit_properties=note)
+                table.update(updates=settings, commit_properties=self.site.noting(note))
 
     def _add(self, target: TableId, table: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:
         missing = wanting(columns, info)
@@ -93,10 +85,10 @@ class Follower(LakeFollower):
         """The table (``DeltaTable``) after its columns went, were renamed or became wider: one commit that writes it anew, if that is needed."""
         if one.reuses_names and not self.site.every:
             raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
-        note = self._note(one.table, "rewrite", table, alone=True)
+        note = self._note(one.table, "rewrite", table)
         if note is None:
             return table
-        info = info_of(table)
+        info = self.site.info(table)
         gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
         asked = kinds & {K.WIDEN_COLUMN, K.CHANGE_COLUMN} or self.site.every
         wider = self._wider(info, self._wanted(one, after.columns), names) if asked else {}
@@ -110,7 +102,7 @@ class Follower(LakeFollower):
             return table
         require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
         self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider}))}, written anew")
-        made.run(self.site.place, self.site.path(target), table, note)
+        made.run(self.site.place, self.site.path(target), table, self.site.noting(note, alone=True))
         return self.site.required(target)
 
     def _value(self, column: ColumnDefinition, target: TableId) -> str:
@@ -135,13 +127,4 @@ class Follower(LakeFollower):
             return
         self._say(f"TRUNCATE TABLE {target}")
         with errors(self.site.place, f"following {self.change.where}", self.site.path(target)):
-            table.delete(commit_properties=note)
-
-    def _note(self, source: TableId, what: str, table: Any, *, alone: bool = False) -> Any:
-        """Properties of the commit that does ``what`` of this statement; None: the table (``DeltaTable``) has noted it already. Raises Fenced."""
-        scope = self.site.application(f"{source}/{what}")
-        number = self.fence.batch * STATEMENTS + self.change.number + 1
-        held = self.site.checkpoints.guard(self.fence)
-        if (scope.held(table, held.delivery) or 0) >= number:
-            return None
-        return scope.noting(number, held.delivery, self.fence, alone=alone)
+            table.delete(commit_properties=self.site.noting(note))

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from sluice.targets.base import Fence, RejectedRows, RowReader, TableInput, WriteResult
 from sluice.targets.delta.client import errors, library
-from sluice.targets.delta.committing import committed
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import info_of
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.committing import committed
 from sluice.targets.lake.rows import MergedRows, Part, names_of, together
+from sluice.targets.lake.site import Note
 from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.values import aligned
 
@@ -40,13 +40,13 @@ class Merging:
         """Raises Fenced, LoadError, MappingError, TargetUnavailable."""
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
-        def write(table: Any, noted: Any) -> WriteResult:
-            return self._write(rows, table, noted, rejected)
+        def write(table: Any, note: Note) -> WriteResult:
+            return self._write(rows, table, self.site.noting(note), rejected)
 
         return committed(self.site, self.fence, self.table.target, self.scope, self.replay, write)
 
     def _write(self, rows: MergedRows, table: Any, noted: Any, rejected: RejectedRows | None) -> WriteResult:
-        info, target = info_of(table), self.table.target
+        info, target = self.site.info(table), self.table.target
         parts, refused = rows.parts(info, rejected, f"delta-{self.scope}")
         gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
         if len(gone):

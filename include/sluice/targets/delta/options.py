@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sluice.config.pipeline import Size, Span
 from sluice.model.tables import TableId
 from sluice.targets.lake.names import RESERVED, legal
+from sluice.targets.lake.options import LakeOptions
 
 
 class DeltaMaintenance(BaseModel):
@@ -35,10 +36,8 @@ class DeltaMaintenance(BaseModel):
         return self
 
 
-class DeltaOptions(BaseModel):
+class DeltaOptions(LakeOptions):
     """``options:`` of a target of type delta."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     location: str = Field(
         "",
@@ -49,25 +48,11 @@ class DeltaOptions(BaseModel):
         min_length=1,
         description="Path of a table in it. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
-    partition_by: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict,
-        description="schema.table of the target, and the columns by which a table that Sluice makes is partitioned.",
-    )
-    zero_dates: Literal["refuse", "null"] = Field(
-        "refuse",
-        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
-    )
-    wide_decimals: Literal["refuse", "string"] = Field(
-        "refuse",
-        description="DECIMAL of more than 38 digits, which Delta does not have: the table is refused, or the column is a string.",
-    )
-
     rewrite_up_to: Size | Literal["never"] = Field(
         10 * 2**30,
         description="A change of columns that needs the table written anew (DROP, RENAME, a wider type) is followed up to this size of its files; "
         "never: the load stops.",
     )
-
     maintenance: DeltaMaintenance = Field(
         default_factory=DeltaMaintenance,
         description="Compaction and removal of old files, by the DAG retention and `sluice targets maintain`.",

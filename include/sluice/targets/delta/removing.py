@@ -7,12 +7,11 @@ from typing import Any
 
 from sluice.targets.base import Fence, RowReader, StoredRange, WriteResult
 from sluice.targets.delta.client import errors
-from sluice.targets.delta.committing import committed
 from sluice.targets.delta.merging import merge_parts
 from sluice.targets.delta.site import Site
-from sluice.targets.delta.tables import info_of
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.lake.committing import committed
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
+from sluice.targets.lake.site import Note
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,6 @@ class DeltaReconciler(LakeReconciler):
     """See :class:`sluice.targets.lake.removing.LakeReconciler`."""
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
 
     def _writers(self, table: Any) -> set[str]:
         return {str(one.get("sluice.owner", "")) for one in table.history(LOOKED_BACK)}
@@ -32,15 +28,15 @@ def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, sco
     """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
     plan = stored.plan
 
-    def write(table: Any, noted: Any) -> WriteResult:
-        info = info_of(table)
+    def write(table: Any, note: Note) -> WriteResult:
+        info = site.info(table)
         part = removed_part(info, reader, stored)
         count = len(part.gone)
         if not count or not table.file_uris():
             return WriteResult()
         doing = f"removing {count} rows of {plan.target} in batch {fence.batch}"
         with errors(site.place, doing, site.path(plan.target)):
-            merge_parts(table, noted, [part], info, list(part.columns))
+            merge_parts(table, site.noting(note), [part], info, list(part.columns))
         return WriteResult(deleted=count, statements=1)
 
     return committed(site, fence, plan.target, scope, "", write)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from sluice.errors import LoadError, MappingError
+from sluice.errors import LoadError
 from sluice.model.tables import TableId
-from sluice.targets.delta.site import Site, missing
-from sluice.targets.delta.tables import info_of, odd_name
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.delta.site import Site
 from sluice.targets.lake.schema import LakeSchema, wanting
 from sluice.targets.lake.statements import Statement, quoted
 
@@ -18,9 +16,6 @@ from sluice.targets.lake.statements import Statement, quoted
 @dataclass(frozen=True)
 class DeltaSchema(LakeSchema):
     """See :class:`sluice.targets.lake.schema.LakeSchema`."""
-
-    FORMAT: ClassVar[str] = "delta"
-    NAME: ClassVar[str] = "Delta"
 
     site: Site
 
@@ -35,25 +30,16 @@ class DeltaSchema(LakeSchema):
         table = self.site.place.open(path, f"reading the log of {uri}")
         if table is None:
             raise LoadError(f"there is no Delta table at {uri}: {text[:200]}")
-        new = wanting(told.columns, info_of(table))
+        new = wanting(told.columns, self.site.info(table))
         if new:
             self.site.add(table, path, new)
-
-    def _missing(self, table: TableId) -> MappingError:
-        return missing(table, self.site.uri(table))
 
     def _place(self, table: TableId) -> str:
         return f"delta.{quoted(self.site.uri(table))}"
 
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
-
     def _refused(self, table: Any) -> tuple[str, str]:
         why = _refusal(table.metadata().configuration, appends=self.site.every)
         return why, "switch it off and rewrite the table with Spark, or make it anew" if why else ""
-
-    def _odd(self, name: str) -> bool:
-        return odd_name(name)
 
 
 def _refusal(configuration: Mapping[str, str], *, appends: bool) -> str:

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from sluice.errors import MappingError
 from sluice.model.tables import TableId
 from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import Place, errors, library
-from sluice.targets.delta.notes import Application
+from sluice.targets.delta.notes import application, held, noting
 from sluice.targets.delta.options import DeltaOptions
-from sluice.targets.delta.tables import field_of, schema_of
-from sluice.targets.lake.columns import LakeColumn
+from sluice.targets.delta.tables import field_of, info_of, odd_name, schema_of
+from sluice.targets.lake.columns import LakeColumn, TableInfo
+from sluice.targets.lake.site import LakeSite, Note
 
 
 @dataclass(frozen=True)
-class Site:
-    """Picklable; ``every``: its tables hold changes, not rows; ``about``: what its commits say of the batch."""
+class Site(LakeSite):
+    """See :class:`sluice.targets.lake.site.LakeSite`."""
+
+    FORMAT: ClassVar[str] = "delta"
+    NAME: ClassVar[str] = "Delta"
 
     place: Place
     options: DeltaOptions
-    pipeline: str
-    target: str
-    every: bool = False
-    about: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def owner(self) -> str:
-        """pipeline/target."""
-        return f"{self.pipeline}/{self.target}"
 
     @property
     def checkpoints(self) -> DeltaCheckpoints:
         """Of this target."""
         return DeltaCheckpoints(self.place, self.owner)
-
-    @property
-    def wide_decimals(self) -> str:
-        """Of the options."""
-        return self.options.wide_decimals
-
-    def application(self, scope: str) -> Application:
-        """Under which commits are noted in a table."""
-        return Application(self.owner, scope, self.about)
 
     def path(self, table: TableId) -> str:
         """Of a table."""
@@ -58,12 +43,21 @@ class Site:
         """``DeltaTable``, None if there is none."""
         return self.place.open(self.path(table), f"reading the log of {table}")
 
-    def required(self, table: TableId) -> Any:
-        """``DeltaTable``. Raises MappingError."""
-        found = self.open(table)
-        if found is None:
-            raise missing(table, self.uri(table))
-        return found
+    def info(self, table: Any) -> TableInfo:
+        """Of a ``DeltaTable``."""
+        return info_of(table)
+
+    def odd_name(self, name: str) -> bool:
+        """See :func:`sluice.targets.delta.tables.odd_name`."""
+        return odd_name(name)
+
+    def noted(self, table: Any, scope: str, delivery: int) -> int | None:
+        """See :mod:`sluice.targets.delta.notes`."""
+        return held(table, application(self.owner, scope), delivery)
+
+    def noting(self, note: Note, *, alone: bool = False) -> Any:
+        """Properties of a commit, see :func:`sluice.targets.delta.notes.noting`."""
+        return noting(application(self.owner, note.scope), note, alone=alone)
 
     def create(self, uri: str, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
         """Make a table unless there is one. Raises LoadError, TargetUnavailable, Raced."""
@@ -80,16 +74,3 @@ class Site:
         """Add columns, or parts of a struct. Raises LoadError, TargetUnavailable, Raced."""
         with errors(self.place, f"adding {', '.join(one.name for one in columns)} to {path}", path):
             table.alter.add_columns([field_of(column) for column in columns])
-
-    def partitions(self, table: TableId) -> tuple[str, ...]:
-        """Of a table that is made here."""
-        return self.options.partition_by.get(str(table), ())
-
-
-def missing(table: TableId, uri: str) -> MappingError:
-    """There is no such table."""
-    return MappingError(
-        f"the target has no table {table}: there is no Delta table at {uri}",
-        where=str(table),
-        hint="`sluice check --apply` makes it",
-    )

@@ -1,24 +1,16 @@
-"""A batch's commit to one table: read the table, look whether it holds the batch, ask the fence, write rows and note in one transaction.
-
-If another commit was quicker, all of it begins again.
-"""
+"""A batch's commit to one Iceberg table: rows and note in one transaction of the catalog."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable
 from typing import Any
 
-from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Fence, WriteResult
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.site import Site
-from sluice.targets.lake.checkpoints import Raced
-
-_ATTEMPTS = 12
-_LONGEST_S = 3.0
+from sluice.targets.lake import committing
+from sluice.targets.lake.site import Note
 
 
 def committed(
@@ -29,42 +21,17 @@ def committed(
     replay: str,
     write: Callable[[Any, Any, dict[str, str]], WriteResult],
 ) -> WriteResult:
-    """``write`` (Table, Transaction, properties of its snapshot) is called until the commit is taken; not at all if the table holds the batch.
+    """See :func:`sluice.targets.lake.committing.committed`; ``write`` is given Table, Transaction, and properties of its snapshot.
 
-    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces.
-
-    ``write`` makes a snapshot, also of no rows: by it a commit is refused if any other came since the table was read. The table is read before the
-    fence is asked. So an old process has either read the table before a newer one wrote to it, and then its commit is refused; or it asks the fence
-    after the newer one took over, and is told.
-
-    Raises:
-        Fenced, MappingError, LoadError, TargetUnavailable.
+    It makes a snapshot, also of no rows: by it a commit is refused if any other came since the table was read.
     """
-    for attempt in range(_ATTEMPTS):
-        found = site.required(table)
-        held = site.checkpoints.guard(fence)
-        known = site.noted(found, scope, held.delivery) or 0
-        if not replay and known >= fence.batch:
-            return WriteResult()
-        try:
-            with errors(site.place, f"writing batch {fence.batch} to {table}", site.uri(table)):
-                change = found.transaction()
-                result = write(found, change, site.said(fence, {"sluice.replay": replay} if replay else None))
-                site.note(change, scope, known if replay else fence.batch, held.delivery)
-                change.commit_transaction()
-            return result
-        except Raced:
-            time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
-    raise TargetUnavailable(
-        f"writing batch {fence.batch} to {table}: other writers were quicker {_ATTEMPTS} times",
-        where=site.uri(table),
-        hint="does another job rewrite the table all the time? Let it pause",
-    )
 
+    def commit(found: Any, note: Note) -> WriteResult:
+        with errors(site.place, f"writing batch {fence.batch} to {table}", site.uri(table)):
+            change = found.transaction()
+            result = write(found, change, dict(note.said))
+            site.write_note(change, note)
+            change.commit_transaction()
+        return result
 
-def holds(site: Site, fence: Fence, table: TableId, scope: str) -> bool:
-    """True if a table has noted the batch: a repeat writes nothing there."""
-    found, held = site.open(table), site.checkpoints.held()
-    if found is None or held is None:
-        return False
-    return (site.noted(found, scope, held.delivery) or 0) >= fence.batch
+    return committing.committed(site, fence, table, scope, replay, commit)

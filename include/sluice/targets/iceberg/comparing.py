@@ -11,8 +11,6 @@ import pyarrow as pa
 from sluice.model.planned import PlannedTable
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import info_of
-from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.comparing import LakeComparer
 
 
@@ -21,9 +19,6 @@ class IcebergComparer(LakeComparer):
     """See :class:`sluice.targets.lake.comparing.LakeComparer`."""
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
 
     def _read(
         self, table: Any, plan: PlannedTable, names: Sequence[str], bounds: Mapping[str, tuple[int, int]]

@@ -19,11 +19,11 @@ from sluice.model.tables import TableId
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.merging import Files
 from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import info_of, promotes, type_of
+from sluice.targets.iceberg.tables import promotes, type_of
 from sluice.targets.lake.changelog import BEFORE, columns_of
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
-from sluice.targets.lake.follow import STATEMENTS, K, LakeFollower, fill_value
+from sluice.targets.lake.follow import K, LakeFollower, fill_value
 from sluice.targets.lake.schema import wanting
 
 
@@ -31,13 +31,9 @@ from sluice.targets.lake.schema import wanting
 class Follower(LakeFollower):
     """See :class:`sluice.targets.lake.follow.LakeFollower`."""
 
-    FORMAT: ClassVar[str] = "iceberg"
     BY_HAND: ClassVar[str] = "make the change with another writer of Iceberg tables"
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
 
     def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
         columns = self._columns_of(one, after)
@@ -52,7 +48,7 @@ class Follower(LakeFollower):
     ) -> None:
         if one.reuses_names and not self.site.every:
             raise self._by_hand("a column is dropped and another of its name is added, which would have its values")
-        info, wanted = info_of(table), self._wanted(one, after.columns)
+        info, wanted = self.site.info(table), self._wanted(one, after.columns)
         gone, names = (frozenset[str](), {}) if self.site.every else self._gone(one, info, kinds)
         if gone & set(info.partitions):
             raise self._by_hand(f"the table is partitioned by {min(gone & set(info.partitions))}")
@@ -155,22 +151,20 @@ class Follower(LakeFollower):
         empty: bool = False,
     ) -> None:  # fmt: skip
         """One commit, refused if any other came since ``table`` was read; nothing if the table has noted the statement."""
-        scope = f"{source}/ddl"
-        number = self.fence.batch * STATEMENTS + self.change.number + 1
-        held = self.site.checkpoints.guard(self.fence)
-        if (self.site.noted(table, scope, held.delivery) or 0) >= number:
+        note = self._note(source, "ddl", table)
+        if note is None:
             return
         with errors(self.site.place, f"following {self.change.where}", self.site.uri(target)):
             made = table.transaction()
             change(made)
-            with made.update_snapshot(snapshot_properties=self.site.said(self.fence)).overwrite() as snapshot:
+            with made.update_snapshot(snapshot_properties=dict(note.said)).overwrite() as snapshot:
                 if empty or fills:
                     for task in table.scan().plan_files():
                         snapshot.delete_data_file(task.file)
                         if fills:
                             files = Files(table, made, snapshot)
                             files.write(_filled(files.read(task), fills))
-            self.site.note(made, scope, number, held.delivery)
+            self.site.write_note(made, note)
             made.commit_transaction()
 
 

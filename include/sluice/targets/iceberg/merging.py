@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from sluice.targets.base import Fence, RejectedRows, RowReader, TableInput, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import arrow_schema, info_of
+from sluice.targets.iceberg.tables import arrow_schema
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.rows import MergedRows, Part, names_of, together
 from sluice.targets.lake.values import aligned
@@ -45,7 +45,7 @@ class Merging:
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
         def write(found: Any, change: Any, said: dict[str, str]) -> WriteResult:
-            info = info_of(found)
+            info = self.site.info(found)
             parts, refused = rows.parts(info, rejected, f"iceberg-{self.scope}")
             gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
             key = [column.name for name in self.table.plan.key if (column := info.find(name)) is not None]

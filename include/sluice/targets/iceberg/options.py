@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sluice.config.pipeline import Size, Span
+from sluice.targets.lake.options import LakeOptions
 
 
 class IcebergMaintenance(BaseModel):
@@ -34,32 +34,18 @@ class IcebergMaintenance(BaseModel):
         return self
 
 
-class IcebergOptions(BaseModel):
+class IcebergOptions(LakeOptions):
     """``options:`` of a target of type iceberg."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     catalog: dict[str, str] = Field(
         default_factory=dict,
         description="The catalog as pyiceberg has it ({type: rest, uri: …, warehouse: …}), added to that of the connection; name: of a SQL "
         "catalog (sluice). No secrets: those are in the connection.",
     )
-    partition_by: dict[str, tuple[str, ...]] = Field(
-        default_factory=dict,
-        description="schema.table of the target, and the columns by which a table that Sluice makes is partitioned.",
-    )
     file_size: Size = Field(
         64 * 2**20,
         ge=2**20,
         description="Rows of a data file of a table that Sluice makes, in bytes of memory. A changed row costs a file written anew.",
-    )
-    zero_dates: Literal["refuse", "null"] = Field(
-        "refuse",
-        description="What becomes of dates that no calendar has (0000-00-00, 2024-02-31): the row is refused, or the value is NULL.",
-    )
-    wide_decimals: Literal["refuse", "string"] = Field(
-        "refuse",
-        description="DECIMAL of more than 38 digits, which Iceberg does not have: the table is refused, or the column is a string.",
     )
     maintenance: IcebergMaintenance = Field(
         default_factory=IcebergMaintenance,

@@ -9,8 +9,6 @@ from sluice.targets.base import Fence, RowReader, StoredRange, WriteResult
 from sluice.targets.iceberg.committing import committed
 from sluice.targets.iceberg.merging import merge_parts
 from sluice.targets.iceberg.site import Site
-from sluice.targets.iceberg.tables import info_of
-from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
 
 
@@ -19,9 +17,6 @@ class IcebergReconciler(LakeReconciler):
     """See :class:`sluice.targets.lake.removing.LakeReconciler`."""
 
     site: Site
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
 
     def _writers(self, table: Any) -> set[str]:
         newest = sorted(table.snapshots(), key=lambda one: int(one.sequence_number or 0))[-LOOKED_BACK:]
@@ -34,8 +29,9 @@ def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, sco
     """Listed keys of one table. Raises Fenced, LoadError, MappingError, TargetUnavailable."""
 
     def write(found: Any, change: Any, said: dict[str, str]) -> WriteResult:
-        part = removed_part(info_of(found), reader, stored)
-        merge_parts(found, change, said, info_of(found), list(part.columns), [part])
+        info = site.info(found)
+        part = removed_part(info, reader, stored)
+        merge_parts(found, change, said, info, list(part.columns), [part])
         return WriteResult(deleted=len(part.gone), statements=int(len(part.gone) > 0))
 
     return committed(site, fence, stored.plan.target, scope, "", write)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from sluice.errors import LoadError, MappingError
+from sluice.errors import LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.iceberg.client import errors
-from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, missing, retries_said
-from sluice.targets.iceberg.tables import info_of, type_of
-from sluice.targets.lake.columns import TableInfo
+from sluice.targets.iceberg.site import RETRIES, RETRIES_HINT, Site, retries_said
+from sluice.targets.iceberg.tables import type_of
 from sluice.targets.lake.schema import LakeSchema, wanting
 from sluice.targets.lake.statements import Statement, quoted
 
@@ -22,9 +20,6 @@ _SET = f"SET TBLPROPERTIES ('{RETRIES}'='0')"
 @dataclass(frozen=True)
 class IcebergSchema(LakeSchema):
     """See :class:`sluice.targets.lake.schema.LakeSchema`."""
-
-    FORMAT: ClassVar[str] = "iceberg"
-    NAME: ClassVar[str] = "Iceberg"
 
     site: Site
 
@@ -48,7 +43,7 @@ class IcebergSchema(LakeSchema):
         table = self.site.place.open(told.names, f"reading the metadata of {'.'.join(told.names)}")
         if table is None:
             raise LoadError(f"there is no such Iceberg table: {text[:200]}")
-        info = info_of(table)
+        info = self.site.info(table)
         with errors(self.site.place, "adding columns", ".".join(told.names)):
             change = table.transaction()
             with change.update_schema() as schema:
@@ -66,14 +61,5 @@ class IcebergSchema(LakeSchema):
             return [Finding("error", plan.target, "", retries_said(self.site.uri(plan.target)), place, RETRIES_HINT)]
         return super()._compare(plan)
 
-    def _missing(self, table: TableId) -> MappingError:
-        return missing(table, self.site.uri(table))
-
     def _place(self, table: TableId) -> str:
         return ".".join(map(quoted, self.site.identifier(table)))
-
-    def _info(self, table: Any) -> TableInfo:
-        return info_of(table)
-
-    def _refused(self, table: Any) -> tuple[str, str]:
-        return "", ""

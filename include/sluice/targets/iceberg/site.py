@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from sluice.errors import LoadError, MappingError
+from sluice.errors import LoadError
 from sluice.model.tables import TableId
-from sluice.targets.base import Fence
 from sluice.targets.iceberg.checkpoints import IcebergCheckpoints
 from sluice.targets.iceberg.client import Identifier, Place, errors
 from sluice.targets.iceberg.options import IcebergOptions
-from sluice.targets.iceberg.tables import schema_of
-from sluice.targets.lake.columns import LakeColumn
+from sluice.targets.iceberg.tables import info_of, schema_of
+from sluice.targets.lake.columns import LakeColumn, TableInfo
 from sluice.targets.lake.names import legal
+from sluice.targets.lake.site import LakeSite, Note
 
 RETRIES = "commit.retry.num-retries"
 """The library would commit a lost race by itself."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """Picklable; ``every``: its tables hold changes, not rows; ``about``: what its commits say of the batch."""
+class Site(LakeSite):
+    """See :class:`sluice.targets.lake.site.LakeSite`."""
+
+    FORMAT: ClassVar[str] = "iceberg"
+    NAME: ClassVar[str] = "Iceberg"
 
     place: Place
     options: IcebergOptions
-    pipeline: str
-    target: str
-    every: bool = False
-    about: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def owner(self) -> str:
-        """pipeline/target."""
-        return f"{self.pipeline}/{self.target}"
 
     @property
     def checkpoints(self) -> IcebergCheckpoints:
         """Of this target."""
         return IcebergCheckpoints(self.place, self.owner)
-
-    @property
-    def wide_decimals(self) -> str:
-        """Of the options."""
-        return self.options.wide_decimals
 
     def identifier(self, table: TableId) -> Identifier:
         """Of a table."""
@@ -60,12 +49,14 @@ class Site:
 
     def required(self, table: TableId) -> Any:
         """``Table``. Raises MappingError, and LoadError for one whose lost races the library would commit by itself."""
-        found = self.open(table)
-        if found is None:
-            raise missing(table, self.uri(table))
+        found = super().required(table)
         if str(found.properties.get(RETRIES)) != "0":
             raise LoadError(retries_said(self.uri(table)), where=str(table), hint=RETRIES_HINT)
         return found
+
+    def info(self, table: Any) -> TableInfo:
+        """Of a ``Table``."""
+        return info_of(table)
 
     def create(self, identifier: Identifier, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
         """Make a table unless there is one. Raises LoadError, TargetUnavailable, Raced."""
@@ -90,24 +81,14 @@ class Site:
                 identifier, schema, partition_spec=PartitionSpec(*fields), properties=properties
             )
 
-    def partitions(self, table: TableId) -> tuple[str, ...]:
-        """Of a table that is made here."""
-        return self.options.partition_by.get(str(table), ())
-
-    # -- what a table itself says about the batches that it holds ------------------------------------------------------
     def noted(self, table: Any, scope: str, delivery: int) -> int | None:
         """The number that a table (``Table``) has noted under ``scope`` in this delivery."""
         found = str(table.properties.get(self._property(scope), "")).split()
         return int(found[1]) if len(found) == 2 and found[0] == str(delivery) else None
 
-    def note(self, change: Any, scope: str, number: int, delivery: int) -> None:
+    def write_note(self, change: Any, note: Note) -> None:
         """Into a transaction (``Transaction``) that also has a snapshot, by which it is refused if another came first."""
-        change.set_properties({self._property(scope): f"{delivery} {number}"})
-
-    def said(self, fence: Fence, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Properties of a snapshot: for people, and to find the snapshot of a batch."""
-        made = {"sluice.owner": self.owner, "sluice.batch": str(fence.batch), "sluice.epoch": str(fence.epoch)}
-        return made | {**self.about, **(more or {})}
+        change.set_properties({self._property(note.scope): f"{note.delivery} {note.number}"})
 
     def _property(self, scope: str) -> str:
         return f"sluice/{self.owner}/{scope}"
@@ -121,13 +102,4 @@ def retries_said(name: str) -> str:
     return f"the Iceberg table {name} does not have {RETRIES} = 0, and the client would commit a lost race by itself, so that rows would be doubled"
 
 
-def missing(table: TableId, name: str) -> MappingError:
-    """There is no such table."""
-    return MappingError(
-        f"the target has no table {table}: the catalog has no Iceberg table {name}",
-        where=str(table),
-        hint="`sluice check --apply` makes it",
-    )
-
-
-__all__ = ["RETRIES", "RETRIES_HINT", "Site", "missing", "retries_said"]
+__all__ = ["RETRIES", "RETRIES_HINT", "Site", "retries_said"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
 from sluice.targets.base import (
+    ChangePiece,
     Fence,
     Input,
     RejectedRows,
@@ -23,7 +25,6 @@ from sluice.targets.base import (
 from sluice.targets.iceberg.appending import append
 from sluice.targets.iceberg.checkpoints import IcebergCheckpoints
 from sluice.targets.iceberg.client import place_of
-from sluice.targets.iceberg.committing import holds
 from sluice.targets.iceberg.comparing import IcebergComparer
 from sluice.targets.iceberg.follow import Follower
 from sluice.targets.iceberg.maintaining import IcebergMaintainer
@@ -51,13 +52,9 @@ class IcebergWork(LakeWork):
         """See :class:`IcebergSchema`."""
         return IcebergSchema(self.site)
 
-    def holds(self, fence: Fence, table: TableId, scope: str) -> bool:
-        """See :func:`sluice.targets.iceberg.committing.holds`."""
-        return holds(self.site, fence, table, scope)
-
-    def append(self, fence: Fence, reader: RowReader) -> WriteResult:
+    def append(self, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
         """See :func:`sluice.targets.iceberg.appending.append`."""
-        return append(self.site, fence, reader)
+        return append(self.site, fence, table, pieces)
 
     def merge(
         self, fence: Fence, reader: RowReader, table: TableInput, scope: str, replay: str, rejected: RejectedRows | None

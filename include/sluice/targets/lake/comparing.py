@@ -18,6 +18,7 @@ from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, Ra
 from sluice.targets.lake.column_types import arrow_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed, stored_key
+from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import convert, plain, sent_columns, user_fields
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
@@ -28,11 +29,7 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 class LakeComparer(ComparesRowsOnly, ABC):
     """See :class:`sluice.targets.base.Comparer` and :class:`sluice.targets.base.KeyLister`. It has no ranges and no checksums."""
 
-    site: Any
-
-    @abstractmethod
-    def _info(self, table: Any) -> TableInfo:
-        """Of a table of the site."""
+    site: LakeSite
 
     @abstractmethod
     def _read(
@@ -51,7 +48,7 @@ class LakeComparer(ComparesRowsOnly, ABC):
                 hint="give it a primary key",
             )
         table = self.site.required(plan.target)
-        info = self._info(table)
+        info = self.site.info(table)
         key = [column.name for name in plan.key if (column := info.find(name)) is not None]
         fields = user_fields(rows.schema)
         sent = sent_columns(fields, info, plan.target, list(map(true_name, fields)))
@@ -65,12 +62,12 @@ class LakeComparer(ComparesRowsOnly, ABC):
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
-        return not_listed(plan, self._info(self.site.required(plan.target)))
+        return not_listed(plan, self.site.info(self.site.required(plan.target)))
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.base.KeyLister.keys`."""
         table = self.site.required(plan.target)
-        info = self._info(table)
+        info = self.site.info(table)
         columns = plan.key_columns
         names = [there.name for column in columns if (there := info.find(column.name)) is not None]
         for piece in self._read(table, plan, names, {}):

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import structlog
 
@@ -21,9 +21,10 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import Fence, SchemaChange
 from sluice.targets.lake.changelog import BEFORE, column_name, columns_of
-from sluice.targets.lake.checkpoints import LakeCheckpoints, Raced
+from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, own_type, takes
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, widens
+from sluice.targets.lake.site import LakeSite, Note
 
 K = ChangeKind
 _NO_NAMES = frozenset({K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN})
@@ -37,45 +38,21 @@ FOLLOWED_CHANGES = frozenset(ChangeKind) - _NO_NAMES
 OF_COLUMNS = frozenset({K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN, K.WIDEN_COLUMN, K.CHANGE_COLUMN})
 
 _ATTEMPTS = 10
-STATEMENTS = 1 << 20
+_STATEMENTS = 1 << 20
 """More than a batch has."""
 _log = structlog.get_logger()
-
-
-class LakeSite(Protocol):
-    """What a follower asks of a target's tables. ``every``: they hold changes, not rows."""
-
-    every: bool
-
-    @property
-    def owner(self) -> str: ...
-    @property
-    def checkpoints(self) -> LakeCheckpoints: ...
-    @property
-    def wide_decimals(self) -> str: ...
-    def open(self, table: TableId) -> Any:
-        """The table, None if there is none."""
-
-    def partitions(self, table: TableId) -> tuple[str, ...]:
-        """Of a table that is made here."""
 
 
 @dataclass(frozen=True)
 class LakeFollower(ABC):
     """Follows one change."""
 
-    FORMAT: ClassVar[str] = ""
     BY_HAND: ClassVar[str] = ""
     """What people can do about a change that is not followed."""
 
-    site: Any
-    """A :class:`LakeSite`."""
+    site: LakeSite
     fence: Fence
     change: SchemaChange
-
-    @abstractmethod
-    def _info(self, table: Any) -> TableInfo:
-        """Of a table of the site."""
 
     @abstractmethod
     def _create(self, one: TableChange, after: TableDefinition, target: TableId) -> None:
@@ -112,6 +89,14 @@ class LakeFollower(ABC):
                 )
 
     # -- inside ----------------------------------------------------------------------------------------------------
+    def _note(self, source: TableId, what: str, table: Any) -> Note | None:
+        """For the commit that does ``what`` of this statement; None: the table has noted it already. Raises Fenced."""
+        scope, number = f"{source}/{what}", self.fence.batch * _STATEMENTS + self.change.number + 1
+        held = self.site.checkpoints.guard(self.fence)
+        if (self.site.noted(table, scope, held.delivery) or 0) >= number:
+            return None
+        return self.site.note(self.fence, scope, number, held.delivery)
+
     def _require(self, one: TableChange) -> None:
         """The policy is to stop: the target has what the statement adds, or it is an error."""
         table = self.site.open(self.change.target(one.renamed_to or one.table))
@@ -122,7 +107,7 @@ class LakeFollower(ABC):
             names = [
                 name for c in one.after.columns if c.generated is None and (name := self._name(one, c.name)) is not None
             ]
-            info = self._info(table) if table is not None else TableInfo(())
+            info = self.site.info(table) if table is not None else TableInfo(())
             holds = holds and all(info.find(name) is not None for name in names)
             if {K.DROP_COLUMN, K.RENAME_COLUMN, K.CHANGE_COLUMN} & set(one.kinds) and not self.site.every:
                 wanted = {name.casefold() for name in names}
@@ -180,14 +165,10 @@ class LakeFollower(ABC):
             kind = own_type(self._type(column), self.site.wide_decimals)
             if not kind:
                 raise self._by_hand(f"column {column.name} is {column.type}, and {TOO_WIDE}")
-            if self._odd(name):
+            if self.site.odd_name(name):
                 raise self._by_hand(f"no column has the name {name!r} there")
             found.append((column, LakeColumn(name, kind)))
         return found
-
-    def _odd(self, name: str) -> bool:
-        """True for a name that no column can have."""
-        return not name
 
     def _columns_of(self, one: TableChange, after: TableDefinition) -> tuple[LakeColumn, ...]:
         """Of a table that is made."""
@@ -206,7 +187,7 @@ class LakeFollower(ABC):
             if part.kind is K.DROP_COLUMN or (part.kind is K.RENAME_COLUMN and new is None):
                 gone.add(there.name)
             elif part.kind is K.RENAME_COLUMN and new is not None and new.casefold() != there.name.casefold():
-                if self._odd(new):
+                if self.site.odd_name(new):
                     raise self._by_hand(f"no column has the name {new!r} there")
                 names[there.name] = new
         staying = [names.get(column.name, column.name).casefold() for column in info.columns if column.name not in gone]
@@ -260,7 +241,7 @@ class LakeFollower(ABC):
 
     def _by_hand(self, why: str) -> LoadError:
         return LoadError(
-            f"the source's DDL cannot be followed at a target of type {self.FORMAT}: {why}: {self.change.statement.text[:500]}",
+            f"the source's DDL cannot be followed at a target of type {self.site.FORMAT}: {why}: {self.change.statement.text[:500]}",
             where=self.change.where,
             hint=f"{self.BY_HAND}, or make it anew and copy it (`sluice dump start`); set the kind to ignore in the target's ddl until "
             "the batch is delivered",

@@ -15,6 +15,7 @@ from sluice.targets.lake.column_types import type_of
 from sluice.targets.lake.columns import TableInfo
 from sluice.targets.lake.keys import keys_of, listed_keys, not_listed
 from sluice.targets.lake.rows import Part
+from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.values import converted, plain
 
 LOOKED_BACK = 1_000
@@ -25,11 +26,7 @@ LOOKED_BACK = 1_000
 class LakeReconciler(ABC):
     """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`."""
 
-    site: Any
-
-    @abstractmethod
-    def _info(self, table: Any) -> TableInfo:
-        """Of a table of the site."""
+    site: LakeSite
 
     @abstractmethod
     def _writers(self, table: Any) -> set[str]:
@@ -43,7 +40,7 @@ class LakeReconciler(ABC):
         """Another pipeline writes to the table, too, or its keys are not the source's."""
         there = self.site.required(table.target)
         others = sorted(self._writers(there) - {self.site.owner, ""})
-        return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, self._info(there))
+        return f"{table.target} is written by {others[0]}, too" if others else not_listed(table, self.site.info(there))
 
     def others(self) -> tuple[str, ...]:
         """It is told a table, by :meth:`refuses_listed`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.planned import PlannedColumn, PlannedTable
@@ -15,6 +15,7 @@ from sluice.targets.lake.changelog import BEFORE, ENVELOPE, column_name, planned
 from sluice.targets.lake.checkpoints import Raced
 from sluice.targets.lake.column_types import TOO_WIDE, lost, made_type, takes, type_of
 from sluice.targets.lake.columns import LakeColumn, Shape, TableInfo, partitionable
+from sluice.targets.lake.site import LakeSite
 from sluice.targets.lake.statements import Statement, add_text, create_text, read_statement, type_text
 
 
@@ -22,11 +23,7 @@ from sluice.targets.lake.statements import Statement, add_text, create_text, rea
 class LakeSchema(ABC):
     """See :class:`sluice.targets.base.TargetSchema`."""
 
-    FORMAT: ClassVar[str] = ""
-    NAME: ClassVar[str] = ""
-
-    site: Any
-    """As :class:`sluice.targets.lake.follow.LakeSite`."""
+    site: LakeSite
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, types that do not fit, losses."""
@@ -38,7 +35,7 @@ class LakeSchema(ABC):
             if one.severity != "error":
                 continue
             if not one.column and one.statement.startswith("CREATE"):
-                raise self._missing(plan.target)
+                raise self.site.missing(plan.target)
             raise MappingError(
                 f"table {plan.target}: {one.why}",
                 where=f"{plan.target}.{one.column}" if one.column else str(plan.target),
@@ -62,24 +59,12 @@ class LakeSchema(ABC):
         """Raises LoadError, Raced, TargetUnavailable."""
 
     @abstractmethod
-    def _missing(self, table: TableId) -> MappingError:
-        """There is no such table."""
-
-    @abstractmethod
     def _place(self, table: TableId) -> str:
         """In Spark's words."""
 
-    @abstractmethod
-    def _info(self, table: Any) -> TableInfo:
-        """Of a table of the site."""
-
-    @abstractmethod
     def _refused(self, table: Any) -> tuple[str, str]:
         """Why the client cannot write to a table, "" if it can, and what helps."""
-
-    def _odd(self, name: str) -> bool:
-        """True for a name that no column can have."""
-        return not name
+        return "", ""
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _compare(self, plan: PlannedTable) -> list[Finding]:
@@ -104,13 +89,17 @@ class LakeSchema(ABC):
                         f"options.partition_by names {unknown[0]!r}, which the table does not have",
                     )
                 ]
-            statement = create_text(self._place(plan.target), columns, partitions, self.FORMAT.upper())
+            statement = create_text(self._place(plan.target), columns, partitions, self.site.FORMAT.upper())
             return [
                 Finding(
-                    "error", plan.target, "", f"there is no {self.NAME} table at {site.uri(plan.target)}", statement
+                    "error",
+                    plan.target,
+                    "",
+                    f"there is no {self.site.NAME} table at {site.uri(plan.target)}",
+                    statement,
                 )
             ]
-        info = self._info(table)
+        info = self.site.info(table)
         refusal, help_ = self._refused(table)
         if refusal:
             return [Finding("error", plan.target, "", refusal, hint=help_)]
@@ -128,8 +117,8 @@ class LakeSchema(ABC):
         for column in plan.columns:
             if column.generated:
                 continue
-            if self._odd(column.name):
-                why = f"{self.NAME} takes no such name of a column: {column.name!r}"
+            if self.site.odd_name(column.name):
+                why = f"{self.site.NAME} takes no such name of a column: {column.name!r}"
                 found.append(Finding("error", plan.target, column.name, why, hint="rename it: mapping.columns.rename"))
             elif not made_type(column, self.site.wide_decimals):
                 found.append(Finding(
@@ -209,7 +198,7 @@ class LakeSchema(ABC):
     def _well(self, plan: PlannedTable, info: TableInfo) -> Finding:
         by = f", partitioned by {', '.join(info.partitions)}" if info.partitions else ""
         what = "every change is appended to" if self.site.every else "rows are merged into"
-        return Finding("ok", plan.target, "", f"{what} the {self.NAME} table {self.site.uri(plan.target)}{by}")
+        return Finding("ok", plan.target, "", f"{what} the {self.site.NAME} table {self.site.uri(plan.target)}{by}")
 
 
 def _unfit_partitions(plan: PlannedTable, names: Sequence[str], columns: Sequence[LakeColumn]) -> list[Finding]:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sluice.errors import LoadError, MappingError
 from sluice.model.positions import Position
@@ -15,6 +14,7 @@ from sluice.model.tables import TableId
 from sluice.targets.base import (
     BatchInput,
     Capabilities,
+    ChangePiece,
     Checkpoint,
     Consistency,
     Feature,
@@ -29,8 +29,11 @@ from sluice.targets.base import (
     TableInput,
     WriteResult,
 )
+from sluice.targets.lake.appending import changes_by_table
+from sluice.targets.lake.committing import holds
 from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
 from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.site import LakeSite
 
 COPIES = 3
 """Rows of a unit are in memory as they are read, as the table has them, and in the client's merge."""
@@ -54,8 +57,7 @@ def capabilities_of(changes: Input) -> Capabilities:
 class LakeWork(ABC):
     """What a format does. Picklable."""
 
-    site: Any
-    """As :class:`sluice.targets.lake.follow.LakeSite`."""
+    site: LakeSite
 
     @abstractmethod
     def follower(self, fence: Fence, change: SchemaChange) -> LakeFollower:
@@ -66,12 +68,8 @@ class LakeWork(ABC):
         """Compares tables."""
 
     @abstractmethod
-    def holds(self, fence: Fence, table: TableId, scope: str) -> bool:
-        """True if a table has noted the batch: a repeat writes nothing there."""
-
-    @abstractmethod
-    def append(self, fence: Fence, reader: RowReader) -> WriteResult:
-        """All changes of a batch. Raises what the port says."""
+    def append(self, fence: Fence, table: TableId, pieces: Sequence[ChangePiece]) -> WriteResult:
+        """All changes of a batch for one table. Raises what the port says."""
 
     @abstractmethod
     def merge(
@@ -140,7 +138,7 @@ class LakeWriter:
             try:
                 schema.require(table.plan)
             except MappingError:  # unless the rows are there, and a change that follows them is, too
-                if batch.replay or not self.work.holds(self.fence, table.target, scope):
+                if batch.replay or not holds(self.work.site, self.fence, table.target, scope):
                     raise
         units: dict[TableId, LakeUnit] = {}
         weights: dict[TableId, int] = {}
@@ -192,7 +190,10 @@ class LakeUnit:
         """One commit for each source table that goes to this table. Raises what the port says."""
         started, total = time.monotonic(), WriteResult()
         if self.changes:
-            total = self.work.append(self.fence, self.reader)
+            tables = changes_by_table(self.reader)
+            for target in tables:  # before the first one is written
+                self.work.site.required(target)
+            total = sum((self.work.append(self.fence, *one) for one in tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")
         for scope, table in scoped(self.tables):

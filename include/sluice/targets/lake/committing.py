@@ -13,24 +13,25 @@ from typing import Any
 from sluice.errors import TargetUnavailable
 from sluice.model.tables import TableId
 from sluice.targets.base import Fence, WriteResult
-from sluice.targets.delta.site import Site
 from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.lake.site import LakeSite, Note
 
 _ATTEMPTS = 12
 _LONGEST_S = 3.0
 
 
 def committed(
-    site: Site,
+    site: LakeSite,
     fence: Fence,
     table: TableId,
     scope: str,
     replay: str,
-    write: Callable[[Any, Any], WriteResult],
+    write: Callable[[Any, Note], WriteResult],
 ) -> WriteResult:
-    """``write`` (DeltaTable, CommitProperties) is called until its commit is taken; not at all if the table holds the batch.
+    """``write`` (table, what its commit notes) is called until its commit is taken; not at all if the table holds the batch.
 
-    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces.
+    A replay of a dead letter is written each time: its rows have keys, and one letter may come in several pieces. What is noted stays; of a replay
+    and a batch at the same time one is refused, too.
 
     The table is read before the fence is asked. So an old process has either read the table before a newer one wrote to it, and then its commit is
     refused; or it asks the fence after the newer one took over, and is told.
@@ -38,19 +39,15 @@ def committed(
     Raises:
         Fenced, MappingError, LoadError, TargetUnavailable.
     """
-    batches = site.application(scope)
     for attempt in range(_ATTEMPTS):
         found = site.required(table)
         held = site.checkpoints.guard(fence)
-        known = batches.held(found, held.delivery) or 0
-        if replay:  # what is noted stays; of a replay and a batch at the same time one is refused, too
-            noted = batches.noting(known, held.delivery, fence, {"sluice.replay": replay})
-        elif known >= fence.batch:
+        known = site.noted(found, scope, held.delivery) or 0
+        if not replay and known >= fence.batch:
             return WriteResult()
-        else:
-            noted = batches.noting(fence.batch, held.delivery, fence)
+        more = {"sluice.replay": replay} if replay else None
         try:
-            return write(found, noted)
+            return write(found, site.note(fence, scope, known if replay else fence.batch, held.delivery, more))
         except Raced:
             time.sleep(random.uniform(0.5, 1.0) * min(0.02 * 2**attempt, _LONGEST_S))  # noqa: S311 - no secret
     raise TargetUnavailable(
@@ -60,9 +57,9 @@ def committed(
     )
 
 
-def holds(site: Site, fence: Fence, table: TableId, scope: str) -> bool:
+def holds(site: LakeSite, fence: Fence, table: TableId, scope: str) -> bool:
     """True if a table has noted the batch: a repeat writes nothing there."""
     found, held = site.open(table), site.checkpoints.held()
     if found is None or held is None:
         return False
-    return (site.application(scope).held(found, held.delivery) or 0) >= fence.batch
+    return (site.noted(found, scope, held.delivery) or 0) >= fence.batch
