@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import uuid
@@ -388,6 +389,33 @@ def test_small_files_become_larger_ones_while_batches_are_loaded(tmp_path: Path)
         worker.join()
     assert sum(one.merged for one in met) > 0
     assert pipe.state(table) == Counter([*((n, "g", n % 2) for n in range(6)), *((100 + n, "z", 0) for n in range(6))])
+
+
+def test_files_that_nothing_names_are_removed(tmp_path: Path) -> None:
+    """Old ones, in the table's own folders; what any snapshot or older metadata names stays, however old."""
+    bench = IcebergBench(tmp_path)
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench, config={"options": {"maintenance": {"compact": False, "expire": False, "keep": "1h"}}})
+    for number in range(3):
+        pipe.deliver((table, [new(number, "a", 0), *([changed((0, "a", 0), (0, "a", 0))] if number else [])]))
+    folder = Path(bench.table(table.table).location().removeprefix("file://"))
+    files = {path for path in folder.rglob("*") if path.is_file()}
+    left = [folder / "data/of-no-commit.parquet", folder / "metadata/of-no-commit.avro", folder / "elsewhere.parquet"]
+    for path in left:
+        path.write_bytes(b"left behind")
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    young = folder / "data/of-a-commit-under-way.parquet"
+    young.write_bytes(b"soon named")
+    maintainer = pipe.target.maintainer()
+    assert [one.removed for one in maintainer.maintain([table.table], dry_run=True)] == [2]
+    assert [one.removed for one in maintainer.maintain([table.table])] == [2]
+    assert {path for path in folder.rglob("*") if path.is_file()} == files | {left[2], young}
+    assert not maintainer.maintain([table.table])
+    assert pipe.state(table) == Counter((number, "a", 0) for number in range(3))
+    for snapshot in bench.table(table.table).snapshots():
+        assert bench.table(table.table).scan(snapshot_id=snapshot.snapshot_id).to_arrow().num_rows
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sluice.model.tables import TableId
 from sluice.targets.base import Upkeep
 from sluice.targets.iceberg.client import errors
 from sluice.targets.iceberg.merging import Files
+from sluice.targets.iceberg.orphans import files_of, orphans, remove
 from sluice.targets.iceberg.site import Site
 from sluice.targets.lake.checkpoints import Raced
 
@@ -35,7 +36,7 @@ class IcebergMaintainer:
         for table in tables:
             try:
                 found = self._compacted(table, dry_run)
-                done.append(self._expired(found, dry_run))
+                done.append(self._without_orphans(self._expired(found, dry_run), dry_run))
             except Raced:
                 done.append(Upkeep(table, error=f"loads of {table} came first; it is tried again at the next run"))
             except SluiceError as error:
@@ -109,7 +110,7 @@ class IcebergMaintainer:
         if not old:
             return done
         with errors(self.site.place, f"giving up old snapshots of {table}", self.site.uri(table)):
-            gone = _files(found, old) - _files(found, [one for one in found.snapshots() if one not in old])
+            gone = files_of(found, old) - files_of(found, [one for one in found.snapshots() if one not in old])
             if dry_run:
                 return replace(done, removed=len(gone), expired=len(old))
             found.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in old]).commit()
@@ -117,23 +118,24 @@ class IcebergMaintainer:
             if now is None:
                 raise TargetUnavailable(f"{table} is gone")
             # what was committed since may use files of the newest snapshot alone, which is kept
-            for path in gone - _files(now, now.snapshots()):
+            for path in gone - files_of(now, now.snapshots()):
                 found.io.delete(path)
         return replace(done, removed=len(gone), expired=len(old))
 
+    def _without_orphans(self, done: Upkeep, dry_run: bool) -> Upkeep:
+        wanted, table = self.site.options.maintenance, done.table
+        found = self.site.open(table) if wanted.orphans else None
+        from pyiceberg.io.pyarrow import PyArrowFileIO
 
-def _files(table: Any, snapshots: Iterable[Any]) -> set[str]:
-    """All that snapshots consist of."""
-    found: set[str] = set()
-    for one in snapshots:
-        found.add(one.manifest_list)
-        for manifest in one.manifests(table.io):
-            if manifest.manifest_path not in found:
-                found.add(manifest.manifest_path)
-                found |= {
-                    entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                }
-    return found
+        if found is None or not isinstance(
+            found.io, PyArrowFileIO
+        ):  # another client of the store has no times of files
+            return done
+        with errors(self.site.place, f"removing files of {table} that nothing names", self.site.uri(table)):
+            left = orphans(found, datetime.now(UTC) - wanted.keep)
+            if not dry_run:
+                remove(found, left)
+        return replace(done, removed=done.removed + len(left))
 
 
 def _bins(tasks: Iterable[Any], size_bytes: int) -> Iterator[list[Any]]:

@@ -22,9 +22,11 @@ class IcebergMaintenance(BaseModel):
         description="A table is compacted when it has this number of files of less than a sixteenth of file_size on disk.",
     )
     expire: bool = Field(True, description="Old snapshots are given up.")
+    orphans: bool = Field(True, description="Files that nothing names are removed, which killed processes left behind.")
     keep: Span = Field(
         timedelta(days=7),
-        description="Snapshots are given up after this time: as long can a table be read as of an older batch. At least 1h.",
+        description="Snapshots are given up, and files that nothing names are removed, after this time: as long can a table be read as of an older "
+        "batch. At least 1h, and longer than the longest load.",
     )
 
     @model_validator(mode="after")
