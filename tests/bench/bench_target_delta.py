@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,18 @@ import pyarrow as pa  # noqa: E402
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
+from sluice.model.changes import Change  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
 from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
+from sluice.spark.local import LocalRunner  # noqa: E402
 from sluice.targets.base import BatchInput, TableInput  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_delta.json"
 SMALL = 2_000
+FEW = 20
 K = ColumnKind
 SCHEMA = TableSchema(
     TableId("shop", "orders"),
@@ -88,8 +92,8 @@ def measured(rows: int, work: Callable[[], None]) -> dict[str, float]:
 def loaded(target: Any, number: int, data: pa.Table) -> None:
     """One batch by the port."""
     tables = (TableInput(planned_table(SCHEMA), (RowsInMemory(SCHEMA.table, data),)),)
-    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), number - 1, MemoryReader(), tables)
-    target.checkpoints.take_over(1)
+    held = target.checkpoints.take_over(1).batch
+    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), held, MemoryReader(), tables)
     with target.open(1) as session:
         writer = session.begin(batch)
     writer.prepare()
@@ -136,6 +140,59 @@ def pieces(rows: int) -> Iterator[pa.Table]:
     for number in range(10):
         ids = np.arange(number * rows, (number + 1) * rows, dtype=np.int64) * 3
         yield rows_of(ids, ["i"] * rows, 20 + number).select(NAMES)
+
+
+def of_many_tables(folder: str, count: int) -> dict[str, Any]:
+    """Batches of a few rows for each of ``count`` tables, by one writer and by four; and every change appended."""
+    found: dict[str, Any] = {"tables": count, "rows_a_table": FEW}
+    schemas = [replace(SCHEMA, table=TableId("shop", f"t{number}")) for number in range(count)]
+    data = rows_of(np.arange(FEW, dtype=np.int64), ["i"] * FEW, 1)
+    fields = tuple(SCHEMA.field(column) for column in SCHEMA.columns)
+    images = data.select(NAMES).to_pylist()
+    for changes in ("latest", "all"):
+        config = {
+            "name": changes,
+            "type": "delta",
+            "connection": "lake",
+            "changes": changes,
+            "options": {"table": f"many-{changes}/{{schema}}/{{table}}"},
+        }
+        target = DeltaTarget(
+            TargetConfig.model_validate(config), Endpoint("lake", "fs", "", extra={"path": folder}), "bench"
+        )
+        for finding in target.schema().compare([planned_table(one) for one in schemas]):
+            target.schema().apply(finding.statement)
+        for number, writers in enumerate((1, 4) if changes == "latest" else (1,), 1):
+            tables, log = (), ()
+            if changes == "latest":
+                tables = tuple(TableInput(planned_table(one), (RowsInMemory(one.table, data),)) for one in schemas)
+            else:
+                log = tuple(
+                    Change(one.table, "i", seq, "log.000001", 4 + seq, 0, 0, "uuid:1", 1, 7, None, image, fields, ("id",), txn_row=seq)
+                    for seq, (one, image) in enumerate((one, image) for one in schemas for image in images)
+                )  # fmt: skip
+            position = Position("uuid", "log.000001", 100 * number)
+            batch = BatchInput(number, position, number - 1, MemoryReader(log), tables, changes=len(log))
+            target.checkpoints.take_over(1)
+            with target.open(1) as session:
+                writer = session.begin(batch)
+            began = time.perf_counter()
+            phases = writer.plan(writers)
+            planned = time.perf_counter() - began
+            results = [
+                result
+                for phase in phases
+                for result in LocalRunner().run(lambda unit: unit.write(), phase, parallelism=writers)
+            ]
+            writer.commit(results)
+            seconds = time.perf_counter() - began
+            found[f"{changes}_{writers}"] = {
+                "seconds": round(seconds, 2),
+                "of_it_planning": round(planned, 2),
+                "tables_a_second": round(count / seconds),
+            }
+    print("target_delta_tables", json.dumps(found), flush=True)
+    return found
 
 
 def main(rows: int) -> None:
@@ -190,6 +247,7 @@ def main(rows: int) -> None:
             lambda number, data: loaded(large, number, data),
             lambda data: deltalake.write_deltalake(f"{folder}/plain{time.monotonic_ns()}", data.select(NAMES)),
         )
+        result["target_delta_tables"] = of_many_tables(folder, 1_000)
     result["load_average_after"] = os.getloadavg()[0]
     if not os.environ.get("SLUICE_BENCH_DRY"):
         RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -33,6 +33,7 @@ from sluice.targets.lake.appending import changes_by_table
 from sluice.targets.lake.committing import holds
 from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
 from sluice.targets.lake.schema import LakeSchema
+from sluice.targets.lake.side_by_side import side_by_side
 from sluice.targets.lake.site import LakeSite
 
 COPIES = 3
@@ -134,12 +135,17 @@ class LakeWriter:
                     where=str(table.target),
                     hint=f"`sluice dump start {self.work.site.pipeline} --table {table.plan.source}` reads them anew from the source",
                 )
-        for scope, table in scoped(batch.tables):
+
+        def require(one: tuple[str, TableInput]) -> None:
+            scope, table = one
             try:
                 schema.require(table.plan)
             except MappingError:  # unless the rows are there, and a change that follows them is, too
                 if batch.replay or not holds(self.work.site, self.fence, table.target, scope):
                     raise
+
+        tables = list(scoped(batch.tables))
+        side_by_side(require, tables)
         units: dict[TableId, LakeUnit] = {}
         weights: dict[TableId, int] = {}
         for table in batch.tables:
@@ -191,14 +197,16 @@ class LakeUnit:
         started, total = time.monotonic(), WriteResult()
         if self.changes:
             tables = changes_by_table(self.reader)
-            for target in tables:  # before the first one is written
-                self.work.site.required(target)
-            total = sum((self.work.append(self.fence, *one) for one in tables.items()), total)
+            side_by_side(self.work.site.required, tables)  # before the first one is written
+            total = sum(side_by_side(self._append, tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")
         for scope, table in scoped(self.tables):
             total += self.work.merge(self.fence, self.reader, table, scope, self.replay, rejected)
         return replace(total, seconds=time.monotonic() - started)
+
+    def _append(self, one: tuple[TableId, Sequence[ChangePiece]]) -> WriteResult:
+        return self.work.append(self.fence, *one)
 
 
 def about(position: Position) -> dict[str, str]:
