@@ -64,6 +64,11 @@ class Work:
         except BaseException as error:
             self.error = error
 
+    def reaches(self, condition: Callable[[], object], what: str) -> None:
+        """Wait for ``condition``, and say what the flow raised if it ends before."""
+        wait_until(lambda: condition() or not self.thread.is_alive(), what)
+        assert self.error is None, f"{what} did not happen: {self.error!r}"
+
     def ends(self) -> BaseException | None:
         """Long before it would by itself."""
         self.thread.join(timeout=150)
@@ -84,7 +89,7 @@ def test_a_merge_at_work_stops(orders: Case, what: str) -> None:
     (orders.folder / "rules/slow.py").write_text(SLOW.format(at_work=str(at_work)))
     batch, runtime = a_batch(orders), orders.runtime("connect")
     work = Work(lambda: merge(runtime, batch))
-    wait_until(at_work.exists, "the rule at work")
+    work.reaches(at_work.exists, "the rule at work")
     if what == "pause":
         control.pause(orders.runtime(), by="test", reason="tea")
         assert isinstance(work.ends(), Paused)
