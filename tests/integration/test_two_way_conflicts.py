@@ -205,3 +205,19 @@ def test_late_changes_are_sent_as_their_rows_are_now(pair: Network) -> None:
     assert pair.assert_equal("coded") == [(1, "y")]
     assert pair.assert_equal("altered") == [(1, 2, 3)]
     pair.assert_still()
+
+
+def test_late_changes_of_some_columns_leave_the_others_alone(pair: Network) -> None:
+    """The other site's column is older at the source than where it is written."""
+    mapping = f"mapping: [{{from: {pair.schema}.*, to: {pair.schema}.*, send: changed_columns}}]"
+    joined(pair, "read_back_after: 1s", mapping)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0)")
+    pair.once()
+    pair.execute("a", "UPDATE items SET site = 'late' WHERE id = 1")
+    pair.execute("b", "UPDATE items SET n = 1 WHERE id = 1")
+    pair.once("b_to_a")
+    pair.execute("b", "UPDATE items SET n = 2 WHERE id = 1")
+    late(pair, "a_to_b")
+    assert pair.rows("b", "items") == [(1, "late", 2)]
+    late(pair, "b_to_a")
+    assert pair.assert_equal("items") == [(1, "late", 2)]

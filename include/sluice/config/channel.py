@@ -134,16 +134,14 @@ class ChannelConfig(StrictModel):
         return pipeline.model_copy(update={"capture": capture.model_copy(update={"events": rows})})
 
     def _require_whole_rows(self, pipeline: PipelineConfig) -> None:
-        """Of the main site's changes. A column that it changed and changed back within a batch would not be sent, and whatever the other site wrote
-        into it meanwhile would stay there. With time_intersection, of both: what the partner loaded between two changes is left out of the merge."""
+        """Where both sites write the same rows. Of a column that one site changed and changed back within a batch nothing would be sent, and what the
+        other site wrote into it meanwhile would stay there."""
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
-        is_main = pipeline.pipeline == self.main_pipeline
-        if lines and (self.repairs or (self.consistency == "loop_back" and is_main)):
+        if lines and self.consistency != "none":
             raise ConfigError(
                 f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline} sends changed columns of {lines[0].from_}",
                 where=f"channel {self.channel}",
-                hint=f"send: rows in {pipeline.pipeline}"
-                + ("" if self.repairs else "; the other pipeline may send changed columns"),
+                hint=f"send: rows in {pipeline.pipeline}",
             )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:

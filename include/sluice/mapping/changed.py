@@ -26,7 +26,7 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
     sent = np.ones((rows.num_rows, len(users)), bool)
     for index, field in enumerate(users):
         if not is_key(field):
-            sent[:, index] = ~updates | _differs(rows[field.name].combine_chunks(), before, field.name)
+            sent[:, index] = ~updates | differs(rows[field.name].combine_chunks(), before, field.name)
     for group in groups:
         members = [index for index, name in enumerate(names) if name in group]
         if members:
@@ -37,7 +37,8 @@ def only_changed(rows: pa.Table, groups: Sequence[Sequence[str]]) -> pa.Table:
     return rows.append_column(pa.field("_present", pa.binary()), pa.array(bits, pa.binary()))
 
 
-def _differs(now: pa.Array, before: pa.StructArray, name: str) -> np.ndarray[Any, Any]:
+def differs(now: pa.Array, before: pa.StructArray, name: str) -> np.ndarray[Any, Any]:
+    """Mask: where a column is not what it was; null is a value of its own."""
     then = member(before, name)
     unequal = pc.fill_null(pc.not_equal(now, then), False)
     return np.asarray(pc.or_(unequal, pc.xor(pc.is_null(now), pc.is_null(then))).to_numpy(zero_copy_only=False))

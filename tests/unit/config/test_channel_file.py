@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -91,12 +92,32 @@ def test_looping_back_the_other_site_sends_what_the_main_site_sent(tmp_path: Pat
         assert rules.two_way  # both sites are checked as sites of a channel
 
 
-def test_looping_back_the_main_site_sends_whole_rows() -> None:
-    made = channel("consistency: loop_back\n")
+@pytest.mark.parametrize("consistency", ["loop_back", "time_intersection"])
+def test_sites_that_write_the_same_rows_send_whole_rows(consistency: str) -> None:
     changed = "mapping: [{from: a.*, to: a.*, send: changed_columns}]\n"
-    with pytest.raises(ConfigError, match="a_to_b sends changed columns of a"):
-        made.adapted(pipeline("a_to_b", changed))
-    assert made.adapted(pipeline("b_to_a", changed)).mapping
+    for name in ("a_to_b", "b_to_a"):
+        with pytest.raises(ConfigError, match=f"{name} sends changed columns of a"):
+            channel(f"consistency: {consistency}\n").adapted(pipeline(name, changed))
+        assert channel().adapted(pipeline(name, changed)).mapping
+
+
+def test_what_is_in_conflict_is_told_by_the_merge() -> None:
+    """A target that gets every change would get all that comes back."""
+    made = channel("consistency: time_intersection\n")
+    every = pipeline("b_to_a").model_copy(
+        update={"targets": tuple(t.model_copy(update={"changes": "all"}) for t in pipeline("b_to_a").targets)}
+    )
+    with pytest.raises(ConfigError, match="target t of b_to_a gets every change"):
+        made.adapted(every)
+    assert made.adapted(every.model_copy(update={"pipeline": "a_to_b"})).targets
+
+
+def test_late_changes_are_read_back_after_a_minute_unless_told_otherwise() -> None:
+    assert channel().read_back_after == timedelta(minutes=1)
+    assert channel("read_back_after: 5m\n").read_back_after == timedelta(minutes=5)
+    assert channel("read_back_after: null\n").read_back_after is None
+    with pytest.raises(ConfigError, match="read_back_after"):
+        channel("read_back_after: 10ms\n")
 
 
 def test_pipelines_outside_of_channels_look_at_no_marks(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_it_travels_and_tells_no_secret(made: Pipe) -> None:
     assert "hidden password" not in repr(reads)
 
 
+BEFORE = pa.struct([("id", pa.int64()), ("v", pa.int64())])
 ROWS = st.dictionaries(st.integers(0, 9), st.tuples(st.sampled_from("iud"), st.booleans()), min_size=1)
 
 
@@ -113,12 +114,11 @@ def test_each_row_is_what_is_there_now_or_gone(
     rows: dict[int, tuple[str, bool]], now: dict[int, int], asked: set[int]
 ) -> None:
     keys = sorted(rows)
-    before = pa.struct([("id", pa.int64()), ("v", pa.int64())])
     merged = pa.table({
         "id": pa.array(keys, pa.int64()),
         "v": pa.array([-1] * len(keys), pa.int64()),
         "_op": [rows[key][0] for key in keys],
-        "_before": pa.array([{"id": key, "v": -2} if rows[key][1] else None for key in keys], before),
+        "_before": pa.array([{"id": key, "v": -2} if rows[key][1] else None for key in keys], BEFORE),
     })
     places = [place for place, key in enumerate(keys) if key in asked]
     found = pa.table({"v": pa.array(list(now.values()), pa.int64()), "id": pa.array(list(now), pa.int64())})
@@ -132,3 +132,17 @@ def test_each_row_is_what_is_there_now_or_gone(
             expected = ("i" if op == "d" else op, now[key]) if key in now else ("d", -1)
         assert (row["id"], row["_op"], row["v"]) == (key, *expected)
         assert (row["_before"] is not None) == had
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), min_size=1))
+def test_what_the_log_does_not_change_counts_as_unchanged(rows: list[tuple[int, int, int]]) -> None:
+    """So that a column that is somebody else's is not sent; one that was changed is what it is now."""
+    then, logged, now = zip(*rows, strict=True)
+    keys = list(range(len(rows)))
+    before = pa.array([{"id": key, "v": old} for key, old in zip(keys, then, strict=True)], BEFORE)
+    merged = pa.table({"id": keys, "v": logged, "_op": ["u"] * len(keys), "_before": before})
+    at = np.arange(len(keys))
+    result = replaced(merged, at, at, pa.table({"id": keys, "v": now})).to_pylist()
+    assert [row["v"] for row in result] == list(now)
+    for row, old, new in zip(result, then, logged, strict=True):
+        assert row["_before"]["v"] == (old if old != new else row["v"])

@@ -33,11 +33,12 @@ import pyarrow.compute as pc
 
 from sluice.coordination.state import PipelineState
 from sluice.flows.runtime import Runtime
+from sluice.mapping.changed import differs
 from sluice.merge.compact import user_columns
 from sluice.merge.group_codes import dense, group_codes
 from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.fields import KIND, key_columns
-from sluice.model.tables import TableId, TableSchema, stored_name
+from sluice.model.tables import TableId, TableSchema, member, stored_name
 from sluice.segments.manifest import SegmentManifest
 
 KEYS_A_SELECT = 2_000
@@ -102,7 +103,8 @@ class ReadBack:
 def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, Any], found: pa.Table) -> pa.Table:
     """MERGED_ROWS in which the rows ``places`` are the rows ``at`` of ``found``, or deleted (-1).
 
-    The state before the batch stays, and with it which columns count as changed; so does what the log had of a row that it has in part.
+    Which columns count as changed stays as the log has it: of an update, a column that it does not change is in the state before the batch what it is
+    now (somebody else's, it may be newer at the target). So stays what the log had of a row that it has in part.
     """
     users = user_columns(rows.schema)
     there = at != _ABSENT
@@ -110,6 +112,8 @@ def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, A
     taken[places[there]] = rows.num_rows + at[there]
     images = pa.concat_tables([rows.select(users), found.select(users)]).take(pa.array(taken))
     ops = np.asarray(rows["_op"].to_pylist(), object)
+    updated = np.zeros(rows.num_rows, bool)
+    updated[places[there & (ops[places] == "u")]] = True
     came_back = places[there & (ops[places] == "d")]
     ops[came_back], ops[places[~there]] = "i", "d"
     renewed = rows
@@ -117,6 +121,8 @@ def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, A
         field = rows.schema.field(number)
         if name in users:
             renewed = renewed.set_column(number, field, images[name])
+        elif name == "_before":
+            renewed = renewed.set_column(number, field, _before(rows, images, updated))
         elif name == "_op":
             renewed = renewed.set_column(number, field, pa.array(ops.tolist(), field.type))
         elif name == "_present":
@@ -125,6 +131,17 @@ def replaced(rows: pa.Table, places: np.ndarray[Any, Any], at: np.ndarray[Any, A
             known = pc.if_else(pa.array(whole), pa.scalar(None, field.type), rows[name])
             renewed = renewed.set_column(number, field, known)
     return renewed.combine_chunks()
+
+
+def _before(rows: pa.Table, images: pa.Table, updated: np.ndarray[Any, Any]) -> pa.StructArray:
+    """The state before the batch; of ``updated`` rows as :func:`replaced` says."""
+    stored = rows["_before"].combine_chunks()
+    children = []
+    for child in stored.type:
+        then = member(stored, child.name)
+        same = updated & ~differs(rows[child.name].combine_chunks(), stored, child.name)
+        children.append(pc.if_else(pa.array(same), images[child.name].combine_chunks(), then))
+    return pa.StructArray.from_arrays(children, fields=list(stored.type), mask=pc.is_null(stored))
 
 
 def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> ReadBack | None:
