@@ -13,10 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from sluice.errors import SluiceError
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
+from sluice.orchestration.metrics import gauges
 from sluice.segments.changeset import read_changeset
+from sluice.targets.mysql import target
+from sluice.targets.mysql.session import kept
 from tests.support.channels import Network, network
+from tests.support.cuts import Budget
 from tests.support.waiting import ended
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0)"
@@ -110,8 +115,9 @@ def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> N
     assert (found["1"]["table"], found["1"]["main"], found["1"]["other"]) == ("items", {"n": "2"}, {"n": "3"})
     assert (found["4"]["main"], found["4"]["other"]) == (None, {"id": "4", "site": "***", "n": "3"})
     assert "2 conflicts; site_a won" in pair.cli("channel", "conflicts", name).stdout
-    assert status(pair.runtime("b_to_a")).conflicts == 2
-    assert status(pair.runtime("a_to_b")).conflicts is None
+    assert gauges(status(pair.runtime("b_to_a")))["sluice.b_to_a.conflicts"] == 2
+    assert "sluice.a_to_b.conflicts" not in gauges(status(pair.runtime("a_to_b")))
+    assert f"sluice channel conflicts {name}" in pair.cli("status", "b_to_a").stdout
 
 
 def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> None:
@@ -221,3 +227,68 @@ def test_late_changes_of_some_columns_leave_the_others_alone(pair: Network) -> N
     assert pair.rows("b", "items") == [(1, "late", 2)]
     late(pair, "b_to_a")
     assert pair.assert_equal("items") == [(1, "late", 2)]
+
+
+TYPES = """CREATE TABLE typed (
+ name VARCHAR(20) COLLATE utf8mb4_0900_ai_ci, at DATETIME(3), raw BINARY(4), d DECIMAL(20, 4), kind ENUM('x', 'y'), flags SET('p', 'q'),
+ doc JSON, place POINT, seen TIMESTAMP(6) NULL, big BIGINT UNSIGNED, bits BIT(9), t TIME(3), text LONGTEXT, blob_ BLOB, n INT,
+ PRIMARY KEY (name, at, raw, d))"""
+
+
+def test_late_rows_of_all_types_are_read(pair: Network) -> None:
+    """By a key of several columns: none of them is sent as logged."""
+    pair.everywhere(TYPES)
+    joined(pair, "")
+    values = (
+        "('Ä b', '2026-01-02 03:04:05.678', x'01020000', 12.5, 'y', 'p,q', '{\"a\": [1, 2.50]}', POINT(1, 2), '2026-01-02 03:04:05.678901', "
+        "18446744073709551615, b'101', '-00:00:01.5', 'text', x'00FF', 1)"
+    )
+    pair.execute("a", f"INSERT INTO typed VALUES {values}")
+    for step in run(replace(pair.runtime("a_to_b"), read_back_after=timedelta()), batches=1):
+        if step.phase == "merging":
+            pair.execute("a", "UPDATE typed SET n = 2, kind = 'x', doc = '{\"b\": null}'")
+    assert pair.rows("b", "typed") == pair.rows("a", "typed")
+    assert pair.rows("b", "typed")[0][-1] == 2
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_load_that_is_cut_anywhere_and_repeated_counts_as_not_seen(
+    pair: Network, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """The main site writes the rows after a part of the batch was there; the repeat writes over them, and they come back."""
+    pair.everywhere("CREATE TABLE others (id INT PRIMARY KEY, site VARCHAR(10), n INT)")
+    extra = "    consistency: table"
+    pair.channel(pair.pipe("a", "b", target_extra=extra), pair.pipe("b", "a", target_extra=extra), extra=REPAIRS)
+    pair.once()
+    budget = Budget()
+    budget.after = after
+    monkeypatch.setattr(target, "connect", budget.wrap(target.connect))
+    cuts, lost = 0, True
+    while lost:
+        cuts += 1
+        rows = [f"REPLACE INTO {table} VALUES (1, '{{0}}', {cuts})" for table in ("items", "others")]
+        pair.execute("b", *(row.format("b") for row in rows))
+        kept.end()
+        budget.left, lost = cuts, False
+        try:
+            pair.once("b_to_a")
+        except SluiceError:
+            lost = True
+        budget.left = 10**9
+        kept.end()
+        pair.execute("a", *(row.format("a") for row in rows))
+        pair.settle()
+        for table in ("items", "others"):
+            assert pair.assert_equal(table) == [(1, "a", cuts)]
+    assert cuts > 10
+    pair.assert_still()
+
+
+def test_mariadb_as_the_other_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mariadb, zookeeper, fresh_schema
+) -> None:
+    schema = fresh_schema(mysql_source, mariadb)
+    with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mariadb) as made:
+        made.everywhere(ITEMS)
+        joined(made, REPAIRS)
+        fought(made)

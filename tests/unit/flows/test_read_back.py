@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.config.connections import Endpoint
+from sluice.errors import SourceUnavailable
 from sluice.flows.load.load import load
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.merge import merge
 from sluice.flows.transform.read_back import ReadBack, replaced
+from sluice.sources.memory.source import MemorySource
 from tests.support.pipes import Pipe, pipe
 
 
@@ -93,6 +95,24 @@ def test_what_waited_for_its_target_is_read_again(made: Pipe, monkeypatch: pytes
     monkeypatch.setattr("sluice.flows.transform.read_back.age_limit_us", lambda after: 2**62)
     load(late, "copy", 1)
     assert made.rows() == {1: "y"}
+
+
+def test_a_source_that_is_gone_holds_nothing_back(made: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was captured of it is delivered as logged, whether it is gone before the merge or meanwhile."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise SourceUnavailable("it is gone")
+
+    for number, verb in enumerate(("open", "open_chunks"), 1):
+        made.commit(("insert", "a", (number, "x")))
+        made.made.drain(deliver=False)
+        made.commit(("update", "a", (number, "y")))
+        with monkeypatch.context() as patch:
+            patch.setattr(MemorySource, verb, gone)
+            load(runtime(made), "copy", 2 * number - 1)
+        assert made.rows()[number] == "x"
+        deliver(made, 2)
+        assert made.rows()[number] == "y"
 
 
 def test_it_travels_and_tells_no_secret(made: Pipe) -> None:

@@ -72,7 +72,6 @@ def merge(runtime: Runtime, batch: int) -> MergeOutcome:
     Raises:
         RuleError: a rule is broken; the batch stays.
         SegmentError: a segment is damaged.
-        SourceUnavailable: rows are to be read back, and the source does not answer.
         Paused, Restarted: a person said so.
     """
     started = time.monotonic()

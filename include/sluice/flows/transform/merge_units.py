@@ -110,7 +110,7 @@ def _size(parts: Sequence[MergePart], pipeline: PipelineConfig, parallelism: int
 
 
 def run_merge_unit(unit: MergeUnit) -> MergeResult:
-    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable, SourceUnavailable."""
+    """Read, merge, apply rules, map, write. Raises SegmentError, RuleError, MappingError, StorageUnavailable."""
     started = time.perf_counter()
     stage = unit.stage()
     result = MergeResult((), (), 0.0)

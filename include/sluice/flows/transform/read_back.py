@@ -16,7 +16,8 @@ What is sent as logged all the same, as rows from later on cannot be told apart,
 * rows of a table that has other columns or another key now, or is gone: the statements come later in the log;
 * rows of a table with further unique keys, or written with foreign keys checked: the value that a row has now may still be that of another row at
   the target, or refer to a row that is not there yet;
-* keys that the source finds under another spelling.
+* keys that the source finds under another spelling;
+* everything while the source does not answer: it may be gone for good, and what was captured of it is delivered.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from sluice.coordination.state import PipelineState
+from sluice.errors import SourceUnavailable
 from sluice.flows.runtime import Runtime
 from sluice.mapping.changed import differs
 from sluice.merge.compact import user_columns
@@ -40,6 +43,8 @@ from sluice.model.dumps import Chunk, ChunkId, Marking, TableRequest
 from sluice.model.fields import KIND, key_columns
 from sluice.model.tables import TableId, TableSchema, member, stored_name
 from sluice.segments.manifest import SegmentManifest
+
+_log = structlog.get_logger()
 
 KEYS_A_SELECT = 2_000
 _ABSENT = -1
@@ -59,7 +64,7 @@ class ReadBack:
     tables: frozenset[TableId]
 
     def renewed(self, rows: pa.Table, source: TableId) -> tuple[pa.Table, int]:
-        """MERGED_ROWS of a table, those of old changes as the source has them now; how many were read. Raises SourceUnavailable, ConfigError."""
+        """MERGED_ROWS of a table, those of old changes as the source has them now; how many were read. Raises ConfigError."""
         if source not in self.tables:
             return rows, 0
         names = key_columns(rows.schema)
@@ -70,7 +75,11 @@ class ReadBack:
         if not names or not len(places):
             return rows, 0
         asked = rows.select(names).take(pa.array(places))
-        found = self._now(source, rows.schema, asked)
+        try:
+            found = self._now(source, rows.schema, asked)
+        except SourceUnavailable as error:
+            _not_read(self.runtime, error)
+            return rows, 0
         if found is None:
             return rows, 0
         codes, count = dense(group_codes(pa.concat_tables([asked, found.select(names)]), names))
@@ -145,7 +154,7 @@ def _before(rows: pa.Table, images: pa.Table, updated: np.ndarray[Any, Any]) -> 
 
 
 def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> ReadBack | None:
-    """What of a batch is read at the source; None: nothing. Raises SourceUnavailable, ConfigError."""
+    """What of a batch is read at the source; None: nothing. Raises ConfigError."""
     after = runtime.read_back_after
     if after is None or not manifest.files:
         return None
@@ -156,10 +165,19 @@ def plan_read_back(runtime: Runtime, state: PipelineState, manifest: SegmentMani
     keyless = {file.table_id for file in manifest.files if not file.primary_key}
     changed = {file.table_id for file in manifest.files} - keyless
     at_workers = runtime.at_workers(state)
-    with at_workers.source.open() as session:
-        known = session.tables(changed.__contains__)
+    try:
+        with at_workers.source.open() as session:
+            known = session.tables(changed.__contains__)
+    except SourceUnavailable as error:
+        _not_read(runtime, error)
+        return None
     tables = frozenset(table.id for table in known if not table.unknown and len(table.unique) <= 1)
     return ReadBack(at_workers, before_us, tables) if tables else None
+
+
+def _not_read(runtime: Runtime, error: SourceUnavailable) -> None:
+    """What was captured of a source that is gone is delivered all the same."""
+    _log.warning("sent_as_logged", pipeline=runtime.name, because=error.message)
 
 
 def age_limit_us(after: timedelta) -> int:
