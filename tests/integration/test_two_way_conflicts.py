@@ -292,3 +292,25 @@ def test_mariadb_as_the_other_site(
         made.everywhere(ITEMS)
         joined(made, REPAIRS)
         fought(made)
+
+
+def test_definitions_change_between_rows_that_stay_and_rows_that_go_back(pair: Network) -> None:
+    """Of one batch: some rows are of the old definition, and what is left out is of the new one."""
+    name = joined(pair, REPAIRS)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0), (2, 'a', 0)")
+    pair.once()
+    pair.execute("b", "UPDATE items SET n = 1 WHERE id = 1")
+    pair.servers["a"].execute(
+        "ALTER TABLE items ADD COLUMN colour VARCHAR(9) NOT NULL DEFAULT 'red'", database=pair.schema
+    )
+    pair.execute("a", "UPDATE items SET colour = 'blue' WHERE id = 2")
+    pair.once("a_to_b", "b_to_a")
+    assert pair.assert_equal("items") == [(1, "a", 1, "red"), (2, "a", 0, "blue")]
+    assert json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)["count"] == 0
+    pair.execute("b", "UPDATE items SET n = 2 WHERE id = 2")
+    pair.servers["a"].execute("ALTER TABLE items ADD COLUMN size INT", database=pair.schema)
+    pair.execute("a", "UPDATE items SET size = 7 WHERE id = 2")
+    pair.settle()
+    assert pair.assert_equal("items")[1] == (2, "a", 0, "blue", 7)
+    assert json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)["count"] == 1
+    pair.assert_still()

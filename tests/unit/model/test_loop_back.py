@@ -6,7 +6,7 @@ A model: sites, logs and batches are lists here. What a drain leaves out is aske
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypothesis import settings
@@ -59,8 +59,8 @@ class Pipe:
     changed_columns: bool = False
     at: int = 0
 
-    def batch(self, changes: int) -> int:
-        """The next changes of the log, merged to one a key and loaded; how many there were."""
+    def batch(self, changes: int, *, read_back: bool = False) -> int:
+        """The next changes of the log, merged to one a key and loaded; how many there were. ``read_back``: each row as it is now."""
         taken = self.source.log[self.at : self.at + changes]
         self.at += len(taken)
         merged: dict[int, Change] = {}
@@ -71,7 +71,7 @@ class Pipe:
             first = merged.pop(one.key, one)
             merged[one.key] = Change(one.key, first.before, one.row, one.token)
         for one in merged.values():
-            self.load(one)
+            self.load(replace(one, row=self.source.rows.get(one.key)) if read_back else one)
         return len(merged)
 
     def load(self, change: Change) -> None:
@@ -112,13 +112,13 @@ class LoopBack(RuleBasedStateMachine):
     def write(self, main: bool, key: int, row: Row) -> None:
         (self.a if main else self.b).set(key, row)
 
-    @rule(changes=st.integers(1, 5))
-    def deliver_there(self, changes: int) -> None:
-        self.there.batch(changes)
+    @rule(changes=st.integers(1, 5), read_back=st.booleans())
+    def deliver_there(self, changes: int, read_back: bool) -> None:
+        self.there.batch(changes, read_back=read_back)
 
-    @rule(changes=st.integers(1, 5))
-    def deliver_back(self, changes: int) -> None:
-        self.back.batch(changes)
+    @rule(changes=st.integers(1, 5), read_back=st.booleans())
+    def deliver_back(self, changes: int, read_back: bool) -> None:
+        self.back.batch(changes, read_back=read_back)
 
     @invariant()
     def equal_after_a_batch_of_each_direction(self) -> None:

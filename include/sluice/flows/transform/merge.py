@@ -126,9 +126,11 @@ class _Merge:
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
         repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
-        pieces, spread = _small_enough(
-            runtime, self.watch, runner, manifest, self.attempt, levels=0 if repair else LEVELS
-        )
+        levels = (
+            LEVELS if repair is None or repair.loops_back else 0
+        )  # rows that are spread no longer say who wrote them
+        pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
+        repair = None if spread else repair
         units = plan_merge(
             self.store,
             manifest,
