@@ -336,19 +336,20 @@ class Params:
 def transform(frame, context):
     twice = F.udf(lambda text: None if text is None else text + text, "string")
     frame = frame.withColumn("note", F.concat("note", F.lit(context.params.suffix))).withColumn("email", twice("email"))
-    return frame.where("paid > 1").repartition(3)
+    return frame.where("paid > 1 AND _origin = 101").repartition(3)
 """
 SPARK_RULES = """\
   - {name: before, path: before.sql, type: sql, order: 1}
   - {name: frame, path: frame.py, type: spark, order: 2, match: {table: customers, events: [insert, update]}, params: {suffix: "?"}}
-  - {name: after, path: before.sql, type: sql, order: 3}
+  - {name: after, path: after.sql, type: sql, order: 3}
 """
 
 
 @pytest.mark.parametrize("mode", ["local", "connect"])
 def test_a_rule_of_type_spark(shop: Case, mode: str, spark_connect) -> None:
     shop.connections["spark_connect_default"] = spark_connect.connection_json()
-    rules(shop, SPARK_RULES, before__sql="SELECT * REPLACE (note || '.' AS note) FROM rows", frame__py=SPARK)
+    before, after = (f"SELECT * REPLACE (note || {more} AS note) FROM rows" for more in ("'.'", "_origin"))
+    rules(shop, SPARK_RULES, before__sql=before, after__sql=after, frame__py=SPARK)
     insert(shop, 1, 2, email="a")
     insert(shop, 3, paid="1")
     insert(shop, 4)
@@ -360,7 +361,7 @@ def test_a_rule_of_type_spark(shop: Case, mode: str, spark_connect) -> None:
     )
     shop.run_until_head(mode)
     got = target(shop, "SELECT id, email, note, n FROM {db}.customers ORDER BY id")
-    assert got == [(2, "aa", "note 2.?.", 2**64 - 3), (3, "Ann@X.orgAnn@X.org", "note 3.?.", 2**64 - 4)]
+    assert got == [(2, "aa", "note 2.?101", 2**64 - 3), (3, "Ann@X.orgAnn@X.org", "note 3.?101", 2**64 - 4)]
     with shop.runtime().state() as state:
         changeset = read_changeset(shop.runtime().store, state.require(state.numbers()[-1]).changeset or "")
     assert [(r.name, r.rows_in, r.rows_out) for r in changeset.manifest.rules] == [

@@ -156,6 +156,33 @@ def test_looping_back_the_last_word_is_the_main_sites(pair: Network) -> None:
     assert [row[:2] for row in pair.assert_equal("items")] == [(1, "a"), (2, "b")]
 
 
+def test_looping_back_a_unique_value_that_has_gone_to_another_row_holds_nothing_up(pair: Network) -> None:
+    """What comes back is older than the site's own rows: one of them may have taken over a value meanwhile. It gives way, and comes back, too."""
+    joined(pair, channel="consistency: loop_back")
+    pair.execute("a", "INSERT INTO items (id, site, code) VALUES (1, 'a', 'one'), (2, 'a', 'two')")
+    pair.settle()
+    pair.execute("a", "UPDATE items SET n = 1 WHERE id = 1")
+    pair.once("a_to_b")
+    pair.execute("a", "UPDATE items SET code = 'x' WHERE id = 1", "UPDATE items SET code = 'one' WHERE id = 2")
+    pair.once("b_to_a")
+    pair.settle()
+    assert [(row[0], row[2], row[3]) for row in pair.assert_equal("items")] == [(1, 1, "x"), (2, 0, "one")]
+    pair.assert_still()
+
+
+def test_looping_back_of_two_rows_with_one_unique_value_the_main_sites_stays(pair: Network) -> None:
+    joined(pair, channel="consistency: loop_back")
+    pair.execute("a", "INSERT INTO items (id, site, code) VALUES (1, 'a', 'one'), (2, 'a', 'two')")
+    pair.settle()
+    pair.execute("a", "UPDATE items SET code = 'x' WHERE id = 1")
+    pair.execute(
+        "b", "UPDATE items SET code = 'x' WHERE id = 2", "INSERT INTO items (id, site, code) VALUES (3, 'b', 'y')"
+    )
+    pair.settle()
+    assert [(row[0], row[3]) for row in pair.assert_equal("items")] == [(1, "x"), (3, "y")]
+    pair.assert_still()
+
+
 def test_looping_back_a_table_needs_a_key(pair: Network) -> None:
     """Rows that come back would be there twice."""
     joined(pair, channel="consistency: loop_back")
@@ -165,6 +192,10 @@ def test_looping_back_a_table_needs_a_key(pair: Network) -> None:
     with pytest.raises(ConfigError, match="loose has no primary key, and its channel loops back"):
         pair.once("b_to_a")
     assert pair.rows("a", "loose") == [(1,)]
+    for pipeline in pair.names:
+        report = json.loads(pair.cli("check", pipeline, "--json").stdout)
+        said = [line for line in report["findings"] if line["setting"] == "primary key"]
+        assert [(line["severity"], line["value"]) for line in said] == [("error", f"{pair.schema}.loose")]
 
 
 def test_a_mark_that_somebody_writes_by_hand_changes_nothing(pair: Network) -> None:
@@ -510,6 +541,39 @@ def test_the_origin_of_a_change_is_in_the_segment(
             manifest = runtime.store.read_manifest(state.require(1).manifest)
         found = {change.after["id"]: change.origin for change in iter_changes(runtime.store, manifest)}
         assert found == {1: origin_number("a_to_b"), 2: 102}
+
+
+def test_rules_drop_and_route_by_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, mariadb, zookeeper, fresh_schema
+) -> None:
+    """A and B as a channel; C gets of B what was written at B, and in a table of its own what came from A; the second rule has a task of its own."""
+    schema = fresh_schema(mysql_source, mysql_target, mariadb)
+    servers = {"a": mysql_source, "b": mysql_target, "c": mariadb}
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "engine.yaml").write_text(
+        "rules:\n"
+        f"  - {{name: sent, path: sent.py, type: row, order: 1, match: {{schema: {schema}}}}}\n"
+        f"  - {{name: own, path: own.sql, type: sql, order: 2, task: own, match: {{schema: {schema}, table: items}}}}\n"
+    )
+    number = origin_number("a_to_b")
+    (rules / "sent.py").write_text(
+        f"def transform(row, context):\n    return context.to('sent', row) if context.origin == {number} and row['id'] < 9 else row\n"
+    )
+    (rules / "own.sql").write_text("SELECT * REPLACE (_origin AS n) FROM rows WHERE _origin = 102")
+    with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
+        monkeypatch.setenv("SLUICE_RULES", str(rules))
+        made.everywhere(ITEMS)
+        made.servers["c"].execute("CREATE TABLE sent LIKE items", database=schema)
+        joined(made)
+        made.pipe("b", "c", extra="rules: engine.yaml\nignore_marks: [others]")
+        made.once()
+        made.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a'), (9, 'a')")
+        made.once("a_to_b")
+        made.execute("b", "INSERT INTO items (id, site) VALUES (2, 'b')")
+        made.settle()
+        assert [row[:3] for row in made.rows("c", "items")] == [(2, "b", 102)]
+        assert [row[:2] for row in made.rows("c", "sent")] == [(1, "a")]
 
 
 def test_one_side_that_fails_stops_the_other_one_and_both_go_on_together(pair: Network) -> None:

@@ -49,7 +49,7 @@ def row(op: str = "i", before: dict[str, Any] | None = None, **values: Any) -> d
     """A merged row; ``before``: what was different before the batch."""
     full = {**ROW, **values}
     old = None if before is None else {**full, **before}
-    return {**full, "_op": op, "_seq": full["id"], "_commit_ts": COMMIT, "_before": old}
+    return {**full, "_op": op, "_seq": full["id"], "_commit_ts": COMMIT, "_origin": 7, "_before": old}
 
 
 def rows(*items: dict[str, Any]) -> pa.Table:

@@ -200,7 +200,14 @@ class Channels:
         channel = self.of(pipeline.pipeline)
         if channel is not None:
             name = channel.marks.get(pipeline.pipeline) or pipeline.mark or ""
-            return LoadMark(pipeline.pipeline, channel.channel, name, channel.seal_key, numbered=channel.repairs)
+            return LoadMark(
+                pipeline.pipeline,
+                channel.channel,
+                name,
+                channel.seal_key,
+                numbered=channel.repairs,
+                gives_way=channel.consistency == "loop_back",
+            )
         return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
 
     def rules(self, pipeline: PipelineConfig) -> MarkRules | None:

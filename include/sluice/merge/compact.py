@@ -34,6 +34,7 @@ from sluice.merge import op_arrays
 from sluice.merge.column_presence import is_partial
 from sluice.merge.group_codes import Identity, dense, group_codes
 from sluice.merge.partial_rows import combine
+from sluice.model.layouts import told
 from sluice.model.tables import META_COLUMNS, member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
@@ -186,6 +187,7 @@ def _result(
             op_arrays.merged().take(pa.array(final)),
             changes["_seq"].take(pa.array(last)),
             changes["_commit_ts"].take(pa.array(last)),
+            *(changes[name].take(pa.array(last)) for name in told(changes.schema)),
             before,
         ],
         schema=merged_schema(changes.schema),
@@ -196,7 +198,7 @@ def merged_schema(schema: pa.Schema) -> pa.Schema:
     """Schema of :func:`compact`'s result, from that of a segment."""
     return pa.schema([
         *(schema.field(n) for n in user_columns(schema)),
-        *(schema.field(n) for n in ("_op", "_seq", "_commit_ts", "_before")),
+        *(schema.field(n) for n in ("_op", "_seq", "_commit_ts", *told(schema), "_before")),
     ])
 
 

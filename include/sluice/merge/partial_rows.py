@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from sluice.merge import op_arrays
 from sluice.merge.column_presence import bitmaps, masks
 from sluice.merge.group_codes import Identity, dense, group_codes
+from sluice.model.layouts import told
 from sluice.model.tables import member
 
 INSERT, UPDATE, DELETE, MOVED, READ = range(5)
@@ -143,6 +144,7 @@ class _Result:
             "_op": op_arrays.merged().take(pa.array(final)),
             "_seq": changes["_seq"].take(pa.array(picked)),
             "_commit_ts": changes["_commit_ts"].take(pa.array(picked)),
+            **{name: changes[name].take(pa.array(picked)) for name in told(changes.schema)},
             "_before": self._before(begun, existed, picked, self._replaces(live, inserted, len(removed))),
             "_present": bitmaps(np.column_stack(known) if known else np.ones((len(picked), 0), bool)),
         }).cast(_schema(changes.schema, self.users))
@@ -182,5 +184,5 @@ class _Result:
 
 
 def _schema(schema: pa.Schema, users: Sequence[str]) -> pa.Schema:
-    names = (*users, "_op", "_seq", "_commit_ts", "_before", "_present")
+    names = (*users, "_op", "_seq", "_commit_ts", *told(schema), "_before", "_present")
     return pa.schema([schema.field(name) for name in names])

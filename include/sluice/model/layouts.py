@@ -28,7 +28,7 @@ column           type                    meaning
 ``_commit_ts``   timestamp[us, UTC]      commit time at the source; merged: of the last change
 ``_gtid``        string, or null         GTID of the transaction
 ``_txn``         uint64                  ordinal of the transaction in the batch
-``_origin``      uint32                  server_id that first wrote the change
+``_origin``      uint32                  server_id that wrote the change, or the number of the pipeline that loaded it; merged: of the last change
 ``_bucket``      uint8                   ``hash(schema, table, key) % 64``
 ``_present``     binary, or null         bitmap of the columns whose value is known (LSB first, a bit per column), in changes after it the
                                          before image's; null: all are known
@@ -108,13 +108,24 @@ def _before_problems(kinds: Mapping[str, pa.DataType]) -> list[str]:
 
 _STATE = frozenset({"_op", "_seq", "_commit_ts", "_before"})
 _PRESENT = frozenset({"_present"})
+_ORIGIN = frozenset({"_origin"})
 
 SELECTED_ROWS = RowLayout("SELECTED_ROWS", frozenset())
 SEGMENT_ROWS = RowLayout("SEGMENT_ROWS", frozenset(META_COLUMNS) - _PRESENT, _PRESENT)
-CHANGE_ROWS = RowLayout("CHANGE_ROWS", _STATE, _PRESENT)
-MERGED_ROWS = RowLayout("MERGED_ROWS", _STATE, _PRESENT)
-IMAGE_ROWS = RowLayout("IMAGE_ROWS", _STATE | {"_image", "_source_row"}, _PRESENT)
-FRAME_ROWS = RowLayout("FRAME_ROWS", (_STATE - {"_before"}) | {"_image"})
+CHANGE_ROWS = RowLayout("CHANGE_ROWS", _STATE, _PRESENT | _ORIGIN)
+MERGED_ROWS = RowLayout("MERGED_ROWS", _STATE, _PRESENT | _ORIGIN)
+IMAGE_ROWS = RowLayout("IMAGE_ROWS", _STATE | {"_image", "_source_row"}, _PRESENT | _ORIGIN)
+FRAME_ROWS = RowLayout("FRAME_ROWS", (_STATE - {"_before"}) | {"_image"}, _ORIGIN)
 CHANGESET_ROWS = RowLayout("CHANGESET_ROWS", _STATE, _PRESENT)
 
 LAYOUTS = (SELECTED_ROWS, SEGMENT_ROWS, CHANGE_ROWS, MERGED_ROWS, IMAGE_ROWS, FRAME_ROWS, CHANGESET_ROWS)
+
+
+def told(schema: pa.Schema) -> list[str]:
+    """What rules are told of a row's last change, besides its operation, number and time, of what is known."""
+    return [name for name in sorted(_ORIGIN) if name in schema.names]
+
+
+def without_origin(rows: pa.Table) -> pa.Table:
+    """MERGED_ROWS that no rule sees any more: a target is not told where a change was made."""
+    return rows.drop_columns(["_origin"]) if "_origin" in rows.schema.names else rows

@@ -70,6 +70,7 @@ class LoadMark:
     Attributes:
         channel: of the pipeline, "" for one without. name: its named mark, or "". key: of the channel.
         numbered: marks say how far the sites have each other's changes. seen: see :class:`Held`.
+        gives_way: a row that holds a unique value that a loaded one needs is removed: it comes back, as all rows do where a channel loops back.
     """
 
     pipeline: str
@@ -78,6 +79,7 @@ class LoadMark:
     key: str = field(repr=False)
     numbered: bool = False
     seen: int = 0
+    gives_way: bool = False
 
     def token(self, nonce: str, loaded: int = 0) -> str:
         """A new token. ``nonce``: letters and digits that no other transaction has; ``loaded``: see :class:`Held`."""

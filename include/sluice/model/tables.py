@@ -38,7 +38,8 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_present", pa.binary()),
 )
 """``_seq`` counts row changes within the batch over all tables; ``_offset`` is the row event's offset in ``_file``; ``_row`` the row within
-that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it; ``_bucket`` is
+that event; ``_txn`` the transaction's ordinal in the batch; ``_origin`` the server_id that first wrote it, or the number of the pipeline
+that loaded it (:func:`sluice.model.load_marks.origin_number`); ``_bucket`` is
 ``hash(schema, table, key) % 64``; ``_present`` a bitmap (LSB first, one bit a column) of the columns whose
 value is known, and after it one of the before image's; null = all (``binlog_row_image=FULL``)."""
 

@@ -31,6 +31,8 @@ class RuleContext:
         op: insert, update or delete, after the batch was merged. For rules of type row; others have a column ``_op`` (i, u, d).
         before: the row as it was before the batch (dict), None for an insert. For rules of type row; others have ``_before``.
         commit_time: when the source committed the change, UTC. For rules of type row; others have ``_commit_ts``.
+        origin: where the change was made: the id of a server, or the number of the pipeline that loaded it (`sluice channel show`); 0: not known.
+            For rules of type row; others have ``_origin``.
         image: ``after``, or ``before`` when the rule is asked where the *old* row went, so that a row which leaves a filter is
             deleted from the target and a row whose key a rule changes leaves its old key. A rule that only looks at the row is right
             for both without knowing. For rules of type row; others have ``_image``.
@@ -45,6 +47,7 @@ class RuleContext:
     op: Literal["insert", "update", "delete"] = "insert"
     before: dict[str, Any] | None = None
     commit_time: dt.datetime | None = None
+    origin: int = 0
     image: Literal["after", "before"] = "after"
 
     def to(self, table: str, row: Mapping[str, Any]) -> Sent:

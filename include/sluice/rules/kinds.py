@@ -185,6 +185,7 @@ def _row(work: Run, rows: pa.Table) -> Tables:
     existed = struct.is_valid().to_pylist()
     ops, commits = rows["_op"].to_pylist(), to_python(rows["_commit_ts"])
     kinds, origins = rows["_image"].to_pylist(), rows["_source_row"].to_pylist()
+    made_at = views.with_origin(rows)["_origin"].to_pylist()
     context = work.context(rows)
     results: dict[TableId, tuple[list[dict[str, Any]], list[int]]] = {table: ([], [])}
     for index, row in enumerate(dicts):
@@ -194,6 +195,7 @@ def _row(work: Run, rows: pa.Table) -> Tables:
         context.image = "before" if kinds[index] == images.SHADOW else "after"
         context.before = befores[index] if existed[index] and context.image == "after" else None
         context.commit_time = commits[index]
+        context.origin = made_at[index]
         key = {name: row.get(name) for name in context.key}
         work.clock.restart()
         try:

@@ -6,6 +6,7 @@
 ``_before``    struct: the row as it was before the batch; null for inserts, and where ``_image`` is ``before``
 ``_image``     ``after``, or ``before`` for the row that the rule is shown as it was (see RuleContext.image)
 ``_commit_ts`` when the source committed the last change, UTC; ``_seq`` its number in the batch
+``_origin``    where the last change was made: a server's id, or the number of the pipeline that loaded it; 0: not known
 ``_table``     not there: a rule adds it to send rows to another table (``schema.table``; null: their own)
 =============  ===================================================================================================
 """
@@ -19,12 +20,12 @@ import pyarrow.compute as pc
 from sluice.model.tables import TableId
 from sluice.rules import images
 
-_KEPT = ("_op", "_seq", "_commit_ts")
+_KEPT = ("_op", "_seq", "_commit_ts", "_origin")
 
 
 def view(rows: pa.Table) -> pa.Table:
     """IMAGE_ROWS as a rule sees them."""
-    rows = rows.combine_chunks()
+    rows = with_origin(rows).combine_chunks()
     shadow = pc.equal(rows["_image"], images.SHADOW)
     before = rows["_before"].combine_chunks()
     struct = rows.schema.field("_before").type
@@ -47,6 +48,13 @@ def view(rows: pa.Table) -> pa.Table:
             pa.field("_row", pa.int64()),
         ]),
     )
+
+
+def with_origin(rows: pa.Table) -> pa.Table:
+    """The rows with an ``_origin``: 0 where they came from no log (a verification reads rows), or from an older file."""
+    if "_origin" in rows.schema.names:
+        return rows
+    return rows.append_column(pa.field("_origin", pa.uint32()), pa.array(np.zeros(rows.num_rows, np.uint32)))
 
 
 def by_table(rows: pa.Table, names: pa.ChunkedArray, own: TableId) -> dict[TableId, pa.Table]:

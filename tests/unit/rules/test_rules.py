@@ -47,7 +47,7 @@ ROW = {
 def row(op: str = "i", before: dict[str, Any] | None = None, **values: Any) -> dict[str, Any]:
     full = {**ROW, **values}
     old = None if before is None else {**full, **before}
-    return {**full, "_op": op, "_seq": full["id"], "_commit_ts": COMMIT, "_before": old}
+    return {**full, "_op": op, "_seq": full["id"], "_commit_ts": COMMIT, "_origin": 7, "_before": old}
 
 
 def rows(*items: dict[str, Any]) -> pa.Table:
@@ -77,7 +77,8 @@ from decimal import Decimal
 def transform(row, context):
     assert row["paid"] == Decimal("1.50") and row["born"] == dt.date(2000, 2, 29) and row["rest"] == dt.timedelta(hours=-3)
     assert context.op == "insert" and context.before is None and context.key == ("id",) and context.params == {"a": 1}
-    assert context.commit_time == dt.datetime(2026, 11, 21, tzinfo=dt.UTC) and (context.schema, context.table) == ("shop", "customers")
+    assert context.origin == 7 and context.commit_time == dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+    assert (context.schema, context.table) == ("shop", "customers")
     return row
 """
     table = rows(row(), row(id=2, email=None))
@@ -389,6 +390,46 @@ def test_engine_errors_name_file_and_line(tmp_path: Path) -> None:
 def test_sample_rule() -> None:
     sample = RuleSet.load(Path(__file__).parents[3] / "include/rules/engine.yaml").matching(TABLE)
     assert applied(sample, row(email=" Ann@Example.ORG "))[0]["email"] == "ann@example.org"
+
+
+_BY_ORIGIN = {
+    "row": ("py", "def transform(row, context):\n    return row if context.origin != 9 else None\n"),
+    "arrow": (
+        "py",
+        "import pyarrow.compute as pc\ndef transform(rows, context):\n    return rows.filter(pc.not_equal(rows['_origin'], 9))\n",
+    ),
+    "pandas": ("py", "def transform(frame, context):\n    return frame[frame['_origin'] != 9]\n"),
+    "sql": ("sql", "SELECT * FROM rows WHERE _origin <> 9"),
+}
+
+
+@pytest.mark.parametrize("kind", _BY_ORIGIN)
+def test_a_rule_sees_who_made_a_change(tmp_path: Path, kind: str) -> None:
+    """Whatever the operation; and what it leaves over still says so, for the rules after it."""
+    suffix, code = _BY_ORIGIN[kind]
+    (tmp_path / f"mine.{suffix}").write_text(code)
+    last = "def transform(row, context):\n    return {**row, 'email': str(context.origin)}\n"
+    (tmp_path / "last.py").write_text(last)
+    (tmp_path / "engine.yaml").write_text(
+        f"rules:\n  - {{name: mine, path: mine.{suffix}, type: {kind}}}\n  - {{name: last, path: last.py, order: 2}}\n"
+    )
+    changed = {"email": "b"}
+    items = [row(id=1), row("u", changed, id=2), row("d", {}, id=3)]
+    others = [
+        {**item, "id": item["id"] + 10, "_origin": 9}
+        for item in (row(id=1), row("u", changed, id=2), row("d", {}, id=3))
+    ]
+    got = applied(RuleSet.load(tmp_path / "engine.yaml"), *items, *others)
+    assert [(r["id"], r["_op"]) for r in got] == [(1, "i"), (2, "u"), (3, "d")]
+    assert [r["email"] for r in got[:2]] == ["7", "7"]
+
+
+def test_rows_of_no_log_have_the_origin_0(rules) -> None:
+    """A verification reads rows."""
+    code = "def transform(row, context):\n    assert context.origin == 0\n    return row\n"
+    merged = rows(row()).drop_columns(["_origin"])
+    out = rules(code).apply(merged, TABLE).tables[TABLE]
+    assert out.schema.names == merged.schema.names
 
 
 @pytest.mark.parametrize("default", ["!!python/name:os.system", "2020-99-99", "[", "&a [*a]x", "'", "%YAML 9", "{a"])

@@ -26,6 +26,7 @@ from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import stages_of
 from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
 from sluice.mapping import Mapping as Routes
+from sluice.model.layouts import without_origin
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import NOWHERE
 from sluice.model.tables import TableId
@@ -195,7 +196,7 @@ class _Replay:
         for place, out in ruled.tables.items():
             if out.num_rows:
                 route = routes.route(place)
-                yield route.target, route.apply(tagged_as_made(out) if hides else out)
+                yield route.target, route.apply(without_origin(tagged_as_made(out) if hides else out))
 
     def _write(self, one: DeadLetter, table: TableId, rows: pa.Table) -> int:
         fresh = self._fresh(one, table, rows, at_target=True)

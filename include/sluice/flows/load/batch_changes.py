@@ -36,7 +36,7 @@ from sluice.segments.reader import batch_changes, read_file
 from sluice.segments.store import SegmentStore
 from sluice.targets.base import ChangePiece, Share
 
-_FOR_RULES = ("_op", "_seq", "_commit_ts", "_before")
+_FOR_RULES = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
 
 @dataclass(frozen=True, slots=True)

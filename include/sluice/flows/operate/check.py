@@ -105,6 +105,7 @@ def _tables(runtime: Runtime, copies: list[PlannedCopy]) -> list[CheckFinding]:
     lines = [
         *_unknown_names(runtime, tables),
         *_guard("rules", lambda: _rules_on_tables(runtime, tables)),
+        *_guard("channel", lambda: _sent_back(runtime, tables)),
     ]
     lines += [
         CheckFinding(
@@ -182,6 +183,20 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
                         CheckFinding("error", "mapping", f"{place}: {field}", name, why, "names are compared exactly")
                     )
     return lines
+
+
+def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
+    """An error for each table without a primary key whose rows would be loaded where they are already."""
+    channel = Channels(channels_folder()).of(runtime.name)
+    if channel is None or channel.consistency == "none":
+        return []
+    why = f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back would be there twice"
+    fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
+    return [
+        CheckFinding("error", "channel", "primary key", str(table.id), why, fix)
+        for table in tables
+        if not table.schema.primary_key
+    ]
 
 
 def _rules_on_tables(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:

@@ -64,6 +64,7 @@ def transform(row, context):
             """`transform` gets a pyarrow.Table with all rows of a table in the batch and returns one. In addition to your columns it has
   _row                                    number of the row: keep it, it says where a result came from
   _op, _before, _commit_ts                i, u or d; the row as it was (a struct); when it was committed
+  _origin                                 who made the change: a server's id, or the number of the pipeline that loaded it
   _image                                  "before" for rows that show how an updated row was: treat them like the others
   _table                                  add it to send rows to another table ("schema.table", null: their own)
 
@@ -87,8 +88,8 @@ def transform(rows, context):
             "{text}",
             """`transform` gets a pandas.DataFrame (Arrow-backed columns) with all rows of a table in the batch and returns one. Besides your columns
 it has _row (keep it, it says where a result came from), _op (i, u or d), _before (a struct: frame["_before"].struct.field("email")),
-_commit_ts and _image ("before" for rows that show how an updated row was: treat them like the others). A column _table ("schema.table")
-sends rows to another table.
+_commit_ts, _origin (who made the change) and _image ("before" for rows that show how an updated row was: treat them like the others).
+A column _table ("schema.table") sends rows to another table.
 """,
         )
         + "import pandas as pd\n\n"
@@ -109,6 +110,7 @@ def transform(frame, context):
 -- One SELECT (DuckDB's SQL) over `rows`, all rows of a table in the batch. In addition to your columns it has
 --   _row                       number of the row: keep it (SELECT *, or SELECT _row, …), it says where a result came from
 --   _op, _before, _commit_ts   i, u or d; the row as it was (_before.email); when it was committed
+--   _origin                    who made the change: a server's id, or the number of the pipeline that loaded it
 --   _image                     'before' for rows that show how an updated row was: treat them like the others
 --   _table                     add it to send rows to another table ('schema.table', NULL: their own)
 -- WHERE leaves rows out, SELECT * REPLACE (…) changes columns, SELECT *, … adds, SELECT * EXCLUDE (…) drops them.

@@ -32,6 +32,7 @@ from sluice.rules.values import from_python, inferred, to_python
 
 _OPS = {"insert": "i", "update": "u", "delete": "d"}
 _WORDS = {short: word for word, short in _OPS.items()}
+_MORE = ("before", "expect", "origin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +220,16 @@ def handwritten(path: Path) -> list[Sample]:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A change of the file: its row as it is and as it was; the rows that are expected of it, None if the file does not say."""
+    """A change of the file: its row as it is and as it was; the rows that are expected of it, None if the file does not say.
+
+    ``origin``: who made it, as rules are told (``_origin``).
+    """
 
     op: str
     row: dict[str, Any]
     before: dict[str, Any] | None
     expected: list[dict[str, Any]] | None
+    origin: int = 0
 
 
 def _sample(document: Any, marked: Any, where: str) -> Sample:
@@ -253,19 +258,22 @@ def _sample(document: Any, marked: Any, where: str) -> Sample:
 
 def _change(change: Any, where: str) -> _Change:
     verbs = [verb for verb in _OPS if isinstance(change, dict) and verb in change]
-    if len(verbs) != 1 or not isinstance(change[verbs[0]], dict) or set(change) - {*verbs, "before", "expect"}:
+    if len(verbs) != 1 or not isinstance(change[verbs[0]], dict) or set(change) - {*verbs, *_MORE}:
         raise ConfigError(
-            "a change is one of insert, update or delete with a row, and perhaps before and expect", where=where
+            "a change is one of insert, update or delete with a row, and perhaps before, expect and origin", where=where
         )
+    origin = change.get("origin", 0)
+    if not isinstance(origin, int) or not 0 <= origin < 1 << 32:
+        raise ConfigError("origin is a number of 32 bits: who made the change", where=where)
     verb, row, before = verbs[0], dict(change[verbs[0]]), change.get("before")
     if (verb == "update") != isinstance(before, dict):
         raise ConfigError("before goes with update: the columns that were different", where=where)
     old = {**row, **before} if before is not None else row if verb == "delete" else None
     if "expect" not in change:
-        return _Change(_OPS[verb], row, old, None)
+        return _Change(_OPS[verb], row, old, None, origin)
     wanted = change["expect"]
     expected = [] if wanted is None else wanted if isinstance(wanted, list) else [wanted]
-    return _Change(_OPS[verb], row, old, expected)
+    return _Change(_OPS[verb], row, old, expected, origin)
 
 
 def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: Sequence[str], where: str) -> pa.Table:
@@ -292,6 +300,7 @@ def _merged_rows(changes: Sequence[_Change], declared: Mapping[str, str], key: S
         "_op": pa.array([change.op for change in changes], pa.string()),
         "_seq": pa.array(range(count), pa.uint64()),
         "_commit_ts": pa.array([dt.datetime.now(dt.UTC)] * count, pa.timestamp("us", tz="UTC")),
+        "_origin": pa.array([change.origin for change in changes], pa.uint32()),
         "_before": struct,
     }
     types = [pa.field(name, values.type) for name, values in meta.items()]

@@ -22,7 +22,7 @@ from sluice.mapping import TableRoute
 from sluice.merge.column_presence import is_partial, remapped, unknown_before
 from sluice.merge.compact import user_columns
 from sluice.model.fields import true_name
-from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS
+from sluice.model.layouts import CHANGESET_ROWS, MERGED_ROWS, without_origin
 from sluice.model.packing import memory_of
 from sluice.model.tables import TableId, member, stored_name
 from sluice.rules import RuleCount
@@ -179,8 +179,11 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
     for table, rows in ruled.tables.items():
         route = stage.routes.route(table) if stage.routes is not None else TableRoute(table, table)
         rows = tagged_as_made(rows) if hides else rows
+        layout = MERGED_ROWS
+        if stage.routes is not None:
+            rows, layout = without_origin(rows), CHANGESET_ROWS
         mapped = _known_columns(rows, route.apply(rows), route)
-        CHANGESET_ROWS.require(mapped.schema, where=str(route.target))
+        layout.require(mapped.schema, where=str(route.target))
         pieces = [(mapped, part.name, part.revived)]
         kept = ruled.revived.get(table)
         if kept is not None and not part.revived:

@@ -23,7 +23,7 @@ from sluice.segments.manifest import SegmentFile, SegmentManifest
 from sluice.segments.reader import read_file
 from sluice.segments.store import SegmentStore, ways_on
 
-_READ = ("_op", "_seq", "_commit_ts", "_before")
+_READ = ("_op", "_seq", "_commit_ts", "_origin", "_before")
 
 
 @dataclass(frozen=True, slots=True)

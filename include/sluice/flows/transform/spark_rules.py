@@ -22,7 +22,7 @@ from sluice.errors import RuleError, SluiceError
 from sluice.flows.runtime import Runtime
 from sluice.flows.transform.stage_manifest import StageManifest, StageTable
 from sluice.model.fields import key_columns, made_field, true_name
-from sluice.model.layouts import FRAME_ROWS
+from sluice.model.layouts import FRAME_ROWS, told
 from sluice.model.tables import TableId
 from sluice.rules import RuleContext, RuleCount, images, views
 from sluice.rules.lookups import Lookup, LookupSource, resolved
@@ -192,7 +192,7 @@ def _images_of(rows: pa.Table, table: TableId, stored: pa.Schema, rule: Rule) ->
         fields.append(known if known is not None else made)
     shadow, gone = pc.equal(rows["_image"], "before"), pc.equal(rows["_op"], "d")
     kinds = [pa.scalar(kind, pa.int8()) for kind in (images.SHADOW, images.DELETED, images.AFTER)]
-    for name in ("_op", "_seq", "_commit_ts"):
+    for name in ("_op", "_seq", "_commit_ts", *(name for name in told(stored) if name in rows.schema.names)):
         columns.append(rows[name].cast(stored.field(name).type))
         fields.append(stored.field(name))
     columns.append(pc.if_else(shadow, kinds[0], pc.if_else(gone, kinds[1], kinds[2])))

@@ -3,7 +3,7 @@
     builtin: add
     params: {constants: {origin: "shop"}, metadata: {changed_at: commit_time}}
 
-Metadata: schema, table, op (insert, update, delete), commit_time.
+Metadata: schema, table, op (insert, update, delete), commit_time, origin (a number: who made the change).
 """
 
 from typing import Any, Literal
@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 from sluice.rules.columns import append, repeated
 from sluice.rules.context import RuleContext
 
+_COLUMNS = {"commit_time": "_commit_ts", "origin": "_origin"}
+
 
 class Params:
     constants: dict[str, Any] = {}  # noqa: RUF012 - a declaration
     """Column -> constant."""
-    metadata: dict[str, Literal["schema", "table", "op", "commit_time"]] = {}  # noqa: RUF012 - a declaration
+    metadata: dict[str, Literal["schema", "table", "op", "commit_time", "origin"]] = {}  # noqa: RUF012 - a declaration
     """Column -> what to write there."""
 
 
@@ -27,8 +29,8 @@ def transform(rows: pa.Table, context: RuleContext) -> pa.Table:
         kind = pa.string() if value is None else pa.int8() if isinstance(value, bool) else pa.scalar(value).type
         rows = append(rows, name, repeated(int(value) if isinstance(value, bool) else value, rows.num_rows, kind))
     for name, what in context.params.metadata.items():
-        if what == "commit_time":
-            rows = append(rows, name, rows["_commit_ts"])
+        if what in _COLUMNS:
+            rows = append(rows, name, rows[_COLUMNS[what]])
         elif what == "op":
             rows = append(rows, name, _operation(rows))
         else:

@@ -98,10 +98,17 @@ class RowWriter(SqlRowWriter):
             new = pc.is_valid(live["_op"])
         new = pc.fill_null(new, False)
         if not self.session.local_infile or not live.num_rows or pc.sum(new).as_py() < load_data.BULK_ROWS:
-            return self.session.run(statements.upserts(table, live, self.session.dialect))
+            return self._one_by_one(table, live)
         new = pc.and_(new, pa.chunked_array([load_data.wanted(table, live)]))
-        sent = self.session.run(statements.upserts(table, live.filter(pc.invert(new)), self.session.dialect))
+        sent = self._one_by_one(table, live.filter(pc.invert(new)))
         return sent + self.session.run(load_data.loads(table, live.filter(new)))
+
+    def _one_by_one(self, table: TargetTable, live: pa.Table) -> int:
+        """In statements. Where both sites write the same rows, one that holds a unique value of these gives way, as it does in bulk."""
+        sent = 0
+        if table.key and self.marks is not None and self.marks.mark.gives_way:
+            sent = self.session.run(statements.displacing(table, live, self.session.dialect))
+        return sent + self.session.run(statements.upserts(table, live, self.session.dialect))
 
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
         """See the class."""

@@ -150,14 +150,36 @@ def deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[St
         texts = literals.rows(values)
         open_, between, close = f"({', '.join(names)}) IN ((", "),(", "))"
     else:
-        pieces: list[pa.Array | pa.Scalar] = []
-        for index, (name, value) in enumerate(zip(names, values, strict=True)):
-            pieces += [pa.scalar(f"{' AND ' if index else ''}{name} = "), value]
-        texts = pc.binary_join_element_wise(*pieces, "")
+        texts = pc.binary_join_element_wise(*_equal(parts, rows), "")
         open_, between, close = "(", ") OR (", ")"
     for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
         body = between.join(texts[start:stop].to_pylist())
         yield Statement(f"{head}{open_}{body}{close}".encode(), stop - start, removes=True, where=str(table.table))
+
+
+def displacing(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
+    """Deletes of other rows that hold a unique value of one of ``rows``."""
+    spelling = {name.casefold(): (field, name) for field, name in sent_fields(rows.schema, table)}
+    head = f"DELETE FROM {quoted_table(table.table)} WHERE "
+    for key in table.unique_keys:
+        if not all(name.casefold() in spelling for name in (*key, *table.key)):
+            continue
+        values, own = ([spelling[name.casefold()] for name in names] for names in (key, table.key))
+        for piece in slices(rows):
+            parts = [*_equal(values, piece), pa.scalar(" AND NOT ("), *_equal(own, piece), pa.scalar(")")]
+            texts = pc.binary_join_element_wise(*parts, "").drop_null()  # NULL is as many rows' as they like
+            for start, stop in _cuts(texts, dialect.max_bytes - len(head) - 1024, MAX_KEYS):
+                body = ") OR (".join(texts[start:stop].to_pylist())
+                yield Statement(f"{head}({body})".encode(), stop - start, where=str(table.table))
+
+
+def _equal(columns: Sequence[tuple[pa.Field, str]], rows: pa.Table) -> list[pa.Array | pa.Scalar]:
+    """``a = 1 AND b = 2``, in pieces to be joined; null for a row in which one of them is null."""
+    pieces: list[pa.Array | pa.Scalar] = []
+    for number, (field, name) in enumerate(columns):
+        value = literals.literals(field, rows[field.name].combine_chunks(), comparing=True)
+        pieces += [pa.scalar(f"{' AND ' if number else ''}{quoted(name)} = "), value]
+    return pieces
 
 
 def keyless_deletes(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
