@@ -17,12 +17,15 @@ def main() -> int:
     parser.add_argument(
         "--target", default="", help="demo: kind of a second target, such as kafka, postgresql, delta or iceberg"
     )
+    parser.add_argument(
+        "--channel", action="store_true", help="demo: both servers take writes, and a channel keeps them equal"
+    )
     parser.add_argument("--json", action="store_true", help="status as JSON")
     arguments = parser.parse_args()
     try:
         match arguments.command:
             case "demo":
-                return commands.demo(seconds=arguments.seconds, target=arguments.target)
+                return commands.demo(seconds=arguments.seconds, target=arguments.target, channel=arguments.channel)
             case "up":
                 return commands.up()
             case "down":

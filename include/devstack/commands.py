@@ -25,7 +25,6 @@ from devstack.development import (
     SOURCE_SCHEMA,
     SPARK,
     TARGET,
-    TARGET_SCHEMA,
     ZOOKEEPER,
     Settings,
     Stack,
@@ -56,9 +55,9 @@ class StackStatus:
 # -- commands ------------------------------------------------------------------------------------------------------------
 
 
-def up() -> int:
-    """Start the stack and leave it running. A second call says so and does no harm."""
-    return _guarded(lambda progress: _announce(_start(progress)[0]))
+def up(*, channel: bool = False) -> int:
+    """Start the stack and leave it running. A second call says so and does no harm. ``channel``: as for :func:`demo`."""
+    return _guarded(lambda progress: _announce(_start(progress, channel=channel)[0]))
 
 
 def down() -> int:
@@ -92,16 +91,23 @@ def status(*, as_json: bool = False) -> int:
     return 0 if found.state == "up" else 3
 
 
-def demo(*, seconds: int = 30, target: str = "") -> int:
+def demo(*, seconds: int = 30, target: str = "", channel: bool = False) -> int:
     """From nothing to a running pipeline: start, enable, change the source for so long, compare both sides.
 
-    ``target``: kind of a second target, in addition to the MySQL one.
+    ``target``: kind of a second target, in addition to the MySQL one. ``channel``: both servers are changed, and a channel keeps them equal.
     """
-    from devstack.demo.show import show
+    from devstack.demo import show, two_way
+
+    if target and channel:
+        raise ConfigError(
+            "the demo of a channel has no second target", hint="make demo CHANNEL=1, or make demo TARGET=" + target
+        )
 
     def run(progress: Progress) -> int:
-        stack, fresh = _start(progress, target)
+        stack, fresh = _start(progress, target, channel=channel)
         if not fresh:
+            if channel and not stack.settings.channel:
+                raise ConfigError("the stack that runs has no channel", hint="make demo-down, then make demo CHANNEL=1")
             if target not in {"", stack.settings.kind}:
                 raise ConfigError(
                     f"the stack that runs has no target of type {target}",
@@ -109,7 +115,11 @@ def demo(*, seconds: int = 30, target: str = "") -> int:
                 )
             return _announce(stack)
         try:
-            return show(stack, progress, seconds=seconds)
+            return (
+                two_way.show(stack, progress, seconds=seconds)
+                if channel
+                else show.show(stack, progress, seconds=seconds)
+            )
         except SluiceError:
             write(f"The stack is left running for a look: {stack.api.address} (make demo-down stops it).")
             raise
@@ -156,7 +166,7 @@ def stack_environment() -> dict[str, str]:
 # -- start -----------------------------------------------------------------------------------------------------------------
 
 
-def _start(progress: Progress, target: str = "") -> tuple[Stack, bool]:
+def _start(progress: Progress, target: str = "", *, channel: bool = False) -> tuple[Stack, bool]:
     """The running stack and whether it was started now."""
     folder = demo_folder()
     with _exclusive(folder):
@@ -179,7 +189,7 @@ def _start(progress: Progress, target: str = "") -> tuple[Stack, bool]:
         distribution = find_database(progress)
         progress(f"{distribution.name} {distribution.version} from {distribution.origin}")
         kind = kind_of(target) if target else None
-        stack = Stack(Settings.choose(folder, distribution, kind))
+        stack = Stack(Settings.choose(folder, distribution, kind, channel=channel))
         for server in (stack.source, stack.target):
             server.distribution = distribution
         try:
@@ -209,7 +219,7 @@ def _start_servers(stack: Stack, progress: Progress) -> None:
             _result(future)
         stack.create_users()
         shop.create_tables(stack.source, SOURCE_SCHEMA)
-        shop.create_tables(stack.target, TARGET_SCHEMA)
+        shop.create_tables(stack.target, stack.target_schema)
         progress("sample shop: empty tables on both sides")
         _result(coordination)
         _result(kernels)

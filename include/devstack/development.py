@@ -32,6 +32,9 @@ from sluice.errors import ConfigError
 SOURCE, TARGET = "mysql-source", "mysql-target"
 ZOOKEEPER, SPARK = "zookeeper", "spark-connect"
 SOURCE_SCHEMA, TARGET_SCHEMA = "shop", "reporting"
+_TWO_SITES = Path(__file__).parent / "demo" / "two_sites"
+"""Files of the pipelines and of the channel of a stack whose servers both take writes."""
+
 _PORT_VARIABLES = {
     SOURCE: "SLUICE_SOURCE_PORT",
     TARGET: "SLUICE_TARGET_PORT",
@@ -39,6 +42,10 @@ _PORT_VARIABLES = {
     SPARK: "SLUICE_SPARK_PORT",
     "airflow": "SLUICE_UI_PORT",
 }
+
+
+_READ_LOG = "REPLICATION SLAVE, REPLICATION CLIENT"
+_WRITE = "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES"
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,13 @@ class Settings:
     rules: str = ""
     kind: str = ""
     """Of the second target; none: there is only the MySQL one."""
+    channel: bool = False
+    """Both servers take writes, and a channel keeps them equal."""
 
     @classmethod
-    def choose(cls, folder: Path, distribution: Distribution, kind: Kind | None = None) -> Settings:
+    def choose(
+        cls, folder: Path, distribution: Distribution, kind: Kind | None = None, *, channel: bool = False
+    ) -> Settings:
         """Free ports (or those that the environment fixes), new passwords. Raises ConfigError for a taken port."""
         chosen = {name: _choose_port(variable) for name, variable in _PORT_VARIABLES.items()}
         root = paths.repo_root()
@@ -64,6 +75,9 @@ class Settings:
         if kind is not None:
             chosen |= {name: ports.free_port() for name in kind.ports}
             pipelines = str(pipelines_with(kind, folder / "pipelines"))
+        if channel:
+            shutil.copytree(_TWO_SITES, folder, dirs_exist_ok=True)
+            pipelines = str(folder / "pipelines")
         return cls(
             str(folder),
             chosen,
@@ -73,6 +87,7 @@ class Settings:
             pipelines,
             os.environ.get("SLUICE_RULES") or str(root / "include" / "rules"),
             kind.name if kind else "",
+            channel,
         )
 
 
@@ -109,7 +124,10 @@ class Stack:
 
         def mysql(name: str, server_id: int) -> MySQLServer:
             root = s.passwords["root"]
-            return database(folder / name, name=name, port=s.ports[name], server_id=server_id, root_password=root)
+            numbers = {"auto_increment_increment": 2, "auto_increment_offset": server_id} if s.channel else {}
+            return database(
+                folder / name, name=name, port=s.ports[name], server_id=server_id, root_password=root, options=numbers
+            )
 
         other = self.other
         others = {self.settings.kind: other} if isinstance(other, Server) else {}
@@ -138,6 +156,11 @@ class Stack:
         server = self.servers[TARGET]
         assert isinstance(server, MySQLServer)
         return server
+
+    @property
+    def target_schema(self) -> str:
+        """Where the shop is at the target: two sites have it under one name."""
+        return SOURCE_SCHEMA if self.settings.channel else TARGET_SCHEMA
 
     @property
     def kind(self) -> Kind | None:
@@ -176,9 +199,17 @@ class Stack:
                 "password": s.passwords[login], "schema": schema,
             })  # fmt: skip
 
-        return {
+        databases = {
             "shop_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
             "reporting_mysql": mysql(TARGET, "sluice_load", TARGET_SCHEMA),
+        }
+        if s.channel:
+            databases = {
+                "a_mysql": mysql(SOURCE, "sluice", SOURCE_SCHEMA),
+                "b_mysql": mysql(TARGET, "sluice", SOURCE_SCHEMA),
+            }
+        return {
+            **databases,
             **({self.kind.connection_id: self.kind.connection(self.other)} if self.kind else {}),
             "zookeeper_default": _json("zookeeper", s.ports[ZOOKEEPER]),
             "spark_connect_default": _json("spark_connect", s.ports[SPARK]),
@@ -194,6 +225,8 @@ class Stack:
             "SLUICE_PIPELINES": s.pipelines,
             "SLUICE_RULES": s.rules,
         }
+        if s.channel:
+            store["SLUICE_CHANNELS"] = str(self.folder / "channels")
         return {**found, **store}
 
     def airflow_environment(self) -> dict[str, str]:
@@ -208,17 +241,20 @@ class Stack:
 
     # -- preparation -----------------------------------------------------------------------------------------------
     def create_users(self) -> None:
-        """The pipeline's two users: read the log and the shop; write the reporting schema."""
-        passwords = self.settings.passwords
-        self.source.execute(
-            f"CREATE USER IF NOT EXISTS 'sluice'@'127.0.0.1' IDENTIFIED BY '{passwords['sluice']}'",
-            "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'sluice'@'127.0.0.1'",
-            f"GRANT SELECT ON `{SOURCE_SCHEMA}`.* TO 'sluice'@'127.0.0.1'",
-        )
-        self.target.execute(
-            f"CREATE USER IF NOT EXISTS 'sluice_load'@'127.0.0.1' IDENTIFIED BY '{passwords['sluice_load']}'",
-            "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE TEMPORARY TABLES, LOCK TABLES"
-            f" ON `{TARGET_SCHEMA}`.* TO 'sluice_load'@'127.0.0.1'",
+        """The pipeline's two users: read the log and the shop; write the reporting schema. Of two sites: one user at both, who does both."""
+        if self.settings.channel:
+            for server in (self.source, self.target):
+                self._create_user(server, "sluice", _READ_LOG, SOURCE_SCHEMA, _WRITE)
+            return
+        self._create_user(self.source, "sluice", _READ_LOG, SOURCE_SCHEMA, "SELECT")
+        self._create_user(self.target, "sluice_load", "", TARGET_SCHEMA, _WRITE)
+
+    def _create_user(self, server: MySQLServer, name: str, everywhere: str, schema: str, there: str) -> None:
+        password = self.settings.passwords[name]
+        server.execute(
+            f"CREATE USER IF NOT EXISTS '{name}'@'127.0.0.1' IDENTIFIED BY '{password}'",
+            *([f"GRANT {everywhere} ON *.* TO '{name}'@'127.0.0.1'"] if everywhere else []),
+            f"GRANT {there} ON `{schema}`.* TO '{name}'@'127.0.0.1'",
         )
 
     # -- life ------------------------------------------------------------------------------------------------------

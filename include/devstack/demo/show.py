@@ -7,6 +7,7 @@ import os
 import statistics
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ TABLES = (*shop.TABLES, "heartbeat")
 class LagMeter:
     """Lag as a reader sees it: a row written at the source, and when it is first seen at the target.
 
-    A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target.
+    A row every ``beat_s``, a look every ``look_s``; milliseconds. ``schema``: where the table is at the target; ``table``: its name.
     """
 
     source: MySQLServer
@@ -43,6 +44,7 @@ class LagMeter:
     beat_s: float = 0.5
     look_s: float = 0.05
     schema: str = TARGET_SCHEMA
+    table: str = "heartbeat"
     lags_ms: list[float] = field(default_factory=list)
     _enough: threading.Event = field(default_factory=threading.Event)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -53,7 +55,7 @@ class LagMeter:
 
     def __enter__(self) -> LagMeter:
         with contextlib.closing(self.source.connect(SOURCE_SCHEMA)) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT COALESCE(MAX(id), 0) FROM heartbeat")
+            cursor.execute(f"SELECT COALESCE(MAX(id), 0) FROM {self.table}")  # noqa: S608 - a fixed name
             self._before = int((cursor.fetchone() or (0,))[0])
         for work in (self._write, self._watch):
             thread = threading.Thread(target=work, daemon=True)
@@ -91,7 +93,7 @@ class LagMeter:
                 self._written += 1
                 row = (self._before + self._written, int(time.time() * 1e6))
                 with connection.cursor() as cursor:
-                    cursor.execute("INSERT INTO heartbeat (id, written_us) VALUES (%s, %s)", row)
+                    cursor.execute(f"INSERT INTO {self.table} (id, written_us) VALUES (%s, %s)", row)  # noqa: S608
 
     def _watch(self) -> None:
         seen = self._before
@@ -101,7 +103,8 @@ class LagMeter:
         ):
             while not self._stop.wait(self.look_s):
                 with connection.cursor() as cursor:
-                    cursor.execute("SELECT id, written_us FROM heartbeat WHERE id > %s ORDER BY id", (seen,))
+                    query = f"SELECT id, written_us FROM {self.table} WHERE id > %s ORDER BY id"  # noqa: S608
+                    cursor.execute(query, (seen,))
                     now_us = time.time() * 1e6
                     for number, written_us in cursor.fetchall():
                         seen = number
@@ -117,7 +120,7 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
         server.execute(HEARTBEAT.format(schema=schema))
     stack.api.wait_for_dag(DAG)
     progress(f"the DAG {DAG} is there")
-    _wait_until_enabled(patience_s)
+    wait_until_enabled(PIPELINE, patience_s)
     progress("the pipeline is enabled; its position is the end of the source's log")
     ready_s = progress.seconds
     if stack.kind:
@@ -149,28 +152,29 @@ def show(stack: Stack, progress: Progress, *, seconds: int, patience_s: float = 
     return _report(stack, progress, tally.changes, meter, caught_up, ready_s, write)
 
 
-def read_status() -> Status | None:
+def read_status(pipeline: str = PIPELINE) -> Status | None:
     """The pipeline's status, by the flow that the command line uses; None while it cannot be read."""
     from sluice.config.loading import find_pipeline
     from sluice.flows.operate.status import status
     from sluice.flows.runtime import Runtime, pipelines_folder
 
     with contextlib.suppress(SluiceError):
-        return status(Runtime.build(find_pipeline(PIPELINE, pipelines_folder())))
+        return status(Runtime.build(find_pipeline(pipeline, pipelines_folder())))
     return None
 
 
-def _wait_until_enabled(patience_s: float) -> None:
+def wait_until_enabled(pipeline: str, patience_s: float) -> None:
+    """Until a drain has recorded where it begins. Raises ServerFailed."""
     end = time.monotonic() + patience_s
     last: Status | None = None
     while time.monotonic() < end:
-        last = read_status()
+        last = read_status(pipeline)
         if last is not None and last.captured is not None:
             return
         time.sleep(0.3)
     why = "; ".join(last.errors) if last and last.errors else "no drain has recorded a position"
     raise ServerFailed(
-        f"the pipeline did not begin within {patience_s:.0f} s: {why}", hint="look at the drain task's log in the UI"
+        f"{pipeline} did not begin within {patience_s:.0f} s: {why}", hint="look at the drain task's log in the UI"
     )
 
 
@@ -222,26 +226,26 @@ def _wait_until_counted(stack: Stack, kind: Kind, patience_s: float) -> bool:
     return False
 
 
-def _settled(patience_s: float = 30.0) -> Status | None:
+def settled(pipeline: str = PIPELINE, patience_s: float = 30.0) -> Status | None:
     """The status once the last batch is acknowledged, which is a task later than it is visible."""
     end = time.monotonic() + patience_s
     while True:
-        state = read_status()
+        state = read_status(pipeline)
         if (state is not None and state.captured is not None and not state.in_flight) or time.monotonic() > end:
             return state
         time.sleep(0.3)
 
 
-def checksums(server: MySQLServer, schema: str) -> dict[str, int | None]:
+def checksums(server: MySQLServer, schema: str, tables: Sequence[str] = TABLES) -> dict[str, int | None]:
     """``CHECKSUM TABLE`` of the demo's tables."""
-    rows = server.execute("CHECKSUM TABLE " + ", ".join(f"`{schema}`.`{table}`" for table in TABLES))
+    rows = server.execute("CHECKSUM TABLE " + ", ".join(f"`{schema}`.`{table}`" for table in tables))
     return {name.partition(".")[2]: value for name, value in rows}
 
 
 def _report(
     stack: Stack, progress: Progress, changes: int, meter: LagMeter, caught_up: bool, ready_s: float, write: Any
 ) -> int:
-    state = _settled() if caught_up else read_status()
+    state = settled() if caught_up else read_status()
     left, right = checksums(stack.source, SOURCE_SCHEMA), checksums(stack.target, TARGET_SCHEMA)
     rows = _counts(stack)
     write()

@@ -76,6 +76,7 @@ class Workload:
         changes_per_s: over all connections; None: as fast as it goes.
         seconds, changes: stop after this time, or this number of row changes; at least one is given.
         number: seed of the random choices.
+        swaps: False: no row takes over a unique value of another one.
     """
 
     connect: Connect
@@ -85,6 +86,7 @@ class Workload:
     seconds: float | None = None
     changes: int | None = None
     number: int = 1
+    swaps: bool = True
     tally: Tally = field(default_factory=Tally)
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,9 +128,8 @@ class Workload:
         run = f"{self.number:x}"
         try:
             with contextlib.closing(self.connect()) as connection:
-                worker = _Worker(
-                    connection, self.schema, random.Random(f"{self.number}/{index}"), f"w{run}c{index}", index
-                )
+                chance = random.Random(f"{self.number}/{index}")
+                worker = _Worker(connection, self.schema, chance, f"w{run}c{index}", index, swaps=self.swaps)
                 while not self._stop.is_set():
                     worker.transaction()
                     with self._lock:
@@ -157,7 +158,9 @@ class Workload:
 class _Worker:
     """One connection's changes. Keeps a sample of the keys that exist; others may delete them meanwhile, which is fine."""
 
-    def __init__(self, connection: Any, schema: str, chance: random.Random, name: str, index: int) -> None:
+    def __init__(
+        self, connection: Any, schema: str, chance: random.Random, name: str, index: int, *, swaps: bool = True
+    ) -> None:
         self.connection = connection
         self.chance = chance
         self.shop = Shop(chance)
@@ -180,6 +183,8 @@ class _Worker:
             (3, self.swap_emails), (2, self.move_line), (2, self.move_customer), (4, self.drop_order),
             (2, self.drop_customer), (1, self.drop_product), (1, self.swap_skus), (1, self.come_and_go),
         )  # fmt: skip
+        if not swaps:
+            self._steps = [step for step in self._steps if step[1] not in {self.swap_emails, self.swap_skus}]
         self._weights = [weight for weight, _ in self._steps]
 
     # -- transactions ----------------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ def demo(
     target: Annotated[
         str, typer.Option(help="Kind of a second target, in addition to the MySQL one: kafka, postgresql or delta.")
     ] = "",
+    channel: Annotated[bool, typer.Option(help="Both servers take writes, and a channel keeps them equal.")] = False,
 ) -> None:
     """From nothing to a running pipeline, a live workload, and a comparison of both sides."""
     from devstack import commands
 
-    raise typer.Exit(commands.demo(seconds=seconds, target=target))
+    raise typer.Exit(commands.demo(seconds=seconds, target=target, channel=channel))
 
 
 @stack_app.command()
