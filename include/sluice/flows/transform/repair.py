@@ -147,7 +147,7 @@ def plan_repair(
     loads = runtime.loads
     if loads is None or not loads.sends_back or (manifest.loads_saw is None and not loads.repairs):
         return None
-    unseen: Hashes | None = _NOTHING
+    unseen: Hashes | None = None  # also of a batch that was captured again, whose manifest does not say
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
     masking = Masking(tuple(runtime.pipeline.masked))
