@@ -20,9 +20,10 @@ from kazoo.client import KazooClient
 
 from sluice.errors import SluiceError
 from sluice.flows.operate import control
+from tests.faults.crews import Crew
 from tests.faults.dumps import dump_amid
 from tests.faults.failing_over import fail_over
-from tests.faults.world import SCHEMA, SESSION_S, Crew, World
+from tests.faults.world import SCHEMA, SESSION_S, World
 
 _LONG = bool(os.environ.get("SLUICE_FAULTS"))
 """Of `make faults`."""

@@ -10,14 +10,12 @@ import json
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pymysql
 
 from devstack import ports
@@ -31,9 +29,9 @@ from sluice.coordination.state import PipelineState
 from sluice.errors import SluiceError
 from sluice.flows.capture.drain import head_of
 from sluice.flows.runtime import Runtime
-from tests.faults.clock import Clock
+from tests.faults.crews import Crew, Nursery
 from tests.faults.disk import Disk
-from tests.support.pipelines import REPOSITORY, Case, case
+from tests.support.pipelines import Case, case
 from tests.support.proxy import TcpProxy
 
 SCHEMA = "walk"
@@ -47,108 +45,8 @@ PATIENCE_S = float(os.environ.get("SLUICE_FAULT_PATIENCE_S", "120"))
 KEYLESS = f"CREATE TABLE `{SCHEMA}`.journal (what VARCHAR(40) NOT NULL, n INT NOT NULL)"
 JOURNAL = "journal"
 VERSIONS = f"CREATE TABLE `{SCHEMA}`.versions (id INT PRIMARY KEY, version BIGINT NOT NULL)"
-_LATELY_BYTES = 1 << 16
 _LOOK_EVERY_S = 0.15
 """A look opens a session of ZooKeeper, and a connection or two: more often, it takes what the crews need."""
-
-
-class Nursery:
-    """The process that forks crews; see :mod:`tests.faults.nursery`."""
-
-    def __init__(self, world: World) -> None:
-        environment = world.case.environment
-        environment["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY / "include"), str(REPOSITORY)])
-        log = (world.folder / "nursery.log").open("ab")
-        self._process = subprocess.Popen(
-            world.disk.inside([sys.executable, "-m", "tests.faults.nursery"]),
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            start_new_session=True,
-        )
-        log.close()
-
-    def bear(self, log: Path, arguments: list[str]) -> psutil.Process:
-        """A new crew's process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"log": str(log), "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
-        return psutil.Process(int(self._process.stdout.readline()))
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-class Crew:
-    """One installation: a scheduler process and the tasks it forks. It is started again when it dies, as by an init system."""
-
-    def __init__(self, name: str, world: World) -> None:
-        self.name = name
-        self.world = world
-        self.clock = Clock(world.folder / f"clock-{name}")
-        self.events = world.folder / f"events-{name}.jsonl"
-        self._life = 0
-        self.start()
-
-    def start(self) -> None:
-        self._life += 1
-        name = f"{self.name}{self._life}"
-        files = [str(self.world.case.path), name, str(LANES), str(self.events), str(self.clock.file)]
-        self._process = self.world.nursery.bear(self.world.folder / f"crew-{self.name}.log", files)
-
-    def revive(self) -> None:
-        if not self._process.is_running():
-            self.start()
-
-    def processes(self) -> list[psutil.Process]:
-        """The scheduler first, then its tasks."""
-        with contextlib.suppress(psutil.Error):
-            return [self._process, *self._process.children(recursive=True)]
-        return []
-
-    def tasks(self, kind: str) -> list[psutil.Process]:
-        """Processes that are doing a task of this kind now."""
-        doing: dict[int, str] = {}
-        for event in self.history():
-            if event["what"] == "start":
-                doing[event["pid"]] = event["task"]
-            elif event["what"] == "end":
-                doing.pop(event["pid"], None)
-        mine = {process.pid: process for process in self.processes()[1:]}
-        return [mine[pid] for pid, task in doing.items() if task == kind and pid in mine]
-
-    def history(self) -> list[dict[str, Any]]:
-        """What its tasks did lately, oldest first."""
-        try:
-            with self.events.open("rb") as file:
-                file.seek(max(self.events.stat().st_size - _LATELY_BYTES, 0))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-
-    def check_errors(self) -> None:
-        """Whatever strikes them, tasks end with one of Sluice's own errors."""
-        others = [event["text"] for event in self.history() if event["what"] == "crash"]
-        assert not others, f"a task of crew {self.name} ended with an error that says nothing to a user:\n{others[-1]}"
-
-    def signal(self, number: int) -> None:
-        """To the scheduler and all its tasks."""
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(number)
-
-    def end(self) -> None:
-        members = self.processes()
-        for process in members:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        with contextlib.suppress(psutil.Error):
-            self._process.wait(timeout=60)
 
 
 class World:
@@ -210,11 +108,11 @@ class World:
         self.set_consistency("row")
         with self.runtime().state():
             pass
-        self.nursery = Nursery(self)
+        self.nursery = Nursery(self.folder, self.case.environment, self.disk.inside)
         self._stack.callback(self.nursery.end)
         self.crews: list[Crew] = []
         self._stack.callback(lambda: [crew.end() for crew in self.crews])
-        self.crews = [Crew(name, self) for name in ("A", "B")]
+        self.crews = [Crew(name, self.case.path, self.folder, self.nursery, LANES) for name in ("A", "B")]
         self.wait_until(lambda: self.captured() is not None, "the first drain")
         seed(self.source.connect, SCHEMA, customers=60, products=40, orders=80)
         self.wait_until(self.is_level, "the first batches")

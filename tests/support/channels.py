@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,13 +22,19 @@ from tests.support.waiting import ended
 
 @dataclass
 class Network:
-    """Servers by name, and pipelines from one to another; ``schema`` exists on all of them."""
+    """Servers by name, and pipelines from one to another; ``schema`` exists on all of them.
+
+    Attributes:
+        links: pipeline -> port of a proxy before its target, which it alone goes through. session: ZooKeeper's session timeout.
+    """
 
     folder: Path
     servers: dict[str, Any]
     zookeeper: Any
     schema: str
     names: list[str] = field(default_factory=list)
+    links: dict[str, int] = field(default_factory=dict)
+    session: str = "10s"
 
     @property
     def pipelines(self) -> Path:
@@ -40,7 +47,20 @@ class Network:
     @property
     def connections(self) -> dict[str, str]:
         sites = {f"site_{name}": server.connection_json(schema=self.schema) for name, server in self.servers.items()}
-        return {**sites, "zookeeper_default": self.zookeeper.connection_json()}
+        links = {
+            f"link_{name}": json.dumps({**json.loads(sites[f"site_{name.rpartition('_')[2]}"]), "port": port})
+            for name, port in self.links.items()
+        }
+        return {**sites, **links, "zookeeper_default": self.zookeeper.connection_json()}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """By which another process finds the connections and the files."""
+        return {
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections.items()},
+            "SLUICE_PIPELINES": str(self.pipelines),
+            "SLUICE_CHANNELS": str(self.channels),
+        }
 
     def resolver(self, connection_id: str) -> Endpoint:
         return parse_connection(connection_id, self.connections[connection_id])
@@ -56,12 +76,12 @@ capture:
   include: ["{self.schema}\\\\..*"]
   batch: {{max_wait: 50ms}}
   segments: {{uri: "{(self.folder / "store").as_uri()}"}}
-coordination: {{root: "/test/{self.schema}"}}
+coordination: {{root: "/test/{self.schema}", session_timeout: {self.session}}}
 spark: {{mode: local}}
 targets:
   - name: {target}
     type: mysql
-    connection: site_{target}
+    connection: {f"link_{name}" if name in self.links else f"site_{target}"}
 {target_extra}
 {extra}
 """
@@ -142,12 +162,7 @@ targets:
 
     def cli(self, *arguments: str) -> Any:
         """``sluice ARGUMENTS``."""
-        environment = {
-            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections.items()},
-            "SLUICE_PIPELINES": str(self.pipelines),
-            "SLUICE_CHANNELS": str(self.channels),
-        }
-        return command_line(arguments, environment=environment, folder=self.folder)
+        return command_line(arguments, environment=self.environment, folder=self.folder)
 
     @contextmanager
     def running(self, *names: str) -> Iterator[None]:
