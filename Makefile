@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPATH := $(CURDIR)/include:$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-memory bench-control bench-catchup bench-pipelines bench-targets faults clean
+.PHONY: help demo demo-down status venv kernels servers test test-fast check lint format lock bench bench-capture bench-apply bench-freshness bench-distance bench-dump bench-verify bench-memory bench-control bench-catchup bench-channel bench-pipelines bench-targets faults clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-freshness: venv kernels servers ## seconds from a commit at the source to 
 
 bench-catchup: venv kernels servers ## seconds until a backlog of 3,000,000 changes is delivered by the real DAG and Spark, against a native replica
 	@$(BIN)/python tests/bench/bench_catchup.py
+
+bench-channel: venv kernels servers ## what the marks of a channel cost, and seconds until two sites that both take writes are equal
+	@$(BIN)/python tests/bench/bench_channel.py
 
 bench-distance: venv kernels servers ## catch-up with 30 ms to the source and to the target, against the same job side by side
 	@$(BIN)/python tests/bench/bench_distance.py

@@ -20,8 +20,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def stack_of_its_own() -> Iterator[Stack]:
-    """A demo stack of the bench's own, with the fetched servers and templates of this checkout; gone afterwards."""
+def stack_of_its_own(*, channel: bool = False) -> Iterator[Stack]:
+    """A demo stack of the bench's own, with the fetched servers and templates of this checkout; gone afterwards.
+
+    ``channel``: both servers take writes, see :mod:`devstack.demo.two_way`.
+    """
     home = paths.home()
     folder = Path(tempfile.mkdtemp(prefix="sluice-bench-"))
     for name in ("mysql", "mariadb", "templates"):
@@ -31,7 +34,7 @@ def stack_of_its_own() -> Iterator[Stack]:
     shutil.copytree(_ROOT / "include/pipelines", folder / "pipelines")
     os.environ["SLUICE_PIPELINES"] = str(folder / "pipelines")
     try:
-        if up() != 0:
+        if up(channel=channel) != 0:
             raise SystemExit("the stack did not start")
         stack = Stack.load(demo_folder())
         assert stack is not None

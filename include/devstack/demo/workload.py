@@ -58,9 +58,8 @@ def seed(
             (orders, worker.add_order),
         ):
             for start in range(0, count, 100):
-                for _ in range(min(100, count - start)):
-                    step()
-                worker.commit()
+                while not worker.whole(step, min(100, count - start)):
+                    pass  # something else writes, too: a channel that sends back what it was sent
         tally.add(worker.tally)
     return tally
 
@@ -201,6 +200,23 @@ class _Worker:
             self.connection.rollback()
             self.tally = before
             self.tally.lost_races += 1
+
+    def whole(self, step: Callable[[], None], times: int) -> bool:
+        """A transaction of one step, so often; False, and nothing is written, when a race is lost."""
+        before, known = Tally(**vars(self.tally)), [len(keys) for keys in (self.customers, self.products, self.orders)]
+        try:
+            for _ in range(times):
+                step()
+            self.commit()
+        except pymysql.MySQLError as error:
+            if error.args[0] not in _LOST_RACES:
+                raise
+            self.connection.rollback()
+            self.tally = before
+            for keys, length in zip((self.customers, self.products, self.orders), known, strict=True):
+                del keys[length:]
+            return False
+        return True
 
     def commit(self) -> None:
         self.connection.commit()
