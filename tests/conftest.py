@@ -104,6 +104,7 @@ from tests.support.servers import (  # noqa: E402
     server_folder,
     shared_airflow,
     spark_connect,
+    spark_delta,
     zookeeper,
     zookeeper_ensemble,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "server_folder",
     "shared_airflow",
     "spark_connect",
+    "spark_delta",
     "zookeeper",
     "zookeeper_ensemble",
 ]

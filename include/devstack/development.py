@@ -136,7 +136,13 @@ class Stack:
             TARGET: mysql(TARGET, 2),
             **others,
             ZOOKEEPER: ZooKeeperServer(folder / ZOOKEEPER, ZOOKEEPER, port=s.ports[ZOOKEEPER]),
-            SPARK: SparkConnectServer(folder / SPARK, SPARK, port=s.ports[SPARK], env=self.environment()),
+            SPARK: SparkConnectServer(
+                folder / SPARK,
+                SPARK,
+                port=s.ports[SPARK],
+                env=self.environment(),
+                conf=self.kind.spark_settings() if self.kind else {},
+            ),
         }
         env = self.airflow_environment()
         for kind in airflow.COMPONENTS:

@@ -7,13 +7,15 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ruamel.yaml import YAML
 
-from devstack import paths
+from devstack import delta_spark, paths
+from devstack.debian import FetchFailed
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.postgresql import PostgreSQLServer, find_postgresql
 from devstack.server import Server
@@ -34,6 +36,8 @@ class Kind(ABC):
     """Names of the ports of its server."""
     settings: ClassVar[Mapping[str, Any]]
     """Of the target in the pipeline file."""
+    frame: ClassVar[Mapping[str, Any]] = {}
+    """On top of them where Spark can write."""
 
     @property
     def connection_id(self) -> str:
@@ -42,6 +46,10 @@ class Kind(ABC):
     def server(self, folder: Path, ports: Mapping[str, int], password: str) -> Server | None:
         """The server, not started; None for a kind that keeps files. The same arguments give the same one."""
         return None
+
+    def spark_settings(self) -> dict[str, str]:
+        """What the stack's Spark server needs for it."""
+        return {}
 
     @abstractmethod
     def connection(self, at: Any) -> str:
@@ -157,12 +165,20 @@ class Kafka(Kind):
 
 
 class Delta(Kind):
-    """Delta tables in a folder; their kind needs no server."""
+    """Delta tables in a folder; their kind needs no server. Spark writes large batches, if its jars can be fetched."""
 
     name = "delta"
     client = "deltalake"
     ports = ()
     settings: ClassVar[Mapping[str, Any]] = {"changes": "latest", "consistency": "table"}
+    frame: ClassVar[Mapping[str, Any]] = {"options": {"execution": "frame", "frame_from": 5_000}}
+
+    def fetch(self) -> None:
+        with suppress(FetchFailed):  # delta-rs writes all of it then
+            delta_spark.find_delta()
+
+    def spark_settings(self) -> dict[str, str]:
+        return delta_spark.spark_settings() if delta_spark.fetched() else {}
 
     def connection(self, at: Any) -> str:
         assert isinstance(at, Path)
@@ -192,6 +208,13 @@ class Iceberg(Delta):
 
     name = "iceberg"
     client = "pyiceberg"
+    frame: ClassVar[Mapping[str, Any]] = {}
+
+    def fetch(self) -> None:
+        """Nothing."""
+
+    def spark_settings(self) -> dict[str, str]:
+        return {}
 
     def rows(self, at: Any, schema: str, tables: tuple[str, ...]) -> dict[str, int]:
         found = {table: self._table(at, schema, table) for table in tables}
@@ -242,7 +265,7 @@ def pipelines_with(kind: Kind, into: Path) -> Path:
         "name": kind.name,
         "type": kind.name,
         "connection": kind.connection_id,
-        **json.loads(json.dumps(kind.settings)),
+        **json.loads(json.dumps({**kind.settings, **(kind.frame if kind.spark_settings() else {})})),
     })
     into.mkdir(parents=True, exist_ok=True)
     with (into / PIPELINE_FILE).open("w", encoding="utf-8") as file:

@@ -61,8 +61,7 @@ def fetch(folder: Path, jars: Sequence[Jar], *, what: str) -> Path:
     Raises:
         FetchFailed: the repository does not have one, or does not answer; or a jar is not the one of the list.
     """
-    digest = hashlib.sha256("".join(sorted(jar.sha256 for jar in jars)).encode()).hexdigest()[:12]
-    final = folder / digest
+    final = _place(folder, jars)
     with lock(folder / ".lock"):
         if (final / _READY).is_file():
             return final
@@ -79,6 +78,16 @@ def fetch(folder: Path, jars: Sequence[Jar], *, what: str) -> Path:
                 shutil.rmtree(final)  # without its ready file: a torn leftover
             made.rename(final)
     return final
+
+
+def is_fetched(folder: Path, jars: Sequence[Jar]) -> bool:
+    """True if :func:`fetch` has nothing to do."""
+    return (_place(folder, jars) / _READY).is_file()
+
+
+def _place(folder: Path, jars: Sequence[Jar]) -> Path:
+    digest = hashlib.sha256("".join(sorted(jar.sha256 for jar in jars)).encode()).hexdigest()
+    return folder / digest[:12]
 
 
 def _require(path: Path, jar: Jar) -> None:

@@ -89,11 +89,11 @@ def measured(rows: int, work: Callable[[], None]) -> dict[str, float]:
     }
 
 
-def loaded(target: Any, number: int, data: pa.Table) -> None:
-    """One batch by the port."""
+def loaded(target: Any, number: int, data: pa.Table, spark: Any = None) -> None:
+    """One batch by the port. ``spark``: a StatementRunner."""
     tables = (TableInput(planned_table(SCHEMA), (RowsInMemory(SCHEMA.table, data),)),)
     held = target.checkpoints.take_over(1).batch
-    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), held, MemoryReader(), tables)
+    batch = BatchInput(number, Position("uuid", "log.000001", 100 * number), held, MemoryReader(), tables, spark=spark)
     with target.open(1) as session:
         writer = session.begin(batch)
     writer.prepare()

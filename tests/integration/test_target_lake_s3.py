@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import FileSelector
 
 from sluice.config.connections import Endpoint
 from sluice.errors import Fenced, SluiceError
@@ -17,6 +20,8 @@ from sluice.targets.contract import Pipe, changed, gone, new, people
 from tests.support.s3.server import S3Server, moto_server
 
 pytest.importorskip("deltalake")
+
+from sluice.targets.delta.storing import files_of
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +100,32 @@ def test_batches_arrive_once(s3: S3Server, tmp_path: Path, changes: str, kind: s
     with pytest.raises(Fenced):
         pipe.write(pipe.given([(table, [new(5, "e", 5)])]))
     assert pipe.state(table) == Counter([(1, "c", 3)])
+
+
+def test_rows_for_spark_are_stored_and_removed(s3: S3Server) -> None:
+    """By units, with the connection's login. Spark itself is not run here: it has clients of its own."""
+    bench = _bench(s3, "stored")
+    table = people("shop")
+    bench.create_table(table)
+    pipe = Pipe(bench, config={"options": {"execution": "frame", "frame_from": 1}})
+    pipe.take_over()
+    writer: Any = pipe.writer(replace(pipe.given([(table, [new(1, "a", 1), new(2, "b", 2)])]), spark=_Never()))
+    [[unit]] = writer.plan(1)
+    [stored] = unit.write().message
+    files = files_of(pipe.target.site)
+    found = pq.read_table(f"{stored.path}/0.parquet", filesystem=files)
+    assert (found["c0"].to_pylist(), found["c1"].to_pylist()) == ([1, 2], ["a", "b"])
+    framing = writer.work.framing
+    assert "MERGE INTO delta.`s3a://lake/stored/shop/people` t USING parquet.`s3a://lake/stored/" in framing._statement(
+        stored
+    )
+    framing._tidy(2, set())
+    assert not files.get_file_info(FileSelector("_sluice/~stored", recursive=True, allow_not_found=True))
+
+
+class _Never:
+    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+        raise AssertionError(statement)
 
 
 def test_an_error_of_the_store_shows_no_secret(s3: S3Server) -> None:

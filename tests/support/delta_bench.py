@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
-from sluice.targets.base import Target
+from sluice.targets.base import StatementRunner, Target
 from sluice.targets.delta.target import DeltaTarget
 from sluice.targets.lake.column_types import own_type
 from sluice.targets.lake.columns import LakeColumn
@@ -22,19 +22,25 @@ from tests.support.lake_bench import LakeBench
 
 
 class DeltaBench(LakeBench):
-    """Tables in ``root``, a folder or a URL. ``connection``: to it, else one of type fs."""
+    """Tables in ``root``, a folder or a URL. ``connection``: to it, else one of type fs. ``spark``: writes all of them."""
 
     def __init__(
-        self, root: Path | str, changes: str = "latest", consistency: str = "row", connection: Endpoint | None = None
+        self,
+        root: Path | str,
+        changes: str = "latest",
+        consistency: str = "row",
+        connection: Endpoint | None = None,
+        spark: StatementRunner | None = None,
     ) -> None:
         super().__init__(changes, consistency)
-        self.root = str(root)
+        self.root, self.spark = str(root), spark
+        self.options = {"execution": "frame", "frame_from": 1} if spark is not None else {}
         hidden = {"aws_secret_access_key": self.secret}
         plain = Endpoint("target", "fs", "", extra={"path": self.root, "storage_options": hidden})
         self.connection = connection or plain
 
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
-        options = {"location": self.root, **config.pop("options", {})}
+        options = {"location": self.root, **self.options, **config.pop("options", {})}
         return DeltaTarget(self.config("delta", name=name, options=options, **config), self.connection, pipeline)
 
     def create_table(self, table: TableSchema) -> None:

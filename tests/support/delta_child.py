@@ -7,6 +7,7 @@ from typing import Any
 import deltalake
 from deltalake.table import TableAlterer, TableMerger
 
+from sluice.spark.connect import ConnectRunner
 from tests.support.strikes import At, deliver
 
 _CALLS = (
@@ -22,4 +23,10 @@ def load(bench: Any, batches: list[Any], epoch: int, at: At | None, said: Any) -
     if at is not None:
         for owner, name in _CALLS:
             setattr(owner, name, at.watch(name, getattr(owner, name)))
+    deliver(bench, batches, epoch, at, said)
+
+
+def load_by_spark(bench: Any, batches: list[Any], epoch: int, at: At, said: Any) -> None:
+    """The same; only statements of Spark are counted."""
+    setattr(ConnectRunner, "statement", at.watch("statement", ConnectRunner.statement))  # noqa: B010 - a method
     deliver(bench, batches, epoch, at, said)

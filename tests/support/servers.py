@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from devstack import processes
+from devstack import delta_spark, processes
 from devstack.debian import FetchFailed
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.mariadb import MariaDBServer
@@ -154,6 +154,20 @@ def spark_connect(
     """A Spark Connect server whose workers know ``test_source`` and ``test_target``; connection id ``test_spark``."""
     with SparkConnectServer(server_folder / "spark") as server:
         os.environ["AIRFLOW_CONN_TEST_SPARK"] = server.connection_json()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark_delta(server_folder: Path) -> Iterator[SparkConnectServer]:
+    """A Spark Connect server that writes Delta tables. Skips what needs it where the jars cannot be fetched."""
+    try:
+        settings = {
+            **delta_spark.spark_settings(),
+            "spark.sql.codegen.wholeStage": "false",
+        }  # to compile costs more than few rows
+    except FetchFailed as error:
+        pytest.skip(f"there is no Delta for Spark: {error}")
+    with SparkConnectServer(server_folder / "spark-delta", "spark-delta", conf=settings) as server:
         yield server
 
 

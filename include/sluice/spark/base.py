@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 U = TypeVar("U")
@@ -30,6 +30,13 @@ class UnitRunner(Protocol):
 
     def cancel(self) -> None:
         """From another thread: end the run under way, if there is one; it raises whatever it raises."""
+
+    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+        """One SQL statement to its end, in a session of its own: what is set there concerns no other statement.
+
+        Raises:
+            LoadError: Spark refused it. SparkUnavailable: as above; the statement may run still.
+        """
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         """Reports of :func:`sluice.spark.frames.run_frames` (``tables``: FrameTable). Raises also what Spark says of a rule's plan."""

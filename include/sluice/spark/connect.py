@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from pyspark.sql.connect.session import SparkSession
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError, SparkUnavailable
 from sluice.spark.frames import run_frames
-from sluice.spark.work import UnitFailed, new_tag, run_on
+from sluice.spark.work import UnitFailed, new_tag, run_on, run_statement
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -74,8 +74,7 @@ class _Clients:
             client = self._open.get(runner.key)
             if client is None:
                 runner.require_server()
-                session = SparkSession(connection=runner.url(self._generation))
-                session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
+                session = _opened(runner.url(str(uuid.uuid5(_NAMESPACE, str(self._generation)))))
                 client = self._open[runner.key] = _Client(session, self._generation)
             client.users += 1
         try:
@@ -102,6 +101,12 @@ class _Clients:
 
 
 _clients = _Clients()
+
+
+def _opened(url: str) -> SparkSession:
+    session = SparkSession(connection=url)
+    session.client.set_retry_policies([DefaultPolicy(max_retries=5, max_backoff=2000)])
+    return session
 
 
 def _close(session: SparkSession) -> None:
@@ -161,6 +166,22 @@ class ConnectRunner:
         except PySparkException as error:
             raise self._lost(description, error) from error
 
+    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+        """In a session that is made for it and ended after it; it has no Python workers, so that this costs little."""
+        self.require_server()
+        session = _opened(self.url(str(uuid.uuid4())))
+        tag = new_tag()
+        self._running[tag] = session
+        try:
+            run_statement(session, text, settings, tag=tag, description=description)
+        except grpc.RpcError as error:
+            raise self._lost(description, error) from error
+        finally:
+            del self._running[tag]
+            with suppress(Exception):  # the server may be gone; it ends idle sessions by itself
+                session.client.release_session()
+            _close(session)
+
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         """One job. Raises PySparkException, too."""
 
@@ -200,9 +221,8 @@ class ConnectRunner:
         one = self._endpoint
         return json.dumps((self._host, self._port, one.password, dict(one.extra)), sort_keys=True, default=str)
 
-    def url(self, generation: int) -> str:
+    def url(self, session_id: str) -> str:
         """For a client. Has the password in it."""
-        session_id = uuid.uuid5(_NAMESPACE, str(generation))
         url = f"sc://{self._host}:{self._port}/;user_id=sluice;session_id={session_id}"
         if self._endpoint.password:
             url += f";token={self._endpoint.password}"

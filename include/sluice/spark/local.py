@@ -6,12 +6,12 @@ Only a rule of type spark needs Spark here, too: a session of this process, star
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from sluice.errors import SparkUnavailable
+from sluice.errors import ConfigError, SparkUnavailable
 
 
 class _Room:
@@ -76,6 +76,13 @@ class LocalRunner:
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
+
+    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+        """There is no Spark here that could."""
+        raise ConfigError(
+            f"{description or 'a statement'} needs Spark",
+            hint="spark: {mode: connect} or {mode: submit} in the pipeline file; or leave execution: frame out",
+        )
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         del description

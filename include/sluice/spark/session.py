@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.spark.work import new_tag, run_on
+from sluice.spark.work import new_tag, run_on, run_statement
 
 
 class SessionRunner:
@@ -15,12 +16,12 @@ class SessionRunner:
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session or SparkSession.builder.appName("sluice").getOrCreate()
-        self._tag = ""
+        self._running: dict[str, SparkSession] = {}
 
     def cancel(self) -> None:
-        """Interrupt the job under way."""
-        if self._tag:
-            self._session.interruptTag(self._tag)
+        """Interrupt the jobs under way."""
+        for tag, session in list(self._running.items()):
+            session.interruptTag(tag)
 
     def run(
         self,
@@ -31,8 +32,22 @@ class SessionRunner:
         description: str = "",
     ) -> list[Any]:
         del description
-        self._tag = new_tag()
-        return run_on(self._session, function, units, parallelism=parallelism, tag=self._tag)
+        with self._tagged(self._session) as tag:
+            return run_on(self._session, function, units, parallelism=parallelism, tag=tag)
+
+    def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
+        session = self._session.newSession()
+        with self._tagged(session) as tag:
+            run_statement(session, text, settings, tag=tag, description=description)
+
+    @contextmanager
+    def _tagged(self, session: SparkSession) -> Iterator[str]:
+        tag = new_tag()
+        self._running[tag] = session
+        try:
+            yield tag
+        finally:
+            del self._running[tag]
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         del description

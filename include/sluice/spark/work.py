@@ -11,14 +11,15 @@ import gc
 import pickle
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 
-from sluice.errors import SluiceError
+from sluice.errors import LoadError, SluiceError, SparkUnavailable
 from sluice.spark.base import balanced
 
 _NUMBERS = StructType([StructField("id", LongType(), nullable=False)])
@@ -70,6 +71,32 @@ def run_on(
         results[number] = value
     return results
 
+
+def run_statement(session: Any, text: str, settings: Mapping[str, str], *, tag: str, description: str) -> None:
+    """One SQL statement that writes, on a session of its own, classic or Connect, under ``tag``.
+
+    Raises:
+        LoadError: Spark refused it. SparkUnavailable: no server, or it was interrupted.
+    """
+    try:
+        session.addTag(tag)
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        session.sql(text)
+    except PySparkException as error:
+        words = str(error).partition("JVM stacktrace")[0].strip()
+        said = f"{description or 'a statement'} on Spark: {words[:_SAID]}"
+        if any(word in said for word in _NOT_REFUSED):
+            raise SparkUnavailable(said, hint="the server's log has the details; the batch is tried again") from error
+        raise LoadError(said) from error
+    finally:
+        session.removeTag(tag)
+
+
+_SAID = 2_000
+"""Characters of what Spark says."""
+_NOT_REFUSED = ("UNAVAILABLE", "OPERATION_CANCELED", "SESSION_CLOSED", "was cancelled", "OutOfMemoryError")
+"""Words of errors after which the same statement may succeed."""
 
 _FROZEN_JOBS = 3
 _jobs = 0

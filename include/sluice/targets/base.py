@@ -20,7 +20,7 @@ in ``targets/__init__.py``, by the entry point ``sluice.targets``, or as a file 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,7 +86,7 @@ class Execution(StrEnum):
     UNITS = "units"
     """By :class:`WriteUnit` in Python workers."""
     FRAME = "frame"
-    """As one Spark DataFrame a table. Declared by targets of table formats; no flow runs it yet, and such a target is refused."""
+    """Large tables by Spark itself, through :class:`StatementRunner`; small ones by units."""
 
 
 class Feature(StrEnum):
@@ -445,6 +445,17 @@ class NoFacts:
         return plan, frozenset()
 
 
+class StatementRunner(Protocol):
+    """Runs SQL statements on Spark, from the driver; several threads may."""
+
+    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+        """One statement to its end, in a Spark session of its own with these settings.
+
+        Raises:
+            LoadError: Spark refused it; the message has Spark's words. SparkUnavailable: it may run still, or not.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class BatchInput:
     """A batch as a target is given it. On the driver; ``reader`` travels with the units.
@@ -455,6 +466,7 @@ class BatchInput:
         reconcile: ranges of which the source's rows are all there is.
         schema_changes: in log order.
         replay: "" for a batch in its turn; else the name of a dead letter, whose rows are written again: the checkpoint stays.
+        spark: for kinds with Execution.FRAME; None: there is no Spark, and all is written by units.
     """
 
     number: int
@@ -467,6 +479,7 @@ class BatchInput:
     facts: SourceFacts = field(default_factory=NoFacts)
     replay: str = ""
     changes: int = 0
+    spark: StatementRunner | None = None
 
 
 # -- writing ------------------------------------------------------------------------------------------------------------
@@ -891,6 +904,7 @@ __all__ = [
     "Share",
     "SourceFacts",
     "SourceStatement",
+    "StatementRunner",
     "StoredRange",
     "TableInput",
     "Target",

@@ -48,6 +48,7 @@ from sluice.targets.base import (
     Rejection,
     SchemaChange,
     SourceStatement,
+    StatementRunner,
     StoredRange,
     TableInput,
     Target,
@@ -79,7 +80,7 @@ class Bench(ABC):
     Attributes:
         schema: name of the schema in which tables are made. changes: what the target is given. appends: it receives messages, see ``received``;
             else it has tables, see ``rows``. secret: the connection's password.
-        consistency: the setting that is checked. statements: dialect of schema changes that it can run.
+        consistency: the setting that is checked. statements: dialect of schema changes that it can run. spark: what batches are given.
     """
 
     schema: str = "shop"
@@ -88,6 +89,7 @@ class Bench(ABC):
     secret: str = "s3cret-of-the-suite"  # noqa: S105 - made up
     consistency: str = "row"
     dialect: str = "mysql"
+    spark: StatementRunner | None = None
 
     @abstractmethod
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
@@ -218,8 +220,8 @@ class Pipe:
                 merged.append(TableInput(planned_table(schema), (RowsInMemory(schema.table, data),)))
         reader = MemoryReader(tuple(log))
         return BatchInput(
-            self.batch, self.position(self.batch), self.batch - 1, reader, tuple(merged), changes=len(log), **more
-        )
+            self.batch, self.position(self.batch), self.batch - 1, reader, tuple(merged), changes=len(log), spark=self.bench.spark, **more
+        )  # fmt: skip
 
     def _change(self, schema: TableSchema, seq: int, one: Op) -> Change:
         names = [column.name for column in schema.columns]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, LoadError, MappingError
 from sluice.model.schema_changes import ChangeKind
-from sluice.targets.base import BatchInput, Capabilities, Execution, Feature, SchemaChange, Target
+from sluice.targets.base import BatchInput, Capabilities, Feature, SchemaChange, Target
 
 _NOBODY = frozenset({ChangeKind.ROWS_REPLACED, ChangeKind.UNKNOWN})
 """Kinds that no target follows: rows changed without a row event, or the statement is not understood. They are only checked."""
@@ -33,8 +33,6 @@ def require_offered(config: TargetConfig, target: Target) -> None:
             f"target {config.name!r} ({config.type}) cannot leave out single rows",
             hint="write on_error: stop, or leave the line out",
         )
-    if offered.execution is Execution.FRAME:
-        raise ConfigError(f"target {config.name!r} ({config.type}) writes Spark frames, which this version cannot run")
 
 
 def require_features(config: TargetConfig, offered: Capabilities, batch: BatchInput) -> None:

@@ -21,6 +21,7 @@ from sluice.flows.dump.reconcile import plan_replaces
 from sluice.flows.load.batch_changes import stored_changes
 from sluice.flows.load.redelivery import begin
 from sluice.flows.load.schema_changes import plan_ddl
+from sluice.flows.load.statements import SparkStatements
 from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.runtime import Runtime
@@ -37,6 +38,7 @@ from sluice.targets.base import (
     BatchWriter,
     Checkpoint,
     CheckpointStore,
+    Execution,
     MarksLoads,
     SchemaChange,
     StoredRange,
@@ -185,6 +187,8 @@ class _Delivery:
         changeset = read_changeset(self.runtime.store, record.changeset)
         self._require_young(record, changeset)
         given = self._input(record, changeset)
+        if self.target.capabilities.execution is Execution.FRAME and self.runtime.mode != "local":
+            given = replace(given, spark=SparkStatements(self.runtime.runner, self._description(record)))
         require_features(self._config, self.target.capabilities, given)
         self._say_seen(record)
         writer = self.session.begin(given)
@@ -222,11 +226,16 @@ class _Delivery:
         )
 
     def _call(self, given: BatchInput, work: Callable[[], None]) -> None:
-        """A change of definitions may wait for a lock of somebody else, so that a person can stop it."""
-        if given.schema_changes:
-            self.watch.call(work, interrupt=self.target.interrupt)
+        """A change of definitions may wait for a lock of somebody else, and Spark's statements take their time, so that a person can stop them."""
+        if given.schema_changes or given.spark is not None:
+            self.watch.call(work, interrupt=partial(self._interrupt, given))
         else:
             work()
+
+    def _interrupt(self, given: BatchInput) -> None:
+        if given.spark is not None:
+            self.runtime.runner.cancel()
+        self.target.interrupt()
 
     def _write(self, record: Batch, writer: BatchWriter) -> list[WriteResult]:
         config = self._config
@@ -240,10 +249,13 @@ class _Delivery:
                 run_load_unit,
                 phase,
                 parallelism=writers,
-                description=f"{self.runtime.name}: load batch {record.number} into {config.name}",
+                description=self._description(record),
                 interrupt=self.target.interrupt,
             )
         return results
+
+    def _description(self, record: Batch) -> str:
+        return f"{self.runtime.name}: load batch {record.number} into {self._config.name}"
 
     def _input(self, record: Batch, changeset: Changeset) -> BatchInput:
         counts = changeset.manifest.counts

@@ -71,7 +71,7 @@ class Follower(LakeFollower):
             path = self.site.path(target)
             table = self.site.required(target)
             with errors(self.site.place, f"following {self.change.where}", path):
-                table.update(updates=settings, commit_properties=self.site.noting(note))
+                table.update(updates=settings, commit_properties=self.site.noting(table, note))
 
     def _add(self, target: TableId, table: Any, info: TableInfo, columns: Sequence[LakeColumn]) -> None:
         missing = wanting(columns, info)
@@ -102,7 +102,7 @@ class Follower(LakeFollower):
             return table
         require_small(table, self.site.uri(target), self.site.options.rewrite_up_to)
         self._say(f"ALTER TABLE {target}: {', '.join(sorted({*gone, *names, *wider}))}, written anew")
-        made.run(self.site.place, self.site.path(target), table, self.site.noting(note, alone=True))
+        made.run(self.site.place, self.site.path(target), table, self.site.noting(table, note, alone=True))
         return self.site.required(target)
 
     def _value(self, column: ColumnDefinition, target: TableId) -> str:
@@ -127,4 +127,4 @@ class Follower(LakeFollower):
             return
         self._say(f"TRUNCATE TABLE {target}")
         with errors(self.site.place, f"following {self.change.where}", self.site.path(target)):
-            table.delete(commit_properties=self.site.noting(note))
+            table.delete(commit_properties=self.site.noting(table, note))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from sluice.targets.lake.site import Note
 from sluice.targets.lake.statements import quoted
 from sluice.targets.lake.values import aligned
 
-_GONE = "sluice_gone"
+GONE = "sluice_gone"
+"""Column of the rows: true for one that is deleted."""
 _EXACT_DIGITS = 15
 """That a floating-point number keeps."""
 
@@ -41,7 +42,7 @@ class Merging:
         rows = MergedRows(self.reader, self.table, self.fence.batch, self.site.options.zero_dates)
 
         def write(table: Any, note: Note) -> WriteResult:
-            return self._write(rows, table, self.site.noting(note), rejected)
+            return self._write(rows, table, self.site.noting(table, note), rejected)
 
         return committed(self.site, self.fence, self.table.target, self.scope, self.replay, write)
 
@@ -57,6 +58,43 @@ class Merging:
         return WriteResult(len(gone) - deletes, deletes, rejected=refused, statements=int(len(gone) > 0))
 
 
+@dataclass(frozen=True)
+class Terms:
+    """A merge in SQL that delta-rs and Spark read alike: of rows ``s``, whose columns are numbered, so that no name of the user's is there.
+
+    Attributes:
+        numbers: column of the table -> that of the rows, ``c0``. lacking: columns that some rows do not have; ``k0`` says which do.
+        key: columns of the key.
+    """
+
+    numbers: Mapping[str, int]
+    lacking: frozenset[str]
+    key: Sequence[str]
+
+    @property
+    def same(self) -> str:
+        """A row of ``s`` is one of the table, ``t``."""
+        return " AND ".join(f"t.{quoted(name)} = s.c{self.numbers[name]}" for name in self.key)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Of a new row."""
+        return {quoted(name): f"s.c{number}" for name, number in self.numbers.items()}
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of a row that is there."""
+        return {quoted(name): self._setting(name) for name in self.numbers if name not in self.key}
+
+    def _setting(self, name: str) -> str:
+        value = f"s.c{self.numbers[name]}"
+        return (
+            f"CASE WHEN s.k{self.numbers[name]} THEN {value} ELSE t.{quoted(name)} END"
+            if name in self.lacking
+            else value
+        )
+
+
 def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, key: Sequence[str]) -> None:
     """In the library's contexts. Rows of an empty table are appended: what comes is new."""
     names = names_of(parts)
@@ -69,36 +107,29 @@ def merge_parts(table: Any, noted: Any, parts: Sequence[Part], info: TableInfo, 
             rows = aligned(kept, pa.schema(table.schema().to_arrow()), int((~gone).sum()))
             library().write_deltalake(table, rows, mode="append", commit_properties=noted)
         return
-    # the source's columns are numbered, so that no name of the user's has to be quoted there
-    source: dict[str, pa.Array] = {_GONE: pa.array(gone)}
-    values: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    for number, name in enumerate(names):
+    lacking = frozenset(name for name in names if any(name not in part.columns for part in parts))
+    terms = Terms({name: number for number, name in enumerate(names)}, lacking, key)
+    source: dict[str, pa.Array] = {GONE: pa.array(gone)}
+    for name, number in terms.numbers.items():
         source[f"c{number}"] = columns[name]
-        values[quoted(name)] = settings[quoted(name)] = f"s.c{number}"
-        if any(name not in part.columns for part in parts):
-            source[f"k{number}"] = pa.array(
-                np.concatenate([np.full(len(part.gone), name in part.columns) for part in parts])
-            )
-            settings[quoted(name)] = f"CASE WHEN s.k{number} THEN s.c{number} ELSE t.{quoted(name)} END"
-    for name in key:
-        del settings[quoted(name)]
-    same = " AND ".join(f"t.{quoted(name)} = {values[quoted(name)]}" for name in key)
+        if name in lacking:
+            there = [np.full(len(part.gone), name in part.columns) for part in parts]
+            source[f"k{number}"] = pa.array(np.concatenate(there))
     merge = table.merge(
         pa.table(source),
-        same,
+        terms.same,
         source_alias="s",
         target_alias="t",
         streamed_exec=not all(_bounded(info, name) for name in key),
         commit_properties=noted,
     )
     if gone.any():
-        merge = merge.when_matched_delete(f"s.{_GONE}")
+        merge = merge.when_matched_delete(f"s.{GONE}")
     if not gone.all():
-        live_only = f"NOT s.{_GONE}" if gone.any() else None
-        if settings:
-            merge = merge.when_matched_update(settings, live_only)
-        merge = merge.when_not_matched_insert(values, live_only)
+        live_only = f"NOT s.{GONE}" if gone.any() else None
+        if terms.settings:
+            merge = merge.when_matched_update(terms.settings, live_only)
+        merge = merge.when_not_matched_insert(terms.values, live_only)
     merge.execute()
 
 

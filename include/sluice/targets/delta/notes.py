@@ -1,40 +1,73 @@
 """What a table itself says about the batches that it holds: ``txn`` actions of its commits.
 
-Each commit has two of them, for the application ``sluice/PIPELINE/TARGET/SCOPE``: the batch, and under ``…#delivery`` the number of the
-delivery, drawn anew by each rewind (:mod:`sluice.targets.lake.checkpoints`). A batch that another delivery noted does not count: batches are
-delivered again. Of two commits that carry the same application the later one is refused, unless it has seen the earlier one. So a writer that reads
-the table, compares and commits either was the only one since, or is told.
+A commit notes the batch for the application ``sluice/PIPELINE/TARGET/SCOPE@DELIVERY``. The number of the delivery is drawn anew by each rewind
+(:mod:`sluice.targets.lake.checkpoints`): batches that another delivery noted do not count, they are delivered again. Of two commits that carry the
+same application the later one is refused, unless it has seen the earlier one; so says delta-rs, and so says Spark, which in addition skips a commit
+whose number is noted already. So a writer that reads the table, compares and commits either was the only one since, or is told.
+
+The first commit of a delivery ends the one before it: it notes ``…#delivery``, and for the application of the delivery before a number that no batch
+has. So a writer of that one, by delta-rs or by Spark, is refused or skipped from then on.
+
+Tables that older versions wrote have the batch noted without ``@DELIVERY``.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from sluice.targets.delta.client import library
 from sluice.targets.lake.site import Note
 
+_ENDED = 2**62
+"""More than any batch. Numbers are 64 bits."""
 
-def application(owner: str, scope: str) -> str:
-    """The ``appId``. ``owner``: pipeline/target; ``scope``: the source table, or what else is noted of the table."""
+
+def application(owner: str, note: Note) -> str:
+    """The ``appId`` under which a batch is noted. ``owner``: pipeline/target."""
+    return f"{_name(owner, note.scope)}@{note.delivery}"
+
+
+def _name(owner: str, scope: str) -> str:
     return f"sluice/{owner}/{scope}"
 
 
-def held(table: Any, name: str, delivery: int) -> int | None:
-    """The number that a table (``DeltaTable``) has noted for an application in this delivery."""
-    if table.transaction_version(f"{name}#delivery") != delivery:
-        return None
-    found = table.transaction_version(name)
+def held(table: Any, owner: str, scope: str, delivery: int) -> int | None:
+    """The number that a table (``DeltaTable``) has noted in this delivery. ``scope``: the source table, or what else is noted of the table."""
+    name = _name(owner, scope)
+    found = table.transaction_version(f"{name}@{delivery}")
+    if found is None and table.transaction_version(f"{name}#delivery") == delivery:
+        found = table.transaction_version(name)
     return int(found) if found is not None else None
 
 
-def noting(name: str, note: Note, *, alone: bool = False) -> Any:
+def begun(table: Any, owner: str, note: Note) -> bool:
+    """True if a table has noted that this delivery began."""
+    return bool(table.transaction_version(f"{_name(owner, note.scope)}#delivery") == note.delivery)
+
+
+def noting(table: Any, owner: str, note: Note, *, alone: bool = False) -> Any:
     """Properties of a commit (``CommitProperties``). ``alone``: it is refused if there was any other commit since the table was read."""
-    delta = library()
+    delta, name = library(), _name(owner, note.scope)
+    numbers = {application(owner, note): note.number}
+    if not begun(table, owner, note):
+        before = table.transaction_version(f"{name}#delivery")
+        numbers[f"{name}#delivery"] = note.delivery
+        if before is not None:
+            numbers[f"{name}@{before}"] = _ENDED
     return delta.CommitProperties(
         custom_metadata=dict(note.said),
         max_commit_retries=0 if alone else None,
-        app_transactions=[
-            delta.Transaction(name, note.number),
-            delta.Transaction(f"{name}#delivery", note.delivery),
-        ],
+        app_transactions=[delta.Transaction(app, number) for app, number in numbers.items()],
     )
+
+
+def said_by(commit: Mapping[str, Any]) -> dict[str, str]:
+    """What a commit of a table's history says of itself: delta-rs keeps the words apart, Spark keeps one text."""
+    try:
+        text = json.loads(commit.get("userMetadata") or "{}")
+    except ValueError:  # of another program
+        text = {}
+    found = {**commit, **(text if isinstance(text, dict) else {})}
+    return {str(name): str(value) for name, value in found.items() if str(name).startswith("sluice.")}

@@ -48,6 +48,15 @@ class DeltaOptions(LakeOptions):
         min_length=1,
         description="Path of a table in it. {schema}, {table}: of the target table; {pipeline}, {target}: names.",
     )
+    execution: Literal["units", "frame"] = Field(
+        "units",
+        description="frame: Spark itself writes tables of which a batch has many rows, with the jars of Delta. units: delta-rs does.",
+    )
+    frame_from: int = Field(
+        1_000_000,
+        ge=1,
+        description="With execution: frame: Spark writes a table of which a batch has this number of rows (changes: all: a batch of as many).",
+    )
     rewrite_up_to: Size | Literal["never"] = Field(
         10 * 2**30,
         description="A change of columns that needs the table written anew (DROP, RENAME, a wider type) is followed up to this size of its files; "

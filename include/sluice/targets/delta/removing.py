@@ -8,6 +8,7 @@ from typing import Any
 from sluice.targets.base import Fence, RowReader, StoredRange, WriteResult
 from sluice.targets.delta.client import errors
 from sluice.targets.delta.merging import merge_parts
+from sluice.targets.delta.notes import said_by
 from sluice.targets.delta.site import Site
 from sluice.targets.lake.committing import committed
 from sluice.targets.lake.removing import LOOKED_BACK, LakeReconciler, removed_part
@@ -21,7 +22,7 @@ class DeltaReconciler(LakeReconciler):
     site: Site
 
     def _writers(self, table: Any) -> set[str]:
-        return {str(one.get("sluice.owner", "")) for one in table.history(LOOKED_BACK)}
+        return {said_by(one).get("sluice.owner", "") for one in table.history(LOOKED_BACK)}
 
 
 def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
@@ -36,7 +37,7 @@ def remove(site: Site, fence: Fence, reader: RowReader, stored: StoredRange, sco
             return WriteResult()
         doing = f"removing {count} rows of {plan.target} in batch {fence.batch}"
         with errors(site.place, doing, site.path(plan.target)):
-            merge_parts(table, site.noting(note), [part], info, list(part.columns))
+            merge_parts(table, site.noting(table, note), [part], info, list(part.columns))
         return WriteResult(deleted=count, statements=1)
 
     return committed(site, fence, plan.target, scope, "", write)

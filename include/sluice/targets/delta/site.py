@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from sluice.model.tables import TableId
 from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import Place, errors, library
-from sluice.targets.delta.notes import application, held, noting
+from sluice.targets.delta.notes import held, noting
 from sluice.targets.delta.options import DeltaOptions
 from sluice.targets.delta.tables import field_of, info_of, odd_name, schema_of
 from sluice.targets.lake.columns import LakeColumn, TableInfo
@@ -53,11 +53,11 @@ class Site(LakeSite):
 
     def noted(self, table: Any, scope: str, delivery: int) -> int | None:
         """See :mod:`sluice.targets.delta.notes`."""
-        return held(table, application(self.owner, scope), delivery)
+        return held(table, self.owner, scope, delivery)
 
-    def noting(self, note: Note, *, alone: bool = False) -> Any:
+    def noting(self, table: Any, note: Note, *, alone: bool = False) -> Any:
         """Properties of a commit, see :func:`sluice.targets.delta.notes.noting`."""
-        return noting(application(self.owner, note.scope), note, alone=alone)
+        return noting(table, self.owner, note, alone=alone)
 
     def create(self, uri: str, columns: Sequence[LakeColumn], partitions: Sequence[str]) -> None:
         """Make a table unless there is one. Raises LoadError, TargetUnavailable, Raced."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pydantic import BaseModel
@@ -12,7 +12,9 @@ from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.model.tables import TableId
 from sluice.targets.base import (
+    Capabilities,
     ChangePiece,
+    Execution,
     Fence,
     Input,
     RejectedRows,
@@ -27,6 +29,7 @@ from sluice.targets.delta.checkpoints import DeltaCheckpoints
 from sluice.targets.delta.client import place_of
 from sluice.targets.delta.comparing import DeltaComparer
 from sluice.targets.delta.follow import Follower
+from sluice.targets.delta.framing import DeltaFraming
 from sluice.targets.delta.maintaining import DeltaMaintainer
 from sluice.targets.delta.merging import Merging
 from sluice.targets.delta.options import DeltaOptions
@@ -66,6 +69,11 @@ class DeltaWork(LakeWork):
         """See :func:`sluice.targets.delta.removing.remove`."""
         return remove(self.site, fence, reader, stored, scope)
 
+    @property
+    def framing(self) -> DeltaFraming | None:
+        """See :class:`DeltaFraming`."""
+        return DeltaFraming(self.site) if self.site.options.execution == "frame" else None
+
 
 class DeltaTarget(LakeTarget):
     """See :class:`sluice.targets.base.Target`."""
@@ -82,6 +90,12 @@ class DeltaTarget(LakeTarget):
     def work(self) -> DeltaWork:
         """See :class:`DeltaWork`."""
         return DeltaWork(self.site)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Of merged rows, or of every change; with Spark, or without."""
+        frame = self.options.execution == "frame"
+        return replace(super().capabilities, execution=Execution.FRAME if frame else Execution.UNITS)
 
     @property
     def checkpoints(self) -> DeltaCheckpoints:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from sluice.model.batches import Op
 from sluice.model.tables import TableId
-from sluice.targets.base import ChangePiece, RowReader
+from sluice.targets.base import ChangePiece, RowReader, Share
 from sluice.targets.lake.changelog import rows_of
 from sluice.targets.lake.columns import TableInfo
 
@@ -18,10 +18,10 @@ SCOPE = "changes"
 """What a batch of changes is noted under."""
 
 
-def changes_by_table(reader: RowReader) -> dict[TableId, list[ChangePiece]]:
-    """All changes of a batch."""
+def changes_by_table(reader: RowReader, share: Share | None = None) -> dict[TableId, list[ChangePiece]]:
+    """All changes of a batch, or of a share."""
     tables: dict[TableId, list[ChangePiece]] = {}
-    for piece in reader.change_pieces():
+    for piece in reader.change_pieces(share):
         if piece.rows.num_rows:
             tables.setdefault(piece.table, []).append(piece)
     return tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,6 +34,13 @@ class MergedRows:
     batch: int
     zero_dates: str
     _read: list[pa.Table] = field(default_factory=list)
+
+    def pieces(self, info: TableInfo, *, stop: bool) -> Iterator[tuple[Part, list[Rejection]]]:
+        """The same piece by piece, where memory does not take all of them. ``stop``: none may be left out."""
+        for group in self.reader.groups(self.table.files, lean=stop, streamed=True):
+            for rows in group.read() if group.read is not None else [group.rows]:
+                if rows.num_rows:
+                    yield self._part(rows, info, stop=stop)
 
     def parts(self, info: TableInfo, rejected: RejectedRows | None, name: str) -> tuple[list[Part], int]:
         """Once for each set of columns, and how many rows were refused; ``name``: of the part, for ``rejected``. Raises LoadError, MappingError."""

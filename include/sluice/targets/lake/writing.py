@@ -28,10 +28,12 @@ from sluice.targets.base import (
     StoredRange,
     TableInput,
     WriteResult,
+    WriteUnit,
 )
 from sluice.targets.lake.appending import changes_by_table
 from sluice.targets.lake.committing import holds
 from sluice.targets.lake.follow import FOLLOWED_CHANGES, FOLLOWED_MERGED, LakeFollower
+from sluice.targets.lake.framing import LakeFraming
 from sluice.targets.lake.schema import LakeSchema
 from sluice.targets.lake.side_by_side import side_by_side
 from sluice.targets.lake.site import LakeSite
@@ -82,6 +84,11 @@ class LakeWork(ABC):
     def remove(self, fence: Fence, reader: RowReader, stored: StoredRange, scope: str) -> WriteResult:
         """Rows with listed keys go. Raises what the port says."""
 
+    @property
+    def framing(self) -> LakeFraming | None:
+        """How Spark writes; None: it does not."""
+        return None
+
 
 @dataclass(frozen=True)
 class LakeSession:
@@ -120,12 +127,15 @@ class LakeWriter:
         found = self.work.site.checkpoints.read()
         return found is not None and (found.epoch, found.batch) == (self.fence.epoch, self.batch.number)
 
-    def plan(self, parallelism: int) -> list[list[LakeUnit]]:
-        """One unit a table, lighter tables first; every change: one unit. Raises MappingError."""
+    def plan(self, parallelism: int) -> Sequence[Sequence[WriteUnit]]:
+        """One unit a table, lighter tables first; every change: one unit. Of what Spark writes, units that store it. Raises MappingError."""
         batch = self.batch
-        work = replace(self.work, site=replace(self.work.site, about=about(batch.position)))
+        work = self._work
         unit = LakeUnit(work, self.fence, batch.reader, replay=batch.replay)
+        framing = work.framing if batch.spark is not None and not batch.replay else None
         if batch.changes:
+            if framing is not None and framing.takes(batch.changes):
+                return [framing.changes(self.fence, batch)]
             return [[replace(unit, changes=batch.changes)]]
         schema = self.work.schema()
         for table in batch.tables:
@@ -148,19 +158,31 @@ class LakeWriter:
         side_by_side(require, tables)
         units: dict[TableId, LakeUnit] = {}
         weights: dict[TableId, int] = {}
-        for table in batch.tables:
+        storing: list[WriteUnit] = []
+        for scope, table in tables:
+            if framing is not None and framing.takes(table.rows):
+                storing += framing.merged(self.fence, batch, scope, table)
+                continue
             known = units.get(table.target, unit)
-            units[table.target] = replace(known, tables=(*known.tables, table))
+            units[table.target] = replace(known, tables=(*known.tables, (scope, table)))
             weights[table.target] = min(weights.get(table.target, table.weight), table.weight)
-        removing = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
-        phases = [
+        removing: list[WriteUnit] = [replace(unit, removes=tuple(batch.reconcile))] if batch.reconcile else []
+        phases: list[list[WriteUnit]] = [
             [one for target, one in units.items() if weights[target] == weight]
             for weight in sorted(set(weights.values()))
         ]
-        return [removing, *phases] if removing else phases
+        return [phase for phase in (removing, *phases, storing) if phase]
+
+    @property
+    def _work(self) -> LakeWork:
+        """Whose commits say where the batch ends."""
+        return replace(self.work, site=replace(self.work.site, about=about(self.batch.position)))
 
     def commit(self, results: Sequence[WriteResult]) -> None:
-        """Later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        """What Spark writes, later schema changes, then the checkpoint: all tables hold the batch by now. Raises Fenced."""
+        framing, stored = self._work.framing, [one for one in results if one.message is not None]
+        if framing is not None and stored and self.batch.spark is not None:
+            framing.commit(self.batch.spark, self.fence, stored)
         self._follow(before_rows=False)
         if not self.batch.replay:
             self.work.site.checkpoints.advance(Checkpoint(self.fence.epoch, self.batch.number, self.batch.position))
@@ -176,7 +198,8 @@ class LakeUnit:
     work: LakeWork
     fence: Fence
     reader: RowReader
-    tables: tuple[TableInput, ...] = ()
+    tables: tuple[tuple[str, TableInput], ...] = ()
+    """Each with what its commit is noted under."""
     changes: int = 0
     replay: str = ""
     removes: tuple[StoredRange, ...] = ()
@@ -184,12 +207,12 @@ class LakeUnit:
     @property
     def cost(self) -> int:
         """In rows."""
-        return max(sum(table.rows for table in self.tables), self.changes)
+        return max(sum(table.rows for _, table in self.tables), self.changes)
 
     @property
     def memory_bytes(self) -> int:
         """Of merged rows: of all of one table."""
-        files = [file for table in self.tables for file in table.files]
+        files = [file for _, table in self.tables for file in table.files]
         return self.reader.memory_of(sum(file.arrow_bytes for file in files) * COPIES, len(files)) if files else 0
 
     def write(self, rejected: RejectedRows | None = None) -> WriteResult:
@@ -201,7 +224,7 @@ class LakeUnit:
             total = sum(side_by_side(self._append, tables.items()), total)
         for number, stored in enumerate(self.removes):
             total += self.work.remove(self.fence, self.reader, stored, f"{stored.plan.source}#removed{number}")
-        for scope, table in scoped(self.tables):
+        for scope, table in self.tables:
             total += self.work.merge(self.fence, self.reader, table, scope, self.replay, rejected)
         return replace(total, seconds=time.monotonic() - started)
 

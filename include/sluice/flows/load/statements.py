@@ -1,0 +1,20 @@
+"""Statements of a target's on the pipeline's Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.spark.base import UnitRunner
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStatements:
+    """See :class:`sluice.targets.base.StatementRunner`. ``description``: for errors."""
+
+    runner: UnitRunner
+    description: str
+
+    def run(self, statement: str, settings: Mapping[str, str]) -> None:
+        """See :meth:`sluice.spark.base.UnitRunner.statement`."""
+        self.runner.statement(statement, settings, description=self.description)

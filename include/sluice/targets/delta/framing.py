@@ -1,0 +1,175 @@
+"""Large tables by Spark: workers store the rows next to the tables, and one MERGE or INSERT a table takes them.
+
+Decision: the rows are not a DataFrame of Python functions. What is noted of a batch is a setting of a Spark session
+(``spark.databricks.delta.write.txnAppId``), so each statement needs a session of its own, and a session with Python workers costs seconds and keeps
+processes; nor would errors of rows cross Spark as what they are. So Python converts and refuses rows as for delta-rs, in the units of every load, and
+Spark reads Parquet files. A MERGE with options of its own would make it wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyarrow.fs import FileSelector
+
+from sluice.errors import LoadError
+from sluice.targets.base import (
+    BatchInput,
+    Fence,
+    Share,
+    StatementRunner,
+    TableInput,
+    WriteResult,
+)
+from sluice.targets.delta.client import errors
+from sluice.targets.delta.merging import GONE, Terms
+from sluice.targets.delta.notes import application, begun
+from sluice.targets.delta.options import RESERVED
+from sluice.targets.delta.site import Site
+from sluice.targets.delta.storing import StoreChanges, Stored, StoreRows, files_of
+from sluice.targets.lake.checkpoints import Raced
+from sluice.targets.lake.committing import committed
+from sluice.targets.lake.side_by_side import side_by_side
+from sluice.targets.lake.site import Note
+from sluice.targets.lake.statements import quoted
+
+_SHARE = 500_000
+"""Changes that one unit stores."""
+STORED = "~stored"
+"""Folder of the rows, next to the checkpoints. No pipeline has such a name."""
+_HINT = (
+    "has the Spark server the jars of Delta, and may it read and write the tables' location? See docs/delta-target.md"
+)
+_AT_ONCE = 4
+"""Statements on Spark at a time."""
+_RACED = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|PATH_NOT_FOUND|FAILED_READ_FILE")
+"""Another commit came first; or the stored rows are gone, which a newer process removed: the fence says which."""
+_SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # nanoseconds, the default, do not hold every year
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+}
+
+
+@dataclass(frozen=True)
+class DeltaFraming:
+    """See :class:`sluice.targets.lake.framing.LakeFraming`."""
+
+    site: Site
+
+    def takes(self, rows: int) -> bool:
+        """See :class:`sluice.targets.delta.options.DeltaOptions`."""
+        return rows >= self.site.options.frame_from
+
+    def merged(self, fence: Fence, batch: BatchInput, scope: str, table: TableInput) -> list[StoreRows]:
+        """A unit a file."""
+        path = self._path(batch)
+        return [
+            StoreRows(self.site, fence, batch.reader, replace(table, files=(file,)), scope, path, number)
+            for number, file in enumerate(table.files)
+        ]
+
+    def changes(self, fence: Fence, batch: BatchInput) -> list[StoreChanges]:
+        """Units of about as many changes each."""
+        count, path = -(-batch.changes // _SHARE), self._path(batch)
+        rows = batch.changes // count
+        return [
+            StoreChanges(self.site, fence, batch.reader, Share(number, count), path, rows) for number in range(count)
+        ]
+
+    @property
+    def _root(self) -> str:
+        return f"{RESERVED}/{STORED}/{self.site.owner}"
+
+    def _path(self, batch: BatchInput) -> str:
+        """A folder that no other attempt has."""
+        return f"{self._root}/{batch.number}-{secrets.token_hex(6)}"
+
+    def commit(self, spark: StatementRunner, fence: Fence, stored: Sequence[WriteResult]) -> None:
+        """A MERGE or INSERT a table, several at a time. Then the folders go, and those that earlier batches left behind."""
+        folders: dict[str, Stored] = {}
+        for one in (one for result in stored for one in result.message):
+            folders[one.path] = folders[one.path] + one if one.path in folders else one
+        side_by_side(lambda one: self._commit(spark, fence, one), folders.values(), _AT_ONCE)
+        self._tidy(fence.batch, set(folders))
+
+    def _commit(self, spark: StatementRunner, fence: Fence, stored: Stored) -> WriteResult:
+        """Of one table. What another process delivered meanwhile is skipped by Spark itself: the batch is noted."""
+
+        def write(found: Any, note: Note) -> WriteResult:
+            site, path = self.site, self.site.path(stored.table)
+            if not begun(found, site.owner, note):
+                with errors(site.place, f"beginning a delivery to {stored.table}", path):
+                    found.create_write_transaction(
+                        [],
+                        "append",
+                        found.schema(),
+                        found.metadata().partition_columns,
+                        commit_properties=site.noting(found, replace(note, number=0)),
+                    )
+            settings = {
+                **_SETTINGS,
+                "spark.databricks.delta.write.txnAppId": application(site.owner, note),
+                "spark.databricks.delta.write.txnVersion": str(note.number),
+                "spark.databricks.delta.commitInfo.userMetadata": json.dumps(dict(note.said)),
+            }
+            try:
+                spark.run(self._statement(stored), settings)
+            except LoadError as error:
+                if _RACED.search(error.message):
+                    raise Raced(error.message) from None
+                raise LoadError(error.message, where=site.uri(stored.table), hint=error.hint or _HINT) from error
+            if (site.noted(site.required(stored.table), stored.scope, note.delivery) or 0) < note.number:
+                raise LoadError(
+                    f"Spark wrote batch {fence.batch} to {stored.table} and did not note it",
+                    where=site.uri(stored.table),
+                    hint="this version of Delta for Spark does not know spark.databricks.delta.write.txnAppId: take execution: units",
+                )
+            return WriteResult(statements=1)
+
+        return committed(self.site, fence, stored.table, stored.scope, "", write)
+
+    def _statement(self, stored: Stored) -> str:
+        there = f"delta.{quoted(_for_spark(self.site.uri(stored.table)))}"
+        rows = f"parquet.{quoted(_for_spark(self.site.place.uri(stored.path)))}"
+        if not stored.key:
+            names = ", ".join(map(quoted, stored.names))
+            return f"INSERT INTO {there} ({names}) SELECT {names} FROM {rows}"  # noqa: S608 - quoted names
+        numbers = {name: number for number, name in enumerate(stored.names) if name in stored.present}
+        terms = Terms(numbers, stored.lacking, stored.key)
+        near = "".join(f" AND t.{quoted(name)} BETWEEN {low} AND {high}" for name, (low, high) in stored.bounds.items())
+        parts = [f"MERGE INTO {there} t USING {rows} s ON {terms.same}{near}"]
+        if stored.gone:
+            parts.append(f"WHEN MATCHED AND s.{GONE} THEN DELETE")
+        if stored.live and terms.settings:
+            settings = ", ".join(f"t.{name} = {value}" for name, value in terms.settings.items())
+            parts.append(f"WHEN MATCHED AND NOT s.{GONE} THEN UPDATE SET {settings}")
+        if stored.live:
+            names, values = ", ".join(terms.values), ", ".join(terms.values.values())
+            parts.append(f"WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})")  # noqa: S608 - quoted names
+        return " ".join(parts)
+
+    def _tidy(self, batch: int, done: set[str]) -> None:
+        """Folders of earlier batches are of processes that died, or that are fenced."""
+        with errors(self.site.place, "removing stored rows", self._root):
+            files = files_of(self.site)
+            for one in files.get_file_info(FileSelector(self._root, allow_not_found=True)):
+                number = one.base_name.partition("-")[0]
+                mine = any(path.startswith(f"{self._root}/{one.base_name}") for path in done)
+                if mine or (number.isdigit() and int(number) < batch):
+                    files.delete_dir(one.path)
+
+
+def _for_spark(uri: str) -> str:
+    """Spark's own client of S3 has another scheme."""
+    return f"s3a://{uri[5:]}" if uri.startswith("s3://") else uri
+
+
+__all__ = ["DeltaFraming"]
