@@ -8,13 +8,18 @@ The text that is hashed tells all values of a type apart: NULL from the empty st
 - One argument is cast to BINARY, and so the whole text is binary: the server converts no string from its charset.
 - Long values are hashed by themselves: CONCAT gives NULL beyond ``max_allowed_packet``.
 
-The hash is CRC32(text) * CRC32(REVERSE(text)), below 2^64. One CRC32 is too little: it has 32 bits, and it is linear. Two rows that swap a value of
-the same length leave the BIT_XOR of their CRC32 as it was. A salt changes nothing: crc(salt, x) ^ crc(salt, y) depends on x ^ y alone, so two
-texts of one CRC32 have one under any salt. What two texts differ in, read backwards, is another polynomial, so the two factors have nothing to do
-with each other; and a product is not linear. A cryptographic hash would say no more here: rows that Sluice itself has written are not forged.
+The hash. CRC32 alone is too little: 32 bits, and it is linear. Two rows that swap a value of the same length leave the BIT_XOR of their CRC32
+as it was. A salt changes nothing: crc(salt, x) ^ crc(salt, y) depends on x ^ y alone, so two texts of one CRC32 have one under any salt.
 
-Rows that differ have the same checksum by chance in one of about 2^60 ranges that differ. With a billion of such ranges that is one in a billion
-verifications.
+- MySQL: the first 64 bits of SHA2 (MySQL 9.6 has no MD5 and no SHA1 any more) by BIT_XOR of binary strings: CONV of each row costs more.
+- MariaDB has no such BIT_XOR: CRC32(text) * CRC32(SHA1(text)), which is below 2^64. The two halves of 32 bits have nothing to do with each
+  other, and a product is not linear.
+
+Measured with MySQL 9.7, 200 bytes a row, us of a core a row: to read it 0.15, the text 0.46, SHA2 0.18; in all 0.78, as much as the CRC32 of
+pt-table-checksum (0.79). CRC32(text) * CRC32(REVERSE(text)) would cost 1.31: MySQL builds the text twice.
+
+Rows that differ have the same checksum by chance in one of 2^64 ranges (MariaDB: of about 2^62) that differ. With a billion of such ranges that is
+one in four billion verifications.
 """
 
 from __future__ import annotations
@@ -67,10 +72,15 @@ class DigestColumn:
     nullable: bool = True
 
 
-def digest_sql(table: TableId, columns: Sequence[DigestColumn], index: str, *conditions: str) -> str:
+def digest_sql(
+    table: TableId, columns: Sequence[DigestColumn], index: str, *conditions: str, mariadb: bool = False
+) -> str:
     """The select of (rows, checksum). ``index``: "" for any."""
     text = row_text(columns)
-    checksum = f"BIT_XOR(CRC32({text}) * CRC32(REVERSE({text})))"
+    if mariadb:
+        checksum = f"BIT_XOR(CRC32({text}) * CRC32(SHA1({text})))"
+    else:
+        checksum = f"CAST(CONV(HEX(BIT_XOR(UNHEX(LEFT(SHA2({text}, 256), 16)))), 16, 10) AS UNSIGNED)"
     forced = f" FORCE INDEX ({quoted(index)})" if index else ""
     return f"SELECT COUNT(*), {checksum} FROM {quoted_table(table)}{forced} WHERE {both(*conditions)}"  # noqa: S608 - quoted
 

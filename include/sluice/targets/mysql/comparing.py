@@ -106,7 +106,7 @@ class MySQLComparer:
                 self._digested[plan] = columns
             found = RangeDigest(0, 0)
             for condition in stretches(item):
-                session.cursor.execute(digest_sql(plan.target, columns, "", condition))
+                session.cursor.execute(digest_sql(plan.target, columns, "", condition, mariadb=session.mariadb))
                 rows, checksum = session.cursor.fetchone()
                 found = RangeDigest(found.rows + int(rows), found.checksum ^ int(checksum))
             return found

@@ -134,7 +134,7 @@ class MySQLChunkReader(MySQLLoad):
         key = key_of(live, request)
         known = {c.name: DigestColumn(c.name, c.sql_type, c.nullable) for c in live.plan.schema.columns}
         bounds = after(key.names, place_of(key, chunk.after)), upto(key.names, chunk.upto)
-        sql = digest_sql(request.table, [known[name] for name in columns], key.index, *bounds)
+        sql = digest_sql(request.table, [known[name] for name in columns], key.index, *bounds, mariadb=self._mariadb)
         rows, checksum = rows_of(self._reader, sql)[0]
         return RangeDigest(int(rows), int(checksum))
 
