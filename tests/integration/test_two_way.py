@@ -35,6 +35,9 @@ def pair(
         yield made
 
 
+WRITES_THE_SAME = pytest.mark.parametrize("consistency", ["loop_back", "time_intersection"])
+
+
 def joined(made: Network, first: str = "a", second: str = "b", *, channel: str = "", **extra: str) -> None:
     """A channel of the two sites, whose pipelines have begun. ``channel``: more lines of its file."""
     names = made.pipe(first, second, **extra), made.pipe(second, first, **extra)
@@ -156,9 +159,12 @@ def test_looping_back_the_last_word_is_the_main_sites(pair: Network) -> None:
     assert [row[:2] for row in pair.assert_equal("items")] == [(1, "a"), (2, "b")]
 
 
-def test_looping_back_a_unique_value_that_has_gone_to_another_row_holds_nothing_up(pair: Network) -> None:
+@WRITES_THE_SAME
+def test_looping_back_a_unique_value_that_has_gone_to_another_row_holds_nothing_up(
+    pair: Network, consistency: str
+) -> None:
     """What comes back is older than the site's own rows: one of them may have taken over a value meanwhile. It gives way, and comes back, too."""
-    joined(pair, channel="consistency: loop_back")
+    joined(pair, channel=f"consistency: {consistency}")
     pair.execute("a", "INSERT INTO items (id, site, code) VALUES (1, 'a', 'one'), (2, 'a', 'two')")
     pair.settle()
     pair.execute("a", "UPDATE items SET n = 1 WHERE id = 1")
@@ -170,8 +176,9 @@ def test_looping_back_a_unique_value_that_has_gone_to_another_row_holds_nothing_
     pair.assert_still()
 
 
-def test_looping_back_of_two_rows_with_one_unique_value_the_main_sites_stays(pair: Network) -> None:
-    joined(pair, channel="consistency: loop_back")
+@WRITES_THE_SAME
+def test_looping_back_of_two_rows_with_one_unique_value_the_main_sites_stays(pair: Network, consistency: str) -> None:
+    joined(pair, channel=f"consistency: {consistency}")
     pair.execute("a", "INSERT INTO items (id, site, code) VALUES (1, 'a', 'one'), (2, 'a', 'two')")
     pair.settle()
     pair.execute("a", "UPDATE items SET code = 'x' WHERE id = 1")
@@ -180,6 +187,18 @@ def test_looping_back_of_two_rows_with_one_unique_value_the_main_sites_stays(pai
     )
     pair.settle()
     assert [(row[0], row[3]) for row in pair.assert_equal("items")] == [(1, "x"), (3, "y")]
+    pair.assert_still()
+
+
+@WRITES_THE_SAME
+def test_of_two_new_rows_with_one_unique_value_the_main_sites_stays(pair: Network, consistency: str) -> None:
+    """They have different keys, so that neither site sees the other's row change. Each removes the other one where it arrives."""
+    joined(pair, channel=f"consistency: {consistency}")
+    pair.execute("a", "INSERT INTO items (id, site, code) VALUES (10, 'a', 'x')")
+    pair.execute("b", "INSERT INTO items (id, site, code) VALUES (20, 'b', 'x')")
+    pair.once("b_to_a")
+    pair.settle()
+    assert [(row[0], row[3]) for row in pair.assert_equal("items")] == [(10, "x")]
     pair.assert_still()
 
 

@@ -206,7 +206,7 @@ class Channels:
                 name,
                 channel.seal_key,
                 numbered=channel.repairs,
-                gives_way=channel.consistency == "loop_back",
+                gives_way=channel.consistency != "none",
             )
         return LoadMark(pipeline.pipeline, "", pipeline.mark, _NO_CHANNEL) if pipeline.mark else None
 

@@ -8,12 +8,12 @@ from functools import cached_property
 
 from sluice.coordination.state import PipelineState
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import definitions_at
 from sluice.mapping import Mapping as Routes
 from sluice.mapping import TableRoute
 from sluice.model.batches import Batch
 from sluice.model.definitions import Definitions
 from sluice.model.planned import PlannedTable
-from sluice.segments.schemas import SchemaStore
 
 Key = tuple[tuple[str, int], ...]
 
@@ -51,15 +51,5 @@ class SourceKeys:
 
     @cached_property
     def _definitions(self) -> Definitions | None:
-        """The history at the begin of the batch: statements end a batch, so that they count for the next one's rows."""
-        schemas, read = SchemaStore(self._runtime.store), self._runtime.source.stored_definitions
-        cursor = self._state.cursor()
-        if cursor is None or not cursor.schema:
-            return None
-        first = self._batch.first
-        for path in (cursor.schema, *schemas.parents(cursor.schema)):
-            at = schemas.position(path)
-            if at.log_epoch == first.log_epoch and at.order <= first.order:
-                return schemas.load(path, read)
-        earlier = schemas.before(first)
-        return schemas.load(earlier[0].path, read) if earlier else None
+        """At the begin of the batch: statements end a batch, so that they count for the next one's rows."""
+        return definitions_at(self._runtime, self._state, self._batch.first)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from sluice.config.masking import SHOWN, Masking
 from sluice.coordination.state import PipelineState
 from sluice.flows.runtime import Runtime
+from sluice.flows.stored_definitions import definitions_at
 from sluice.flows.transform.segment_rows import MergePart
 from sluice.merge.compact import user_columns
 from sluice.merge.conflicts import Hashes, keys_of, sent_changes
@@ -50,12 +51,15 @@ class Repair:
     Attributes:
         origin: of the changes that the partner loaded. unseen: see :func:`sluice.merge.conflicts.sent_changes`.
         loops_back: all of them are sent; those in conflict are counted. masking: columns whose values are not listed.
+        unique: tables with a further unique key, and those that are not known: all changes of them are sent, too. A row may have removed another
+            one there that held its value, and that goes back with it.
     """
 
     origin: int
     unseen: Hashes | None
     loops_back: bool
     masking: Masking
+    unique: frozenset[TableId] = frozenset()
 
     def look(self, store: SegmentStore, part: MergePart) -> Chosen:
         """Which changes of a part are sent. Raises SegmentError."""
@@ -71,7 +75,8 @@ class Repair:
         loaded = np.concatenate([table["_origin"].to_numpy() for table, _ in read]) == self.origin
         known = self.unseen if self.unseen is not None else _NOTHING
         met = sent_changes(keys, order, loaded, known)
-        sent = np.ones(len(loaded), bool) if self.loops_back or self.unseen is None else met
+        whole = self.loops_back or self.unseen is None or part.source in self.unique
+        sent = np.ones(len(loaded), bool) if whole else met
         borders = np.cumsum(sizes)[:-1]
         return Chosen(self, part.source, np.split(sent, borders), np.split(loaded & met, borders), keys.chosen(sent))
 
@@ -151,7 +156,19 @@ def plan_repair(
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
     masking = Masking(tuple(runtime.pipeline.masked))
-    return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking)
+    unique = _unique(runtime, state, manifest) if loads.repairs else frozenset[TableId]()
+    return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking, unique)
+
+
+def _unique(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
+    """Tables of a batch in which rows may be told apart by more than their key."""
+    definitions = definitions_at(runtime, state, manifest.first.position)
+    found = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
+    return frozenset(
+        table
+        for table, known in found.items()
+        if known is None or sum(1 for index in known.indexes if index.unique) > 1
+    )
 
 
 def _unseen(
