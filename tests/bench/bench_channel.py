@@ -327,6 +327,7 @@ def _loaded_again(made: Network) -> int:
 
 
 def main() -> None:
+    processes.tether()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=FIGURES, action="append", help="default: all")
     parser.add_argument("--rounds", type=int, default=20)
@@ -338,7 +339,6 @@ def main() -> None:
         help="of writing, in each round of convergence; five times as long for conflicts",
     )
     asked = parser.parse_args()
-    processes.tether()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     warm_up()
     figures = asked.only or FIGURES

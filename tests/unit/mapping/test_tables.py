@@ -68,7 +68,7 @@ def test_columns_are_selected_and_renamed_in_row_and_before() -> None:
         "columns": {"exclude": ["note"], "rename": {"ts": "_op", "id": "order_id"}},
     }).route(ORDERS.table)
     result = route.apply(rows())
-    assert result.schema.names == ["order_id", "$_op", "_op", "_seq", "_commit_ts", "_before"]
+    assert result.schema.names == ["order_id", "$_op", "_op", "_seq", "_commit_ts", "_origin", "_before"]
     assert result.schema.field("$_op").metadata[b"sluice.name"] == b"_op"
     assert result.schema.field("order_id").metadata[b"sluice.key"] == b"1"
     assert result["_before"].to_pylist() == [None, {"order_id": 2, "$_op": "s"}]
