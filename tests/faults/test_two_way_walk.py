@@ -238,7 +238,7 @@ def test_a_star_of_three_mysql_takes_every_change_once(
         third.execute(f"CREATE DATABASE `{schema}`")
         servers = {"a": mysql_source, "b": mysql_target, "c": third}
         with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
-            made.everywhere(ITEMS)
+            made.everywhere(ITEMS.format(unique="UNIQUE"))
             made.everywhere(JOURNAL.format(key=""))
             with working(made, [("a", "b"), ("a", "c")]) as walk:
                 own = {site: OwnRows(site, 10_000_000 * number, SEED) for number, site in enumerate(servers, 1)}
@@ -258,16 +258,17 @@ def test_two_sites_that_write_the_same_rows_end_equal(
     """Sixty rows that both insert, change, move to another key and delete, and rows of their own, of which every change counts.
 
     What goes back to the main site with loop_back is older than its rows, so it has none that it counts in; but unique values may go from row to
-    row. With time_intersection only what is in conflict goes back.
+    row. With time_intersection only what is in conflict goes back, of tables without a further unique key.
     """
     schema = fresh_schema(mysql_source, mysql_target)
     servers = {"a": mysql_source, "b": mysql_target}
     looping = consistency == "loop_back"
     with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
+        unique = "UNIQUE" if looping else ""
         for statement in (
-            ITEMS,
+            ITEMS.format(unique=unique),
             JOURNAL.format(key=", PRIMARY KEY (uid, n)"),
-            SHARED.format(unique="UNIQUE" if looping else ""),
+            SHARED.format(unique=unique),
         ):
             made.everywhere(statement)
         with working(made, [("a", "b")], channel=f"consistency: {consistency}") as walk:

@@ -234,6 +234,8 @@ def test_a_dump_that_waits_for_the_log_gives_its_worker_back(orders: Case, start
     orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id < 50")
     pause_sync(True)
     try:
+        at_work = f"/dags/{SYNC}/dagRuns/~/taskInstances?state=running&state=queued"
+        wait_until(lambda: not started.api.call("GET", at_work)["total_entries"], "the end of the run under way")
         run = started.trigger(DAG, {**ORDERS, "last_key": "60"})
         wait_until(
             lambda: ("read", "deferred") in {(t["task_id"], t["state"]) for t in started.tasks(DAG, run)},

@@ -12,8 +12,8 @@ import pymysql
 from tests.support.waiting import ended
 
 ITEMS = (
-    "CREATE TABLE items (id INT PRIMARY KEY, uid INT NOT NULL, site VARCHAR(10) NOT NULL, n INT NOT NULL, code VARCHAR(40) UNIQUE, note TEXT, "
-    "KEY (uid))"
+    "CREATE TABLE items (id INT PRIMARY KEY, uid INT NOT NULL, site VARCHAR(10) NOT NULL, n INT NOT NULL, code VARCHAR(40) {unique}, "
+    "note TEXT, KEY (uid))"
 )
 JOURNAL = "CREATE TABLE journal (site VARCHAR(10) NOT NULL, uid INT NOT NULL, n INT NOT NULL{key})"
 """A row for each change of a row of items, in its transaction. Without a key a change that was loaded twice is there twice."""

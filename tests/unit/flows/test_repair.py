@@ -33,7 +33,7 @@ def planned(
     def record(number: int) -> Any:
         return SimpleNamespace(dropped=False, changeset=None, stages=()) if number in merged else None
 
-    manifest = SimpleNamespace(batch=batch, loads_saw=saw)
+    manifest = SimpleNamespace(batch=batch, loads_saw=saw, files=())
     return plan_repair(
         cast(Runtime, runtime),
         cast(PipelineState, SimpleNamespace(batch=record)),

@@ -155,13 +155,15 @@ def plan_repair(
     unseen: Hashes | None = None  # also of a batch that was captured again, whose manifest does not say
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
+    unique = _unique(runtime, state, manifest) if unseen is not None else frozenset[TableId]()
     masking = Masking(tuple(runtime.pipeline.masked))
-    unique = _unique(runtime, state, manifest) if loads.repairs else frozenset[TableId]()
     return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking, unique)
 
 
 def _unique(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
     """Tables of a batch in which rows may be told apart by more than their key."""
+    if not manifest.files:
+        return frozenset()
     definitions = definitions_at(runtime, state, manifest.first.position)
     found = {file.table_id: definitions.find(file.table_id) if definitions else None for file in manifest.files}
     return frozenset(
