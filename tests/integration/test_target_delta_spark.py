@@ -285,7 +285,7 @@ def test_what_spark_says_is_said(tmp_path: Path, statements: SparkStatements, sp
     runner = statements.runner
     with pytest.raises(LoadError, match="PARSE_SYNTAX_ERROR"):
         statements.run("MERGE nonsense", {})
-    assert runner._running == {}
+    assert runner._under_way.sessions == {}
     bench = DeltaBench(tmp_path, spark=SparkStatements(LocalRunner(), "loading"))
     table = people("shop")
     bench.create_table(table)

@@ -28,7 +28,7 @@ from pyspark.sql.connect.session import SparkSession
 from sluice.config.connections import Endpoint
 from sluice.errors import SluiceError, SparkUnavailable
 from sluice.spark.frames import run_frames
-from sluice.spark.work import UnitFailed, new_tag, run_on, run_statement
+from sluice.spark.work import UnderWay, UnitFailed, run_on, run_statement
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -134,13 +134,11 @@ class ConnectRunner:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._running: dict[str, SparkSession] = {}
+        self._under_way = UnderWay()
 
     def cancel(self) -> None:
         """Interrupt the jobs under way on the server; their Python workers end, and with them their connections."""
-        for tag, session in list(self._running.items()):
-            with suppress(PySparkException, grpc.RpcError, ValueError):  # it ended by itself just now
-                session.interruptTag(tag)
+        self._under_way.interrupt(PySparkException, grpc.RpcError, ValueError)
 
     def run(
         self,
@@ -154,12 +152,8 @@ class ConnectRunner:
             return []
 
         def job(session: SparkSession) -> list[Any]:
-            tag = new_tag()
-            self._running[tag] = session
-            try:
+            with self._under_way.job(session) as tag:
                 return run_on(session, function, units, parallelism=parallelism, tag=tag)
-            finally:
-                del self._running[tag]
 
         try:
             return self._with_session(job, description)
@@ -170,14 +164,12 @@ class ConnectRunner:
         """In a session that is made for it and ended after it; it has no Python workers, so that this costs little."""
         self.require_server()
         session = _opened(self.url(str(uuid.uuid4())))
-        tag = new_tag()
-        self._running[tag] = session
         try:
-            run_statement(session, text, settings, tag=tag, description=description)
+            with self._under_way.job(session) as tag:
+                run_statement(session, text, settings, tag=tag, description=description)
         except grpc.RpcError as error:
             raise self._lost(description, error) from error
         finally:
-            del self._running[tag]
             with suppress(Exception):  # the server may be gone; it ends idle sessions by itself
                 session.client.release_session()
             _close(session)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sluice.spark.work import new_tag, run_on, run_statement
+from sluice.spark.work import UnderWay, run_on, run_statement
 
 
 class SessionRunner:
@@ -16,12 +15,11 @@ class SessionRunner:
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session or SparkSession.builder.appName("sluice").getOrCreate()
-        self._running: dict[str, SparkSession] = {}
+        self._under_way = UnderWay()
 
     def cancel(self) -> None:
         """Interrupt the jobs under way."""
-        for tag, session in list(self._running.items()):
-            session.interruptTag(tag)
+        self._under_way.interrupt()
 
     def run(
         self,
@@ -32,22 +30,13 @@ class SessionRunner:
         description: str = "",
     ) -> list[Any]:
         del description
-        with self._tagged(self._session) as tag:
+        with self._under_way.job(self._session) as tag:
             return run_on(self._session, function, units, parallelism=parallelism, tag=tag)
 
     def statement(self, text: str, settings: Mapping[str, str], *, description: str = "") -> None:
         session = self._session.newSession()
-        with self._tagged(session) as tag:
+        with self._under_way.job(session) as tag:
             run_statement(session, text, settings, tag=tag, description=description)
-
-    @contextmanager
-    def _tagged(self, session: SparkSession) -> Iterator[str]:
-        tag = new_tag()
-        self._running[tag] = session
-        try:
-            yield tag
-        finally:
-            del self._running[tag]
 
     def frames(self, tables: Sequence[Any], *, description: str = "") -> list[bytes]:
         del description

@@ -12,6 +12,7 @@ import pickle
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -70,6 +71,29 @@ def run_on(
             raise value
         results[number] = value
     return results
+
+
+class UnderWay:
+    """Jobs of a runner that are under way, each under a tag of its own. For several threads."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Any] = {}
+
+    @contextmanager
+    def job(self, session: Any) -> Iterator[str]:
+        """The tag of a job on this session, while it is under way."""
+        tag = new_tag()
+        self.sessions[tag] = session
+        try:
+            yield tag
+        finally:
+            del self.sessions[tag]
+
+    def interrupt(self, *ignored: type[Exception]) -> None:
+        """All of them. ``ignored``: what a session may raise whose job ended by itself just now."""
+        for tag, session in list(self.sessions.items()):
+            with suppress(*ignored):
+                session.interruptTag(tag)
 
 
 def run_statement(session: Any, text: str, settings: Mapping[str, str], *, tag: str, description: str) -> None:
