@@ -7,42 +7,28 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sluice.errors import ConfigError, DecodeError, LoadError, Paused, SluiceError
+from sluice.errors import ConfigError, DecodeError, LoadError, Paused
 from sluice.flows.cancellation import CancellationGuard
 from sluice.model.load_marks import LoadMark, origin_number
 from sluice.segments.reader import iter_changes
 from sluice.targets.mysql import target
 from sluice.targets.mysql.session import kept
-from tests.support.channels import Network, network
+from tests.support.channels import Network, joined, network, two_sites
 from tests.support.cuts import Budget
 from tests.support.waiting import ended, wait_until
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code VARCHAR(40) UNIQUE, note TEXT)"
 
 
-@pytest.fixture
-def pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, zookeeper, fresh_schema
-) -> Iterator[Network]:
-    """Two sites, not joined yet."""
-    schema = fresh_schema(mysql_source, mysql_target)
-    with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mysql_target) as made:
-        made.everywhere(ITEMS)
-        yield made
+pair = two_sites(ITEMS)
 
 
 WRITES_THE_SAME = pytest.mark.parametrize("consistency", ["loop_back", "time_intersection"])
-
-
-def joined(made: Network, first: str = "a", second: str = "b", *, channel: str = "", **extra: str) -> None:
-    """A channel of the two sites, whose pipelines have begun. ``channel``: more lines of its file."""
-    names = made.pipe(first, second, **extra), made.pipe(second, first, **extra)
-    made.channel(*names, extra=channel)
-    made.once()
 
 
 def write(made: Network, site: str, low: int, count: int, stop: threading.Event | None = None) -> dict[int, int]:
@@ -104,12 +90,7 @@ def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Network)
     def work(site: str, low: int) -> None:
         counts.update(write(pair, site, low, 300))
 
-    writers = [threading.Thread(target=work, args=("a", 1000)), threading.Thread(target=work, args=("b", 2_000_000))]
-    with pair.running():
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            ended(writer)
+    pair.at_work(partial(work, "a", 1000), partial(work, "b", 2_000_000))
     pair.settle()
     rows = pair.assert_equal("items")
     assert {row[0]: row[2] for row in rows} == counts
@@ -138,14 +119,7 @@ def fight(made: Network, site: str, seed: int, transactions: int) -> None:
 def test_both_sites_write_the_same_rows_and_end_equal(pair: Network) -> None:
     """What the main site sent comes back to it once."""
     joined(pair, channel="consistency: loop_back")
-    writers = [
-        threading.Thread(target=fight, args=(pair, site, seed, 400)) for seed, site in enumerate(("a", "b"), start=7)
-    ]
-    with pair.running():
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            ended(writer)
+    pair.at_work(*(partial(fight, pair, site, seed, 400) for seed, site in enumerate("ab", start=7)))
     pair.settle(rounds=2)
     assert pair.assert_equal("items")
     pair.assert_still()
@@ -709,14 +683,7 @@ def test_a_load_that_dies_between_any_two_statements_leaves_no_half_mark(
     while lost:
         cuts += 1
         pair.execute("a", f"INSERT INTO items (id, site, n) VALUES ({cuts}, 'a', 0)", "UPDATE items SET n = n + 1")
-        kept.end()
-        budget.left, lost = cuts, False
-        try:
-            pair.once("a_to_b")
-        except SluiceError:
-            lost = True
-        budget.left = 10**9
-        kept.end()
+        lost = pair.lost(budget, cuts, "a_to_b")
         pair.once("a_to_b")
         assert pair.once("b_to_a") == 0
         assert [row[2] for row in pair.assert_equal("items")] == list(range(cuts, 0, -1))

@@ -5,44 +5,27 @@ from __future__ import annotations
 import json
 import random
 import re
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sluice.errors import SluiceError
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
 from sluice.orchestration.metrics import gauges
 from sluice.segments.changeset import read_changeset
 from sluice.targets.mysql import target
-from sluice.targets.mysql.session import kept
-from tests.support.channels import Network, network
+from tests.support.channels import Network, joined, network, two_sites
 from tests.support.cuts import Budget
-from tests.support.waiting import ended
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0)"
 NAMES = "CREATE TABLE names (name VARCHAR(40) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY, site VARCHAR(10))"
 REPAIRS = "consistency: time_intersection"
 
 
-@pytest.fixture
-def pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, zookeeper, fresh_schema
-) -> Iterator[Network]:
-    schema = fresh_schema(mysql_source, mysql_target)
-    with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mysql_target) as made:
-        made.everywhere(ITEMS)
-        yield made
-
-
-def joined(made: Network, channel: str, extra: str = "") -> str:
-    name = made.channel(made.pipe("a", "b", extra), made.pipe("b", "a", extra), extra=channel)
-    made.once()
-    return name
+pair = two_sites(ITEMS)
 
 
 def late(made: Network, name: str) -> None:
@@ -74,12 +57,7 @@ def fight(made: Network, site: str, seed: int, transactions: int) -> None:
 
 def fought(made: Network) -> tuple[int, int]:
     """Writers at both sites, both pipelines at work; then both sites are equal. Rows that went to the other site, and from there."""
-    writers = [threading.Thread(target=fight, args=(made, site, seed, 600)) for seed, site in enumerate("ab", start=7)]
-    with made.running():
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            ended(writer)
+    made.at_work(*(partial(fight, made, site, seed, 600) for seed, site in enumerate("ab", start=7)))
     made.settle(rounds=2)
     assert made.assert_equal("items")
     made.assert_still()
@@ -87,7 +65,7 @@ def fought(made: Network) -> tuple[int, int]:
 
 
 def test_writers_fight_over_some_rows_and_few_rows_go_back(pair: Network) -> None:
-    name = joined(pair, REPAIRS)
+    name = joined(pair, channel=REPAIRS)
     there, back = fought(pair)
     own = sum(1 for row in pair.rows("b", "items") if row[0] >= 100_000)
     assert own
@@ -100,7 +78,7 @@ def test_writers_fight_over_some_rows_and_few_rows_go_back(pair: Network) -> Non
 
 
 def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> None:
-    name = joined(pair, REPAIRS, extra='masked: [".*\\\\.items\\\\.site"]')
+    name = joined(pair, channel=REPAIRS, extra='masked: [".*\\\\.items\\\\.site"]')
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (4, 'a', 1)")
     pair.once("a_to_b", "b_to_a")
     pair.execute("a", "UPDATE items SET n = 2 WHERE id IN (1, 2)", "DELETE FROM items WHERE id = 4")
@@ -122,7 +100,7 @@ def test_a_row_written_by_both_sites_goes_back_and_is_listed(pair: Network) -> N
 
 def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> None:
     """Each after it has the other's change: nothing goes back, whatever the time between."""
-    name = joined(pair, REPAIRS)
+    name = joined(pair, channel=REPAIRS)
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0)")
     pair.once("a_to_b", "b_to_a")
     for number in range(1, 7):
@@ -137,7 +115,7 @@ def test_sites_that_write_one_row_in_turn_are_not_in_conflict(pair: Network) -> 
 
 def test_keys_that_the_server_takes_for_equal_are_one(pair: Network) -> None:
     pair.everywhere(NAMES)
-    joined(pair, REPAIRS)
+    joined(pair, channel=REPAIRS)
     pair.execute("a", "INSERT INTO names VALUES ('straße', 'a'), ('Ann', 'a'), ('x', 'a')")
     pair.execute("b", "INSERT INTO names VALUES ('STRASSE', 'b'), ('ann', 'b'), ('y', 'b')")
     pair.once("b_to_a", "a_to_b", "b_to_a")
@@ -167,7 +145,7 @@ def test_a_load_in_several_transactions_counts_when_all_of_it_is_there(pair: Net
 
 
 def test_looping_back_counts_what_meets_in_a_batch(pair: Network) -> None:
-    name = joined(pair, "consistency: loop_back")
+    name = joined(pair, channel="consistency: loop_back")
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1)")
     pair.execute("b", "INSERT INTO items VALUES (1, 'b', 1)")
     pair.once("a_to_b", "b_to_a")
@@ -176,7 +154,7 @@ def test_looping_back_counts_what_meets_in_a_batch(pair: Network) -> None:
 
 
 def test_without_a_repair_no_conflict_is_told(pair: Network) -> None:
-    name = joined(pair, "")
+    name = joined(pair)
     told = pair.cli("channel", "conflicts", name)
     assert told.returncode != 0
     assert "which tells no conflicts" in told.stderr + told.stdout
@@ -186,7 +164,7 @@ def test_late_changes_are_sent_as_their_rows_are_now(pair: Network) -> None:
     """The log says otherwise, and the other site has newer rows meanwhile."""
     pair.everywhere("CREATE TABLE coded (id INT PRIMARY KEY, code VARCHAR(9) UNIQUE)")
     pair.everywhere("CREATE TABLE altered (id INT PRIMARY KEY, n INT)")
-    joined(pair, "read_back_after: 1s")
+    joined(pair, channel="read_back_after: 1s")
     pair.execute(
         "a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1), (3, 'a', 1)", "INSERT INTO coded VALUES (1, 'x')"
     )
@@ -216,7 +194,7 @@ def test_late_changes_are_sent_as_their_rows_are_now(pair: Network) -> None:
 def test_late_changes_of_some_columns_leave_the_others_alone(pair: Network) -> None:
     """The other site's column is older at the source than where it is written."""
     mapping = f"mapping: [{{from: {pair.schema}.*, to: {pair.schema}.*, send: changed_columns}}]"
-    joined(pair, "read_back_after: 1s", mapping)
+    joined(pair, channel="read_back_after: 1s", extra=mapping)
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0)")
     pair.once()
     pair.execute("a", "UPDATE items SET site = 'late' WHERE id = 1")
@@ -238,7 +216,7 @@ TYPES = """CREATE TABLE typed (
 def test_late_rows_of_all_types_are_read(pair: Network) -> None:
     """By a key of several columns: none of them is sent as logged."""
     pair.everywhere(TYPES)
-    joined(pair, "")
+    joined(pair)
     values = (
         "('Ä b', '2026-01-02 03:04:05.678', x'01020000', 12.5, 'y', 'p,q', '{\"a\": [1, 2.50]}', POINT(1, 2), '2026-01-02 03:04:05.678901', "
         "18446744073709551615, b'101', '-00:00:01.5', 'text', x'00FF', 1)"
@@ -268,14 +246,7 @@ def test_a_load_that_is_cut_anywhere_and_repeated_counts_as_not_seen(
         cuts += 1
         rows = [f"REPLACE INTO {table} VALUES (1, '{{0}}', {cuts})" for table in ("items", "others")]
         pair.execute("b", *(row.format("b") for row in rows))
-        kept.end()
-        budget.left, lost = cuts, False
-        try:
-            pair.once("b_to_a")
-        except SluiceError:
-            lost = True
-        budget.left = 10**9
-        kept.end()
+        lost = pair.lost(budget, cuts, "b_to_a")
         pair.execute("a", *(row.format("a") for row in rows))
         pair.settle()
         for table in ("items", "others"):
@@ -290,13 +261,13 @@ def test_mariadb_as_the_other_site(
     schema = fresh_schema(mysql_source, mariadb)
     with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mariadb) as made:
         made.everywhere(ITEMS)
-        joined(made, REPAIRS)
+        joined(made, channel=REPAIRS)
         fought(made)
 
 
 def test_definitions_change_between_rows_that_stay_and_rows_that_go_back(pair: Network) -> None:
     """Of one batch: some rows are of the old definition, and what is left out is of the new one."""
-    name = joined(pair, REPAIRS)
+    name = joined(pair, channel=REPAIRS)
     pair.execute("a", "INSERT INTO items VALUES (1, 'a', 0), (2, 'a', 0)")
     pair.once()
     pair.execute("b", "UPDATE items SET n = 1 WHERE id = 1")

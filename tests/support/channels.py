@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,12 @@ import pytest
 
 from sluice.config.connections import Endpoint, parse_connection
 from sluice.config.loading import load_pipeline
+from sluice.errors import SluiceError
 from sluice.flows.run import run
 from sluice.flows.runtime import Runtime
+from sluice.targets.mysql.session import kept
 from tests.support.command_line import command_line
+from tests.support.cuts import Budget
 from tests.support.waiting import ended
 
 
@@ -119,6 +122,28 @@ targets:
                 return total
         raise AssertionError(f"still delivering after {rounds} rounds: changes go round")
 
+    def at_work(self, *writers: Callable[[], object]) -> None:
+        """All of ``writers`` at the same time, while every pipeline delivers."""
+        threads = [threading.Thread(target=writer) for writer in writers]
+        with self.running():
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                ended(thread)
+
+    def lost(self, budget: Budget, statements: int, name: str) -> bool:
+        """Run a pipeline whose connections to its target are lost after so many statements; False if that was enough."""
+        kept.end()
+        budget.left = statements
+        try:
+            self.once(name)
+        except SluiceError:
+            return True
+        finally:
+            budget.left = 10**9
+            kept.end()
+        return False
+
     def heads(self) -> dict[str, tuple[Any, ...]]:
         """Where each server's log ends."""
         found = {}
@@ -198,3 +223,25 @@ def network(
     monkeypatch.setenv("SLUICE_PIPELINES", str(made.pipelines))
     monkeypatch.setenv("SLUICE_CHANNELS", str(made.channels))
     yield made
+
+
+def two_sites(table: str) -> Any:
+    """A fixture: two MySQL servers with this table, not joined yet."""
+
+    @pytest.fixture
+    def pair(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, zookeeper, fresh_schema
+    ) -> Iterator[Network]:
+        schema = fresh_schema(mysql_source, mysql_target)
+        with network(tmp_path, monkeypatch, zookeeper, schema, a=mysql_source, b=mysql_target) as made:
+            made.everywhere(table)
+            yield made
+
+    return pair
+
+
+def joined(made: Network, first: str = "a", second: str = "b", *, channel: str = "", **extra: str) -> str:
+    """A channel of two sites, whose pipelines have begun; its name. ``channel``: more lines of its file; ``extra``: see :meth:`Network.pipe`."""
+    name = made.channel(made.pipe(first, second, **extra), made.pipe(second, first, **extra), extra=channel)
+    made.once()
+    return name
