@@ -189,21 +189,25 @@ class _Worker:
     # -- transactions ----------------------------------------------------------------------------------------------
     def transaction(self) -> None:
         """One to four random steps, committed; rolled back (and not counted) when a race is lost."""
-        before = Tally(**vars(self.tally))
-        try:
-            for _ in range(self.chance.choice((1, 1, 2, 4))):
-                self.chance.choices(self._steps, self._weights)[0][1]()
-            self.commit()
-        except pymysql.MySQLError as error:
-            if error.args[0] not in _LOST_RACES:
-                raise
-            self.connection.rollback()
-            self.tally = before
+
+        def step() -> None:
+            self.chance.choices(self._steps, self._weights)[0][1]()
+
+        if not self._committed(step, self.chance.choice((1, 1, 2, 4))):
             self.tally.lost_races += 1
 
     def whole(self, step: Callable[[], None], times: int) -> bool:
-        """A transaction of one step, so often; False, and nothing is written, when a race is lost."""
-        before, known = Tally(**vars(self.tally)), [len(keys) for keys in (self.customers, self.products, self.orders)]
+        """A transaction of one step, so often; False, and nothing is written or remembered, when a race is lost."""
+        known = [len(keys) for keys in (self.customers, self.products, self.orders)]
+        done = self._committed(step, times)
+        if not done:
+            for keys, length in zip((self.customers, self.products, self.orders), known, strict=True):
+                del keys[length:]
+        return done
+
+    def _committed(self, step: Callable[[], None], times: int) -> bool:
+        """A transaction; False, rolled back and not counted, when a race is lost."""
+        before = Tally(**vars(self.tally))
         try:
             for _ in range(times):
                 step()
@@ -213,8 +217,6 @@ class _Worker:
                 raise
             self.connection.rollback()
             self.tally = before
-            for keys, length in zip((self.customers, self.products, self.orders), known, strict=True):
-                del keys[length:]
             return False
         return True
 

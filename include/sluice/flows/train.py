@@ -204,8 +204,8 @@ class _Train:
     source: KeptSource
     carried: list[Carried] = field(default_factory=list)
     due: tuple[str, ...] = ()
-    _most_s: float = 0.0
-    """Seconds after which it ends."""
+    share: float = field(default_factory=lambda: random.uniform(SHORTEST, 1.0))  # noqa: S311 - no secret
+    """Of ``run.max_time``, after which it ends."""
     _made: int = 0
     _permit: Permit | None = None
     _under_way: list[_Delivery] = field(default_factory=list)
@@ -213,10 +213,6 @@ class _Train:
     """This process is to end, or a load failed: nothing is begun any more."""
     _unmerged: threading.Event = field(default_factory=threading.Event)
     """A merge failed: no later one is begun."""
-
-    def __post_init__(self) -> None:
-        share = random.uniform(SHORTEST, 1.0)  # noqa: S311 - no secret
-        self._most_s = self.runtime.pipeline.run.max_time.total_seconds() * share
 
     def run(self) -> TrainOutcome:
         """Deliver the first batch and what follows it."""
@@ -329,7 +325,7 @@ class _Train:
         limits = self.runtime.pipeline.run
         if self._made >= limits.max_batches:
             return "run.max_batches"
-        if time.monotonic() - self.began >= self._most_s:
+        if time.monotonic() - self.began >= limits.max_time.total_seconds() * self.share:
             return "run.max_time"
         return "a dump is due" if made.due else self.stop()
 

@@ -126,9 +126,8 @@ class _Merge:
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
         repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
-        levels = (
-            LEVELS if repair is None or repair.loops_back else 0
-        )  # rows that are spread no longer say who wrote them
+        # Rows that are spread no longer say who wrote them.
+        levels = LEVELS if repair is None or repair.loops_back else 0
         pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
         repair = None if spread else repair
         units = plan_merge(

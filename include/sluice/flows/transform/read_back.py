@@ -86,10 +86,9 @@ class ReadBack:
         row_of = np.full(count, _ABSENT, np.int64)
         row_of[codes[len(places) :]] = np.arange(found.num_rows)
         at = row_of[codes[: len(places)]]
-        if (
-            at != _ABSENT
-        ).sum() < found.num_rows:  # under another spelling of a key: which key is not there is not known
-            places, at = places[at != _ABSENT], at[at != _ABSENT]
+        there = at != _ABSENT
+        if there.sum() < found.num_rows:  # under another spelling of a key: which key is not there is not known
+            places, at = places[there], at[there]
         return replaced(rows, places, at, found), len(places)
 
     def _now(self, source: TableId, wanted: pa.Schema, asked: pa.Table) -> pa.Table | None:

@@ -232,8 +232,6 @@ def framed_rows(
     """MERGED_ROWS of one table, in memory, through a rule of type spark in one job: MERGED_ROWS by table. Raises RuleError, SparkUnavailable."""
     if not rows.num_rows or not matches(rule, table):
         return {table: rows}
-    unfolded = images.unfold(rows)
-    seen = sees(rule, unfolded)
     hidden = bool(masking.hidden(table.schema, table.table, map(true_name, rows.schema)))
     framing = _Framing(rule, rule.function(), resolved(rule.config.lookups, lookups))
     read, write = partial(_shown, rule, rows), partial(_reported, 0, table, rows.schema, rule)
@@ -249,8 +247,8 @@ def framed_rows(
         _, places = pickle.loads(report)  # noqa: S301 - written by our own workers just before
         for place, made in places.items():
             found.setdefault(place, []).append(made)
-    if not seen.all():
-        passed = unfolded.filter(pa.array(~seen)).drop_columns(["_before", "_source_row"])
+    passed = _passing(rule, rows) if _may_pass(rule) else None
+    if passed is not None and passed.num_rows:
         found.setdefault(table, []).append(passed)
     return {place: _folded(pa.concat_tables(parts, promote_options="permissive")) for place, parts in found.items()}
 
@@ -325,13 +323,17 @@ def fold_files(
     parts = [read_changeset_file(store, file) for file in files]
     passed = 0
     for file in inputs:
-        rows = images.unfold(read_changeset_file(store, file))
-        rows = rows.filter(pa.array(~sees(rule, rows)))
-        parts.append(_share(rows.drop_columns(["_before", "_source_row"]), share))
+        parts.append(_share(_passing(rule, read_changeset_file(store, file)), share))
         passed += images.visible(parts[-1])
     parts = [_share(part, share) for part in parts]
     whole = pa.concat_tables([p for p in parts if p.num_rows] or parts[:1], promote_options="permissive")
     return _folded(whole), passed
+
+
+def _passing(rule: Rule, rows: pa.Table) -> pa.Table:
+    """FRAME_ROWS of the MERGED_ROWS that pass ``rule`` by."""
+    unfolded = images.unfold(rows)
+    return unfolded.filter(pa.array(~sees(rule, unfolded))).drop_columns(["_before", "_source_row"])
 
 
 def _share(rows: pa.Table, share: tuple[int, int]) -> pa.Table:

@@ -127,9 +127,7 @@ class IcebergMaintainer:
         found = self.site.open(table) if wanted.orphans else None
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        if found is None or not isinstance(
-            found.io, PyArrowFileIO
-        ):  # another client of the store has no times of files
+        if found is None or not isinstance(found.io, PyArrowFileIO):  # another client has no times of files
             return done
         with errors(self.site.place, f"removing files of {table} that nothing names", self.site.uri(table)):
             left = orphans(found, datetime.now(UTC) - wanted.keep)
