@@ -1,8 +1,8 @@
 """Many pipelines on one Airflow: how many keep up, what they cost, what they leave behind.
 
 Run by ``make bench-pipelines`` (``python tests/bench/bench_pipelines.py [idle] [growth] [pipelines]``, all by default). A MySQL
-source, a MySQL target, a ZooKeeper and an Airflow (SQLite, LocalExecutor; eight workers as the demo has, or one for each busy pipeline) on this
-machine.
+source, a MySQL target, a ZooKeeper and an Airflow (LocalExecutor; eight workers as the demo has, or one for each busy pipeline) on this machine.
+Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
 
 - *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
 - *growth*: one pipeline with 100 changes/s, what it leaves an hour.
@@ -38,11 +38,13 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.support.airflows import TestAirflow, airflow  # noqa: E402
 from tests.support.many_pipelines import ManyPipelines, many_pipelines  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/pipelines.json"
+METADATA = os.environ.get("SLUICE_BENCH_METADATA", "postgresql")
 IDLE = int(os.environ.get("SLUICE_BENCH_IDLE", "200"))
 LEVELS = tuple(int(one) for one in os.environ.get("SLUICE_BENCH_LEVELS", "2,4,8,16,32").split(","))
 SECONDS = float(os.environ.get("SLUICE_BENCH_SECONDS", "40"))
@@ -90,12 +92,56 @@ def _line(measure: str, workload: str, value: float, unit: str, old: float | Non
 # -- the servers -------------------------------------------------------------------------------------------------------
 
 
+class Metadata:
+    """Airflow's database of SQLite, a file in its home."""
+
+    def settings(self, schema: str) -> dict[str, str]:
+        """Of an Airflow with a database of its own."""
+        return {}
+
+    def size(self, schema: str, home: Path) -> tuple[dict[str, float], float]:
+        """Rows by table, and bytes in use."""
+        with contextlib.closing(sqlite3.connect(f"file:{home / 'airflow.db'}?mode=ro", uri=True)) as opened:
+            rows = {name: float(opened.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]) for name in TABLES}
+            pages, free, size = (
+                opened.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+            )
+        return rows, float((pages - free) * size)
+
+
+class PostgreSQLMetadata(Metadata):
+    """A database of a server for each Airflow, copied from one that was migrated."""
+
+    def __init__(self, server: PostgreSQLServer) -> None:
+        self.server = server
+        server.execute("CREATE DATABASE migrated")
+        environment = {**os.environ, **self._settings("migrated"), "AIRFLOW_HOME": str(server.folder / "home")}
+        argv = [sys.executable, "-m", "airflow", "db", "migrate"]
+        subprocess.run(argv, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def settings(self, schema: str) -> dict[str, str]:
+        self.server.execute(f"CREATE DATABASE {schema} TEMPLATE migrated")
+        return self._settings(schema)
+
+    def _settings(self, database: str) -> dict[str, str]:
+        uri = f"postgresql+psycopg://postgres@127.0.0.1:{self.server.port}/{database}"
+        return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": uri, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": uri}
+
+    def size(self, schema: str, home: Path) -> tuple[dict[str, float], float]:
+        def one(question: str) -> float:
+            return float(self.server.execute(question, database=schema)[0][0])
+
+        rows = {name: one(f"SELECT COUNT(*) FROM {name}") for name in TABLES}
+        return rows, one("SELECT pg_database_size(current_database())")
+
+
 @dataclass
 class World:
     folder: Path
     source: MySQLServer
     target: MySQLServer
     zookeeper: ZooKeeperServer
+    metadata: Metadata
     schemas: int = 0
 
     def schema(self) -> str:
@@ -134,13 +180,23 @@ def _world() -> Iterator[World]:
             MySQLServer(folder / "source", name="source", server_id=1) as source,
             MySQLServer(folder / "target", name="target", server_id=2) as target,
             ZooKeeperServer(folder / "zookeeper") as zookeeper,
+            _metadata(folder) as metadata,
         ):
-            yield World(folder, source, target, zookeeper)
+            yield World(folder, source, target, zookeeper, metadata)
     finally:
         if os.environ.get("SLUICE_BENCH_KEEP") == "1":
             print(f"kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _metadata(folder: Path) -> Iterator[Metadata]:
+    if METADATA == "sqlite":
+        yield Metadata()
+        return
+    with PostgreSQLServer(folder / "metadata", name="metadata", options={"max_connections": 300}) as server:
+        yield PostgreSQLMetadata(server)
 
 
 @dataclass
@@ -276,6 +332,7 @@ def _on_airflow(
             "SLUICE_INSTALLATION": schema,
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
             "AIRFLOW__CORE__PARALLELISM": str(max(8, busy + 2)),
+            **world.metadata.settings(schema),
         }
         with airflow(folder, folder / "pipelines", many.made.connections, settings) as started:
             for path in many.paths:
@@ -294,13 +351,13 @@ def growth() -> list[Line]:
             ):
                 _wait_for_first(writer)
                 before, asked, began, used = (
-                    _size(started, many, world),
+                    _size(started, many, world, schema),
                     world.of_zookeeper,
                     time.monotonic(),
                     _cpu(started),
                 )
                 time.sleep(SECONDS if shape else max(SECONDS, GROWTH_S))  # whole runs of a minute
-                took, after = time.monotonic() - began, _size(started, many, world)
+                took, after = time.monotonic() - began, _size(started, many, world, schema)
                 told, spent = world.of_zookeeper, _cpu(started)
                 hourly = {name: (after[name] - before[name]) / took * 3600 for name in after}
                 batches = max(after["batches"] - before["batches"], 1)
@@ -310,7 +367,7 @@ def growth() -> list[Line]:
                 for kind, cpu_s in spent.items():
                     hourly[f"cpu {kind}"] = (cpu_s - used.get(kind, 0.0)) / took * 3600
                 found[shape] = hourly
-    what, base = "one pipeline, 100 changes/s", f"with {OLD_SHAPE}"
+    what, base = f"one pipeline, 100 changes/s, metadata in {METADATA}", f"with {OLD_SHAPE}"
     units = {"database bytes": "bytes/h", "log bytes": "bytes/h", "segment bytes": "bytes/h"}
     return [
         _line(
@@ -321,13 +378,9 @@ def growth() -> list[Line]:
     ]  # fmt: skip
 
 
-def _size(started: TestAirflow, many: ManyPipelines, world: World) -> dict[str, float]:
+def _size(started: TestAirflow, many: ManyPipelines, world: World, schema: str) -> dict[str, float]:
     home = started.folder / "home"
-    with contextlib.closing(sqlite3.connect(f"file:{home / 'airflow.db'}?mode=ro", uri=True)) as opened:
-        rows = {name: float(opened.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0]) for name in TABLES}
-        pages, free, size = (
-            opened.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-        )
+    rows, used = world.metadata.size(schema, home)
     logs = [path for path in (home / "logs").rglob("*") if path.is_file()]
     store = [path for path in (many.made.folder / "store").rglob("*") if path.is_file()]
     with many.runtime(0).state() as state:
@@ -335,7 +388,7 @@ def _size(started: TestAirflow, many: ManyPipelines, world: World) -> dict[str, 
     return {
         "batches": float(cursor.next_batch if cursor else 0),
         **{f"rows in {name}": count for name, count in rows.items()},
-        "database bytes": float((pages - free) * size),
+        "database bytes": used,
         "log files": float(len(logs)),
         "log bytes": float(sum(path.stat().st_size for path in logs)),
         "segment files": float(len(store)),
@@ -358,7 +411,7 @@ def pipelines() -> list[Line]:
                 if worst > P95_S:
                     break
                 best[shape] = count
-    what = f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them"
+    what = f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them, metadata in {METADATA}"
     lines.append(
         _line(
             "pipelines_on_one_airflow", what, best.get("", 0), "pipelines", best.get(OLD_SHAPE, 0), f"with {OLD_SHAPE}"
