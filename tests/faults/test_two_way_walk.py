@@ -1,8 +1,9 @@
-"""Sites that all take writes, under faults: a seeded walk in which workers are killed and links of one direction cut while applications write.
+"""Sites that all take writes, under faults: a seeded walk in which workers, sites and ZooKeeper are killed and links of one direction cut while
+applications write.
 
-After it all sites are equal, every change of a site's own rows is there exactly once, and no log moves any more. ``make test`` takes two
-faults a walk, ``make faults`` 15, ``SLUICE_FAULTS=1000`` 250, and a transaction of 2,000,000 rows in place of 200,000; ``SLUICE_FAULT_SEED``
-replays, ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
+After it all sites are equal, every change of a site's own rows is there exactly once, and no log moves any more. ``make test`` takes two faults a
+walk, one of them the kill of a server, ``make faults`` 15, ``SLUICE_FAULTS=1000`` 250, and a transaction of 2,000,000 rows in place of 200,000;
+``SLUICE_FAULT_SEED`` replays, ``SLUICE_FAULT_ONLY`` keeps to the faults whose name contains it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import psutil
 import pytest
 
 from devstack.mysql import MySQLServer
+from devstack.zookeeper import ZooKeeperServer
 from tests.faults.crews import Crew, Nursery
 from tests.faults.world import SESSION_S
 from tests.support.channels import Network, network
@@ -140,7 +142,37 @@ def pause_load(walk: Walk, choose: random.Random) -> str:
     return "load"
 
 
-FAULTS = (kill_task, kill_load, kill_crew, cut_link, stall_link, pause_load)
+def kill_site(walk: Walk, choose: random.Random) -> str:
+    """In the middle of what applications and the other sites write there."""
+    name = choose.choice(list(walk.made.servers))
+    return f"{name} {_crashed(walk.made.servers[name], choose)}"
+
+
+def kill_zookeeper(walk: Walk, choose: random.Random) -> str:
+    return _crashed(walk.made.zookeeper, choose)
+
+
+def _crashed(server: Any, choose: random.Random) -> str:
+    server.kill()
+    down_s = choose.uniform(0, 1.5)
+    time.sleep(down_s)
+    server.start()
+    return f"down for {down_s:.1f} s"
+
+
+SERVER_KILLS = (kill_site, kill_zookeeper)
+FAULTS = (*SERVER_KILLS, kill_task, kill_load, kill_crew, cut_link, stall_link, pause_load)
+
+
+def plan(choose: random.Random) -> list[Callable[[Walk, random.Random], str]]:
+    """Faults in a random order: the kill of a server, each other one once as far as the steps go, then any."""
+    possible = [fault for fault in FAULTS if ONLY in fault.__name__.replace("_", " ")] or list(FAULTS)
+    killing = [fault for fault in possible if fault in SERVER_KILLS]
+    first = [choose.choice(killing)] if killing else []
+    others = [fault for fault in possible if fault not in first]
+    faults = [*first, *choose.sample(others, min(STEPS - len(first), len(others)))]
+    choose.shuffle(faults)
+    return [*faults, *choose.choices(possible, k=STEPS - len(faults))]
 
 
 @contextlib.contextmanager
@@ -179,14 +211,9 @@ def walked(
     """Faults, while all sites are written to, and a transaction of ``large_rows`` after them; then what must hold."""
     made, choose = walk.made, random.Random(f"{SEED}/{list(own)}/{list(shared)}")
     writers = [Writer(made.servers[site], made.schema, step) for rows in (own, shared) for site, step in rows.items()]
-    possible = [fault for fault in FAULTS if ONLY in fault.__name__.replace("_", " ")] or FAULTS
-    faults = [
-        *choose.sample(possible, min(STEPS, len(possible))),
-        *choose.choices(possible, k=max(STEPS - len(possible), 0)),
-    ]
     try:
         walk.go_on()
-        for number, fault in enumerate(faults):
+        for number, fault in enumerate(plan(choose)):
             if number == 1:  # the definition changes while the other sites write in the old one
                 made.servers["a"].execute(
                     "ALTER TABLE items ADD COLUMN more INT NOT NULL DEFAULT 7", database=made.schema
@@ -229,14 +256,26 @@ def walk_has(made: Network, own: dict[str, OwnRows]) -> bool:
     return set(counts) == {wanted}
 
 
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MySQLServer, MySQLServer, ZooKeeperServer]]:
+    """Two sites and a ZooKeeper that nobody else uses: they are killed."""
+    folder = tmp_path_factory.mktemp("mortal")
+    with (
+        MySQLServer(folder / "a", name="a", server_id=105, options=UNSAFE) as first,
+        MySQLServer(folder / "b", name="b", server_id=106, options=UNSAFE) as second,
+        ZooKeeperServer(folder / "zookeeper") as zookeeper,
+    ):
+        yield first, second, zookeeper
+
+
 def test_a_star_of_three_mysql_takes_every_change_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql_source, mysql_target, zookeeper, fresh_schema
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mortal, fresh_schema
 ) -> None:
     """A main, B and C; each row belongs to one site. The journal has no key: what was loaded twice would be there twice."""
+    first, second, zookeeper = mortal
     with MySQLServer(tmp_path / "third", name="third", server_id=104, options=UNSAFE) as third:
-        schema = fresh_schema(mysql_source, mysql_target)
-        third.execute(f"CREATE DATABASE `{schema}`")
-        servers = {"a": mysql_source, "b": mysql_target, "c": third}
+        servers = {"a": first, "b": second, "c": third}
+        schema = fresh_schema(*servers.values())
         with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
             made.everywhere(ITEMS.format(unique="UNIQUE"))
             made.everywhere(JOURNAL.format(key=""))
@@ -249,9 +288,7 @@ def test_a_star_of_three_mysql_takes_every_change_once(
 def test_two_sites_that_write_the_same_rows_end_equal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mysql_source,
-    mysql_target,
-    zookeeper,
+    mortal,
     fresh_schema,
     consistency: str,
 ) -> None:
@@ -260,8 +297,9 @@ def test_two_sites_that_write_the_same_rows_end_equal(
     What goes back to the main site with loop_back is older than its rows, so it has none that it counts in; but unique values may go from row to
     row. With time_intersection only what is in conflict goes back, of tables without a further unique key.
     """
-    schema = fresh_schema(mysql_source, mysql_target)
-    servers = {"a": mysql_source, "b": mysql_target}
+    first, second, zookeeper = mortal
+    schema = fresh_schema(first, second)
+    servers = {"a": first, "b": second}
     looping = consistency == "loop_back"
     with network(tmp_path, monkeypatch, zookeeper, schema, **servers) as made:
         unique = "UNIQUE" if looping else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +23,15 @@ SHARED_KEYS = 60
 
 _MOVED = 100_000_000
 _LOST_RACES = {1062, 1213, 1205}
+_SERVER_GONE = {0, 1053, 2003, 2006, 2013}
+_AGAIN_S = 0.2
 
 
 class Writer:
-    """One application, until :meth:`stop`. ``step``: a transaction, given a cursor; the writer commits it, or takes it back where it lost a race."""
+    """One application, until :meth:`stop`. ``step``: a transaction, given a cursor; the writer commits it, or takes it back where it lost a race.
+
+    It outlives its server: once there is one again, ``step.ask`` (if there is one), given a cursor, learns what was committed, and it goes on.
+    """
 
     def __init__(self, server: Any, schema: str, step: Callable[[Any], None], pause_s: float = 0.01) -> None:
         self._server, self._schema, self._step, self._pause_s = server, schema, step, pause_s
@@ -42,18 +48,34 @@ class Writer:
             raise self._failed[0]
 
     def _run(self) -> None:
+        lost = False
         try:
-            with self._server.connect(self._schema, autocommit=False) as connection, connection.cursor() as cursor:
-                while not self._stop.wait(self._pause_s):
-                    try:
-                        self._step(cursor)
-                        connection.commit()
-                    except pymysql.MySQLError as error:
-                        if error.args[0] not in _LOST_RACES:
-                            raise
-                        connection.rollback()
+            while lost or not self._stop.wait(self._pause_s):
+                try:
+                    self._connected(ask=lost)
+                    lost = False
+                except (pymysql.MySQLError, OSError) as error:
+                    if isinstance(error, pymysql.MySQLError) and error.args[0] not in _SERVER_GONE:
+                        raise
+                    lost = True
+                    time.sleep(_AGAIN_S)
         except BaseException as error:
             self._failed.append(error)
+
+    def _connected(self, *, ask: bool) -> None:
+        """Until the stop, or until the server is gone."""
+        with self._server.connect(self._schema, autocommit=False) as connection, connection.cursor() as cursor:
+            if ask and hasattr(self._step, "ask"):
+                self._step.ask(cursor)
+                connection.rollback()
+            while not self._stop.wait(self._pause_s):
+                try:
+                    self._step(cursor)
+                    connection.commit()
+                except pymysql.MySQLError as error:
+                    if error.args[0] not in _LOST_RACES:
+                        raise
+                    connection.rollback()
 
 
 class OwnRows:
@@ -87,6 +109,13 @@ class OwnRows:
         if len(there) < 10:
             step = self._insert
         step(cursor, there)
+
+    def ask(self, cursor: Any) -> None:
+        """The server was gone in the middle of a transaction: whether it was committed, its journal says."""
+        cursor.execute("SELECT uid, MAX(n) FROM journal WHERE site = %s GROUP BY uid", (self.site,))
+        self.changes = dict(cursor.fetchall())
+        cursor.execute("SELECT uid FROM items WHERE site = %s", (self.site,))
+        self.gone = self.changes.keys() - {uid for (uid,) in cursor.fetchall()}
 
     def large(self, cursor: Any, rows: int) -> None:
         """One transaction of so many row changes: rows are inserted, all of them are changed, and each change is in the journal."""
