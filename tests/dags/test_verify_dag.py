@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.errors import ConfigError
 from sluice.flows.verify import verify as flow
 from sluice.flows.verify.result import Difference, TableResult, VerifyResult
+from sluice.orchestration.dags import backfill
 from sluice.orchestration.dags.sync import schedule_of
 from sluice.orchestration.dags.verify import VerifyOperator, build_all, result_note
 
@@ -34,6 +35,16 @@ def test_one_dag_a_pipeline_with_a_form(write_pipeline) -> None:
     dag.params.validate()
     assert (dag.schedule, dag.params["sample"]) == (None, 100)
     assert build_all(path.parent, only="verify__shop").keys() == {"verify__shop"}
+
+
+def test_a_site_of_a_channel_is_asked_about(write_pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path: Path = write_pipeline("shop")
+    channels = tmp_path / "channels"
+    channels.mkdir()
+    (channels / "both.yaml").write_text("channel: both\npipelines: [shop, back]\nmain: shop\n")
+    monkeypatch.setenv("SLUICE_CHANNELS", str(channels))
+    assert build_all(path.parent)["verify__shop"].params["overwrite"] is False
+    assert backfill.build_all(path.parent)["backfill__shop"].params["overwrite"] is False
 
 
 def test_a_schedule_and_a_sample_of_the_file(write_pipeline) -> None:

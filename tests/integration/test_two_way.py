@@ -620,6 +620,7 @@ def test_a_channel_is_paused_and_resumed_as_a_whole(pair: Network) -> None:
 
 
 def test_a_dump_and_a_repair_are_marked(pair: Network) -> None:
+    """And asked about: the other site takes writes of its own."""
     joined(pair)
     pair.execute("a", "INSERT INTO items (id, site) VALUES (1, 'a'), (2, 'a')")
     pair.settle()
@@ -631,8 +632,14 @@ def test_a_dump_and_a_repair_are_marked(pair: Network) -> None:
             "UPDATE items SET n = 9 WHERE id = 2",
         ):
             cursor.execute(statement)
+    copying = ("dump", "start", "a_to_b", "--table", f"{pair.schema}.items", "--replace")
+    for asked in (copying, ("verify", "a_to_b", "--repair"), ("dump", "start", "b_to_a")):
+        refused = pair.cli(*asked)
+        assert refused.returncode != 0
+        assert "takes writes of its own" in refused.stderr
+        assert "--overwrite" in refused.stderr
     with pair.running("a_to_b"):
-        done = pair.cli("dump", "start", "a_to_b", "--table", f"{pair.schema}.items", "--replace")
+        done = pair.cli(*copying, "--overwrite")
     assert done.returncode == 0, done.stderr
     pair.once("a_to_b")
     assert pair.once("b_to_a") == 0
@@ -655,18 +662,6 @@ def test_an_xa_transaction_of_an_application_goes_over_and_its_marks_say_nothing
         cursor.execute("XA COMMIT 'app'")
     pair.settle()
     assert [row[0] for row in pair.assert_equal("items")] == [1, 2]
-    pair.assert_still()
-
-
-def test_what_sparks_workers_load_is_marked(pair: Network, spark_connect) -> None:
-    joined(pair)
-    pair.execute("a", *(f"INSERT INTO items (id, site) VALUES ({i}, 'a')" for i in range(1, 40)))
-    connections = {**pair.connections, "spark_connect_default": spark_connect.connection_json()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Network, "connections", property(lambda _: connections))
-        assert pair.once("a_to_b", mode="connect") == 1
-        assert pair.once("b_to_a", mode="connect") == 0
-    assert len(pair.assert_equal("items")) == 39
     pair.assert_still()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sluice.cli.console import AsJson, Pipeline, err, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, open_pipeline, out, print_json
 from sluice.cli.dumptable import listed, shown
 from sluice.flows.runtime import Runtime
 
@@ -52,6 +52,7 @@ def start(
     target: Annotated[list[str] | None, typer.Option("--target", help="Only for this target; several times.")] = None,
     index: Annotated[str, typer.Option("--index", help="Cut one table by this index, not by its primary key; --from and --to mean it.")] = "",
     replace: Annotated[bool, typer.Option("--replace", help="Also remove rows from the targets that the source does not have (any more).")] = False,
+    overwrite: Overwrite = False,
     chunk_rows: ChunkRows = None,
     delay_ms: DelayMs = None,
     parallelism: Parallelism = None,
@@ -89,6 +90,7 @@ def start(
         replace=replace,
         tuning=tuning,
         dry_run=dry_run,
+        overwrite=overwrite,
         by=_who(),
     )
     if dry_run:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluice.cli.console import AsJson, Pipeline, err, open_pipeline, out, print_json
+from sluice.cli.console import AsJson, Overwrite, Pipeline, err, open_pipeline, out, print_json
 from sluice.config.pipeline import parse_share
 from sluice.errors import ConfigError
 
@@ -59,6 +59,7 @@ def run(
     where: Annotated[str, typer.Option("--where", help="Compare only rows of the source that meet this condition; of one table.")] = "",
     sample: Annotated[str, typer.Option("--sample", help="Share of the key ranges, e.g. 10%; default: verify.sample of the pipeline file.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Copy the rows that differ, and remove those that only the target has.")] = False,
+    overwrite: Overwrite = False,
     values: Annotated[bool, typer.Option("--values", help="Keep and show the values that differ; masked columns stay masked.")] = False,
     most: Annotated[int, typer.Option("--differences", min=0, max=100_000, help="Differences of a table that the result lists.")] = 100,
     patience: Annotated[float, typer.Option("--patience-s", min=1, help="Seconds that the pipeline may stand still before this gives up.")] = 120,
@@ -70,7 +71,7 @@ def run(
 
     runtime = open_pipeline(pipeline, mode="local")
     share = _share(sample) if sample else runtime.pipeline.verify.share
-    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where)
+    asked = VerifySpec(table or (), target or (), share, repair, values, most, who(), patience, where, overwrite)
     with _progress(quiet=as_json or not err.is_terminal) as told:
         result = verify(runtime, asked, told)
     _print(result, as_json)

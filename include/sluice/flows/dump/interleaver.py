@@ -520,6 +520,8 @@ class ChunkInterleaver:
                 writer.flush()
             planner = InterleavePlanner(self._stored, self.source.after_low, self.held, self.watched, self.server_id)
             self.plan = plan = planner.plan(writer, writer.first, todo)
+            if writer.partner_batch:
+                writer.partner_batch = min([writer.partner_batch, *map(self._partner_batch, plan.placements)])
             writer.apply(plan, [self._replace(writer, p) for p in plan.placements if p.request.replace])
             if writer.partial and (running := self.state.dumps.active()):
                 writer.unpack()
@@ -629,6 +631,11 @@ class ChunkInterleaver:
         listed = [k for keys in stored_keys(self.store, request.key_file, start, int(chunk.upto[0])) for k in keys]
         write_keys(self.store, f"{base}-listed.parquet", listed)
         return made.model_copy(update={"listed": f"{base}-listed.parquet"})
+
+    def _partner_batch(self, placement: Placement) -> int:
+        """Of the channel's other pipeline, what the source held before the chunk was read, at least: what came since may be newer than the chunk."""
+        before = self._stored.manifest(placement.window.batch - 1)
+        return before.partner_batch if before is not None else 0
 
     def _dump(self, name: str) -> Dump | None:
         if name not in self._dumps:

@@ -13,6 +13,7 @@ from sluice.config.pipeline import MAX_COUNT, MAX_SPAN, PipelineConfig
 from sluice.coordination.leases import owner_label
 from sluice.coordination.state import PipelineState
 from sluice.errors import ConfigError
+from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpPlanner, DumpSpec, require_together
 from sluice.flows.dump.reconcile import why_not
 from sluice.flows.runtime import Runtime, attempt_id
@@ -180,21 +181,24 @@ def start(
     by: str = "",
     reason: str = "asked for",
     dry_run: bool = False,
+    overwrite: bool = False,
     id_: str = "",
     **wanted: Any,
 ) -> Dump:
     """Begin a dump that somebody asks for; ``wanted`` are the fields of :class:`DumpSpec`.
 
     Args:
-        dry_run: only say what it would be: the dump returned is not recorded.
+        dry_run: only say what it would be: the dump returned is not recorded. overwrite: also what a channel's other site wrote.
 
     Raises:
         ConfigError: a table is not captured, has no key, or the condition is not one condition; a target is unknown; the pieces asked for
-            cannot be combined.
+            cannot be combined; a target is a site of a channel, see :func:`require_overwrite`.
     """
     asked = DumpSpec(**wanted)
     for name in asked.targets:
         runtime.pipeline.target(name)
+    if not dry_run:
+        require_overwrite(runtime, asked.targets, overwrite=overwrite, removes=asked.replace)
     tuning = tuning or tuning_of(runtime.pipeline)
     order = DumpOrder(reason, id_ or new_id(), tuple(asked.targets), tuning, by or owner_label())
     with runtime.state() as state, runtime.source.open() as source:

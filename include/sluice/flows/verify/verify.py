@@ -19,6 +19,7 @@ from sluice.errors import CheckpointError, ConfigError, DumpRefused, TerminalErr
 from sluice.flows.checkpoint_store import checkpoints_of
 from sluice.flows.checkpoints import Sides
 from sluice.flows.dump.key_lists import write_key_pieces
+from sluice.flows.dump.other_site import require_overwrite
 from sluice.flows.dump.planner import DumpSpec, require_together
 from sluice.flows.dump.reconcile import kept_on_purpose, key_plan, why_not
 from sluice.flows.dump.start import DumpOrder, captured_tables, new_id, record_dump
@@ -60,6 +61,7 @@ class VerifySpec:
         sample: share of the key ranges. repair: copy what differs. values: keep the values that differ, too.
         most: differences of a table that are kept. patience_s: how long the pipeline may stand still.
         where: a condition on columns of the one table, at the source.
+        overwrite: a repair may overwrite what a channel's other site wrote.
     """
 
     tables: Sequence[str] = ()
@@ -71,18 +73,22 @@ class VerifySpec:
     by: str = ""
     patience_s: float = 120.0
     where: str = ""
+    overwrite: bool = False
 
 
 def verify(runtime: Runtime, asked: VerifySpec, told: Told = lambda progress: None) -> VerifyResult:
     """Compare, repair if that is asked for, and store the result.
 
     Raises:
-        ConfigError: a table or target is not known, or no target can be read back. OutOfOrder, Paused: the pipeline does not go on.
+        ConfigError: a table or target is not known, or no target can be read back; a repair of a channel's site, see
+            :func:`sluice.flows.dump.other_site.require_overwrite`. OutOfOrder, Paused: the pipeline does not go on.
         CheckpointError: a target and ZooKeeper do not agree on what was delivered. RetryableError.
     """
     if not 0 < asked.sample <= 1:
         raise ConfigError(f"a sample of {asked.sample:.0%} cannot be verified", hint="more than 0%, 100% at most")
     configs = [runtime.pipeline.target(name) for name in asked.targets] or list(runtime.pipeline.targets)
+    if asked.repair:
+        require_overwrite(runtime, asked.targets, overwrite=asked.overwrite, removes=True)
     began = int(time.time() * 1000)
     with runtime.state() as state, ExitStack() as stack:
         cursor = state.cursor()  # before a connection to the source: a failover in between is noticed then

@@ -24,6 +24,7 @@ from sluice.orchestration.dags.forms import (
     as_text,
     build_each,
     captured,
+    overwrite_field,
     require_known,
     tables_field,
     targets_field,
@@ -103,6 +104,7 @@ def form(pipeline: PipelineConfig, captured: Sequence[str]) -> dict[str, Param]:
     return {
         "tables": tables_field(captured),
         "targets": targets_field(pipeline, "Who gets the rows"),
+        **overwrite_field(pipeline.pipeline),
         "dry_run": Param(False, type=["null", "boolean"], title="Dry run", description="Only say which tables, and about how many rows."),
         "replace": Param(
             False, type=["null", "boolean"], title="Replace",
@@ -184,6 +186,7 @@ class PlanDumpOperator(SluiceOperator):
                         **{n: asked.get(n) for n in ("chunk_rows", "parallelism", "delay_ms", "max_rows_per_second")},
                     ),
                     dry_run=bool(asked.get("dry_run")),
+                    overwrite=bool(asked.get("overwrite")),
                     by=f"airflow:{run.run_id}",
                     reason="backfill" if since or until else "asked for",
                     id_=name,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from airflow.sdk import DAG, Param
 
+from sluice.config.channel import Channels
+from sluice.config.folders import channels_folder
 from sluice.config.loading import load_pipeline, shown, yaml_files
 from sluice.config.pipeline import PipelineConfig
 from sluice.errors import ConfigError, SluiceError
@@ -68,6 +70,14 @@ def targets_field(pipeline: PipelineConfig, what: str) -> Param:
     """Targets by name."""
     names = [target.name for target in pipeline.targets]
     return Param([], type=["null", "array"], title="Targets", description=f"{what}; none: all of them.", examples=names)
+
+
+def overwrite_field(pipeline: str) -> dict[str, Param]:
+    """Of a pipeline of a channel: what it may copy over. Raises ConfigError."""
+    if Channels(channels_folder()).of(pipeline) is None:
+        return {}
+    described = "To a site of the channel: also over what was written there and the source does not have yet."
+    return {"overwrite": Param(False, type=["null", "boolean"], title="Overwrite", description=described)}
 
 
 def require_known(run: Any, fields: Iterable[str]) -> None:

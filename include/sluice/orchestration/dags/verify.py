@@ -23,6 +23,7 @@ from sluice.orchestration.dags.forms import (
     as_list,
     build_each,
     captured,
+    overwrite_field,
     require_known,
     tables_field,
     targets_field,
@@ -100,6 +101,7 @@ def form(pipeline: PipelineConfig, known: Sequence[str]) -> dict[str, Param]:
             False, type=["null", "boolean"], title="Repair",
             description="Copy the rows that differ, and remove those that only the target has; then look at them again.",
         ),
+        **overwrite_field(pipeline.pipeline),
         "values": Param(
             False, type=["null", "boolean"], title="Values", description="Keep and show the values that differ; masked columns stay masked.",
         ),
@@ -125,6 +127,7 @@ class VerifyOperator(SluiceOperator):
                 where=str(asked.get("where") or ""),
                 sample=float(asked.get("sample") or 100 * runtime.pipeline.verify.share) / 100,
                 repair=bool(asked.get("repair")),
+                overwrite=bool(asked.get("overwrite")),
                 values=bool(asked.get("values")),
                 by=f"airflow:{run.run_id}",
             )

@@ -1,0 +1,39 @@
+"""Copies to a site that takes writes of its own: in a channel, whoever asks for one says that it may overwrite them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from sluice.targets import MARK_LOADS
+
+
+def require_overwrite(runtime: Runtime, targets: Sequence[str], *, overwrite: bool, removes: bool) -> None:
+    """Nothing happens where no site that is written to is copied to, or where what is lost there comes again.
+
+    A row that is copied may be older than the one at the target: that one was written there, and is on its way, or arrived at the source after the
+    row was read. What is written at the main site comes again where the channel sends it back, but for rows that the copy removes.
+
+    Args:
+        targets: names; none: all of the pipeline. overwrite: somebody said that it may. removes: rows that the source does not have go.
+
+    Raises:
+        ConfigError: it was not said.
+    """
+    member, loads = runtime.membership, runtime.loads
+    if overwrite or member is None or (loads is not None and loads.sends_back and not removes):
+        return
+    sites = [target.name for target in runtime.pipeline.targets if target.type in MARK_LOADS]
+    copied = [name for name in sites if not targets or name in targets]
+    if copied:
+        raise ConfigError(
+            f"target {copied[0]} is a site of channel {member.channel} and takes writes of its own: a copy overwrites those that the source of "
+            f"{runtime.name} does not have yet",
+            where=f"pipeline {runtime.name}",
+            hint=f"stop writing at {copied[0]} and wait until {member.partner} has delivered everything (`sluice status {member.partner}`); then, "
+            "or where such writes may be lost, ask again with --overwrite (in the form in Airflow: overwrite)",
+        )
+
+
+__all__ = ["require_overwrite"]
