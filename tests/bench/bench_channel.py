@@ -228,7 +228,7 @@ def convergence(rounds: int, seconds: float) -> None:
             if number:  # Spark's workers have started
                 took.append(time.monotonic() - ended)
                 print(f"   equal after {took[-1]:.2f} s", flush=True)
-    words = f"{RATE} changes/s of the shop at each site for {seconds:.0f} s, the same rows too, loop_back, demo stack, {rounds} rounds"
+    words = f"{RATE} changes/s of the shop at each site for {seconds:.0f} s, the same rows too, time_intersection, demo stack, {rounds} rounds"
     p50, p95 = (statistics.quantiles(took, n=100, method="inclusive")[at] for at in (49, 94))
     report("channel_convergence_p50", words, p50, "s")
     report("channel_convergence_p95", words, p95, "s", wanted="at most 5 s")

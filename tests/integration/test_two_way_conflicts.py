@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -12,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.errors import ConfigError
+from sluice.flows.dump.start import start
+from sluice.flows.dump.worker import work
 from sluice.flows.operate.status import status
 from sluice.flows.run import run
+from sluice.model.dumps import Chunk
 from sluice.orchestration.metrics import gauges
 from sluice.segments.changeset import read_changeset
 from sluice.targets.mysql import target
@@ -128,6 +134,61 @@ def test_keys_that_the_server_takes_for_equal_are_one(pair: Network) -> None:
     pair.assert_still()
 
 
+COLUMNS = "mapping: [{{from: {0}.*, to: {0}.*, send: changed_columns}}]"
+
+
+def test_different_columns_of_a_row_both_survive(pair: Network) -> None:
+    """Also one that was changed back within a batch while the other site wrote it, and one of a row that is gone at the other site."""
+    joined(pair, channel=REPAIRS, extra=COLUMNS.format(pair.schema))
+    pair.execute("a", *(f"INSERT INTO items VALUES ({key}, 'a', 1)" for key in range(1, 6)))
+    pair.settle()
+    pair.execute("a", "UPDATE items SET site = 'main' WHERE id IN (1, 2)", "UPDATE items SET site = 'x' WHERE id = 3")
+    pair.execute("b", "UPDATE items SET n = 2 WHERE id IN (1, 3)", "DELETE FROM items WHERE id = 2")
+    pair.execute("b", "UPDATE items SET site = 'b' WHERE id = 3", "UPDATE items SET id = 50, n = 5 WHERE id = 5")
+    pair.execute("a", "UPDATE items SET site = 'a' WHERE id = 3", "UPDATE items SET id = 40 WHERE id = 4")
+    pair.once("a_to_b", "b_to_a")
+    assert pair.assert_equal("items") == [(1, "main", 2), (3, "a", 2), (40, "a", 1), (50, "a", 5)]
+    pair.assert_still()
+
+
+def fight_over_columns(made: Network, site: str, transactions: int) -> None:
+    """Ten rows, of which each site counts in a column of its own, and both write a third one; now and then a row goes."""
+    choose = random.Random(site)
+    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+        for number in range(transactions):
+            key = choose.randrange(10)
+            if choose.random() < 0.1:
+                cursor.execute("DELETE FROM counted WHERE id = %s", (key,))
+            cursor.execute(
+                f"INSERT INTO counted (id, {site}) VALUES (%s, 1) ON DUPLICATE KEY UPDATE {site} = {site} + 1",
+                (key,),
+            )
+            if choose.random() < 0.5:
+                cursor.execute("UPDATE counted SET both_ = %s WHERE id = %s", (number, key))
+            connection.commit()
+
+
+def test_writers_fight_over_columns(pair: Network) -> None:
+    pair.everywhere("CREATE TABLE counted (id INT PRIMARY KEY, a INT DEFAULT 0, b INT DEFAULT 0, both_ INT)")
+    joined(pair, channel=REPAIRS, extra=COLUMNS.format(pair.schema))
+    pair.at_work(*(partial(fight_over_columns, pair, site, 300) for site in "ab"))
+    pair.settle(rounds=2)
+    assert len(pair.assert_equal("counted")) == 10
+    pair.assert_still()
+
+
+def test_changed_columns_of_a_table_with_a_further_unique_key_are_refused(pair: Network) -> None:
+    pair.everywhere("CREATE TABLE coded (id INT PRIMARY KEY, code VARCHAR(9) UNIQUE)")
+    joined(pair, channel=REPAIRS, extra=COLUMNS.format(pair.schema))
+    pair.execute("a", "INSERT INTO coded VALUES (1, 'x')")
+    with pytest.raises(ConfigError, match="coded: it has a unique key besides the primary one"):
+        pair.once("a_to_b")
+    findings = json.loads(pair.cli("check", "a_to_b", "--json").stdout)["findings"]
+    assert [line["value"] for line in findings if line["setting"] == "send: changed_columns"] == [
+        f"{pair.schema}.coded"
+    ]
+
+
 def test_a_load_in_several_transactions_counts_when_all_of_it_is_there(pair: Network) -> None:
     """Of tables, one transaction each: the acknowledgement alone says that the other site holds the batch."""
     extra = "    consistency: table"
@@ -141,6 +202,25 @@ def test_a_load_in_several_transactions_counts_when_all_of_it_is_there(pair: Net
     pair.settle()
     assert pair.assert_equal("items") == [(1, "a", 2)]
     assert status(pair.runtime("b_to_a")).conflicts == 0
+    pair.assert_still()
+
+
+def test_sparks_workers_mark_what_they_load_and_tell_conflicts(pair: Network, spark_connect) -> None:
+    name = joined(pair, channel=REPAIRS)
+    pair.execute("a", *(f"INSERT INTO items (id, site) VALUES ({i}, 'a')" for i in range(1, 40)))
+    connections = {**pair.connections, "spark_connect_default": spark_connect.connection_json()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Network, "connections", property(lambda _: connections))
+        assert pair.once("a_to_b", mode="connect") == 1
+        pair.once("b_to_a", mode="connect")
+        assert sent(pair, "b_to_a") == 0
+        pair.execute("a", "UPDATE items SET n = 2 WHERE id IN (1, 2)")
+        pair.execute("b", "UPDATE items SET n = 3 WHERE id IN (2, 3)")
+        pair.once("b_to_a", "a_to_b", "b_to_a", mode="connect")
+    assert sent(pair, "b_to_a") == 3
+    assert [row[2] for row in pair.assert_equal("items")] == [2, 2, 3, *[0] * 36]
+    [told] = json.loads(pair.cli("channel", "conflicts", name, "--json").stdout)["conflicts"]
+    assert (told["key"], told["main"], told["other"]) == ({"id": "2"}, {"n": "2"}, {"n": "3"})
     pair.assert_still()
 
 
@@ -252,6 +332,50 @@ def test_a_load_that_is_cut_anywhere_and_repeated_counts_as_not_seen(
         for table in ("items", "others"):
             assert pair.assert_equal(table) == [(1, "a", cuts)]
     assert cuts > 10
+    pair.assert_still()
+
+
+def test_a_row_that_was_copied_before_the_other_sites_change_arrived_goes_back(pair: Network) -> None:
+    """It was read, then the other site's change came, and was overtaken by the copy: the sites must not keep one of them each."""
+    joined(pair, channel=REPAIRS)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 1)")
+    pair.settle()
+    pair.execute("b", "UPDATE items SET n = 2 WHERE id = 1")
+    dump = start(pair.runtime("a_to_b"), tables=[f"{pair.schema}.items"], overwrite=True)
+    arrived = threading.Event()
+
+    def arrive(step: str, _: Chunk) -> None:
+        if step == "selected" and not arrived.is_set():
+            pair.once("a_to_b", "b_to_a")
+            arrived.set()
+
+    with ThreadPoolExecutor(1) as reading:
+        read = reading.submit(work, pair.runtime("a_to_b"), dump.id, hook=arrive)
+        arrived.wait(60)
+        while not read.done():
+            pair.once("a_to_b")
+        read.result()
+    pair.once("a_to_b")
+    assert pair.rows("b", "items")[0][2] == 1
+    pair.settle()
+    assert pair.assert_equal("items") == [(1, "a", 1), (2, "a", 1)]
+    pair.assert_still()
+
+
+def test_a_copy_to_the_main_site_is_not_asked_about(pair: Network) -> None:
+    """What is newer there comes again, but for rows that the copy would remove."""
+    joined(pair, channel=REPAIRS)
+    pair.execute("a", "INSERT INTO items VALUES (1, 'a', 1)")
+    pair.settle()
+    pair.execute("a", "UPDATE items SET n = 2 WHERE id = 1")
+    with pytest.raises(ConfigError, match="takes writes of its own"):
+        start(pair.runtime("b_to_a"), replace=True)
+    dump = start(pair.runtime("b_to_a"))
+    with pair.running("b_to_a"):
+        work(pair.runtime("b_to_a"), dump.id)
+    assert pair.rows("a", "items") == [(1, "a", 1)]
+    pair.settle()
+    assert pair.assert_equal("items") == [(1, "a", 2)]
     pair.assert_still()
 
 

@@ -149,6 +149,10 @@ def _report(
         state = settled(pipeline)
         if state is not None and state.targets:
             write(f"{pipeline}       {state.targets[0].batch} batches, position {state.targets[0].position}")
+        if state is not None and state.conflicts is not None:
+            write(
+                f"conflicts    {state.conflicts}: rows that both changed at the same time; a won (sluice channel conflicts {CHANNEL})"
+            )
     write("both logs     stand still: nothing goes round" if still else "the logs      do NOT stand still")
     write(f"time         ready after {ready_s:.1f} s, all after {progress.seconds:.1f} s")
     write(f"Airflow UI   {stack.api.address}   login: admin / {stack.settings.keys['admin_password']}")

@@ -134,15 +134,16 @@ class ChannelConfig(StrictModel):
         return pipeline.model_copy(update={"capture": capture.model_copy(update={"events": rows})})
 
     def _require_whole_rows(self, pipeline: PipelineConfig) -> None:
-        """Where both sites write the same rows. Of a column that one site changed and changed back within a batch nothing would be sent, and what the
-        other site wrote into it meanwhile would stay there."""
+        """Where all that was loaded comes back, and where rules look at rows: they work on whole ones."""
         lines = [line for line in pipeline.mapping if line.send == "changed_columns"]
-        if lines and self.consistency != "none":
-            raise ConfigError(
-                f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline} sends changed columns of {lines[0].from_}",
-                where=f"channel {self.channel}",
-                hint=f"send: rows in {pipeline.pipeline}",
-            )
+        if not lines or self.consistency == "none" or (self.repairs and pipeline.rules is None):
+            return
+        why = f", which has rules ({pipeline.rules})," if self.repairs else ""
+        raise ConfigError(
+            f"channel {self.channel} has consistency {self.consistency}, and {pipeline.pipeline}{why} sends changed columns of {lines[0].from_}",
+            where=f"channel {self.channel}",
+            hint=f"send: rows in {pipeline.pipeline}" + ("" if self.repairs else ", or consistency: time_intersection"),
+        )
 
     def _require_merged(self, pipeline: PipelineConfig) -> None:
         """What is in conflict is told by the merge: a target that gets every change would get all that the partner loaded."""

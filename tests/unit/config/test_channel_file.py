@@ -92,13 +92,16 @@ def test_looping_back_the_other_site_sends_what_the_main_site_sent(tmp_path: Pat
         assert rules.two_way  # both sites are checked as sites of a channel
 
 
-@pytest.mark.parametrize("consistency", ["loop_back", "time_intersection"])
-def test_sites_that_write_the_same_rows_send_whole_rows(consistency: str) -> None:
+def test_sites_that_send_changed_columns() -> None:
+    """Not where all comes back, and not with rules, which work on whole rows."""
     changed = "mapping: [{from: a.*, to: a.*, send: changed_columns}]\n"
     for name in ("a_to_b", "b_to_a"):
         with pytest.raises(ConfigError, match=f"{name} sends changed columns of a"):
-            channel(f"consistency: {consistency}\n").adapted(pipeline(name, changed))
-        assert channel().adapted(pipeline(name, changed)).mapping
+            channel("consistency: loop_back\n").adapted(pipeline(name, changed))
+        with pytest.raises(ConfigError, match=rf"{name}, which has rules \(engine.yaml\), sends changed columns of a"):
+            channel("consistency: time_intersection\n").adapted(pipeline(name, f"{changed}rules: engine.yaml\n"))
+        for consistency in ("time_intersection", "none"):
+            assert channel(f"consistency: {consistency}\n").adapted(pipeline(name, changed)).mapping
 
 
 def test_what_is_in_conflict_is_told_by_the_merge() -> None:

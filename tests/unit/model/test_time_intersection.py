@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sluice.config.channel import Channels
 from sluice.config.loading import parse_model
@@ -23,9 +23,13 @@ from sluice.merge.conflicts import Hashes, keys_of, sent_changes
 from sluice.model.load_marks import LoadMark, MarkRules, PartnerLoads
 from sluice.model.tables import TableId
 
-KEYS, VALUES = st.integers(0, 3), st.none() | st.integers(0, 5)
+KEYS, VALUES = st.integers(0, 3), st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2))
 TABLE, KEY = TableId("shop", "items"), pa.field("id", pa.int64())
 EVERYTHING = 10**6
+Row = tuple[int, int] | None
+"""Two columns; None: there is no such row."""
+Sent = Row | dict[int, int]
+"""What is sent of a row; a mapping: some columns, by their places."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +37,35 @@ class Logged:
     """A change of a row, or (key None) a mark alone. ``token``: of the load that made it, "" for an application's."""
 
     key: int | None
-    row: int | None
+    before: Row
+    row: Row
     token: str
+
+    def after(self, earlier: Sent, *, begun: bool) -> Sent:
+        """What is sent of the row, with changes before it that are sent, too (if there are: ``begun``): of an update what any of them changed."""
+        if self.row is None or self.before is None or (begun and not isinstance(earlier, dict)):
+            return self.row
+        changed = {at: now for at, (then, now) in enumerate(zip(self.before, self.row, strict=True)) if then != now}
+        return {**earlier, **changed} if begun and isinstance(earlier, dict) else changed
 
 
 @dataclass
 class Site:
-    rows: dict[int, int | None] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)
     log: list[Logged] = field(default_factory=list)
 
-    def set(self, key: int, row: int | None, token: str = "") -> None:
-        """As a server: what changes nothing is not logged."""
-        if self.rows.get(key) != row:
+    def set(self, key: int, row: Sent, token: str = "") -> None:
+        """As a server: what changes nothing is not logged, and an update of columns of a row that is not there changes nothing."""
+        before = self.rows.get(key)
+        if isinstance(row, dict):
+            if before is None:
+                return
+            row = row.get(0, before[0]), row.get(1, before[1])
+        if before != row:
             self.rows[key] = row
-            self.log.append(Logged(key, row, token))
+            self.log.append(Logged(key, before, row, token))
 
-    def content(self) -> dict[int, int]:
+    def content(self) -> dict[int, Row]:
         return {key: row for key, row in self.rows.items() if row is not None}
 
 
@@ -56,7 +73,16 @@ class Site:
 class Batch:
     number: int
     seen: int
-    rows: dict[int, int | None]
+    rows: dict[int, Sent]
+
+
+@dataclass
+class Copy:
+    """Rows that were read where the log ended at ``low``; they stand in it at ``high`` (None: not read yet)."""
+
+    low: int
+    rows: dict[int, Row]
+    high: int | None = None
 
 
 @dataclass
@@ -65,36 +91,69 @@ class Pipe:
     target: Site
     mark: LoadMark
     rules: MarkRules
+    changed_columns: bool = False
     at: int = 0
     partner_batch: int = 0
     waiting: list[Batch] = field(default_factory=list)
     sent: dict[int, Hashes] = field(default_factory=dict)
     sent_back: int = 0
+    copying: Copy | None = None
+    firsts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each batch where it begins, and the partner's batch that it notes."""
 
     def capture(self, changes: int, *, read_back: bool = False) -> None:
         """Drain and merge a batch. Only now is it known which of the partner's loads are sent."""
+        number, first, high = len(self.sent) + 1, self.at, self.copying.high if self.copying is not None else None
+        if high is not None:
+            changes = min(changes, max(high - self.at, 0))
         taken, self.at = (
             self.source.log[self.at : self.at + changes],
             self.at + len(self.source.log[self.at :][:changes]),
         )
         partner, captured = PartnerLoads(), list[Logged]()
         for one in taken:
-            token = self.rules.read(one.token) if one.token else None
+            token = self.rules.read(one.token)
             if token is not None:
                 partner = partner.met(token, self.rules, captured=bool(captured))
             if one.key is not None and (token is None or not self.rules.drops(token)):
                 captured.append(one)
         before = self.partner_batch if partner.before is None else partner.before
         self.partner_batch = self.partner_batch if partner.after is None else partner.after
+        if high is not None and self.at >= high:
+            captured += self.copied()
+            before = min(before, self.held(first, before))
+            self.copying = None
         if not captured:
             return
-        number = len(self.sent) + 1
+        self.firsts[number] = first, before
         rows = self.merged(number, captured, partner.saw)
         if read_back:
-            rows = {key: self.source.rows.get(key) for key in rows}
+            rows = {key: self.as_now(key, row) for key, row in rows.items()}
         self.waiting.append(Batch(number, before, rows))
 
-    def merged(self, number: int, captured: list[Logged], saw: int | None) -> dict[int, int | None]:
+    def copied(self) -> list[Logged]:
+        """The rows of the copy but those that the log changed since they were read; of what the partner loaded, a main site's drain knows nothing."""
+        assert self.copying is not None
+        since = self.source.log[self.copying.low : self.at]
+        known = {
+            one.key for one in since if (token := self.rules.read(one.token)) is None or not self.rules.drops(token)
+        }
+        return [
+            Logged(key, None, row, "") for key, row in self.copying.rows.items() if row is not None and key not in known
+        ]
+
+    def held(self, first: int, before: int) -> int:
+        """What the batch before the copy's window notes; see ChunkInterleaver."""
+        assert self.copying is not None
+        firsts = {**self.firsts, len(self.sent) + 1: (first, before)}
+        window = max((number for number, (begins, _) in firsts.items() if begins <= self.copying.low), default=1)
+        return firsts[window - 1][1] if window > 1 else 0
+
+    def as_now(self, key: int, row: Sent) -> Sent:
+        now = self.source.rows.get(key)
+        return {at: now[at] for at in row} if isinstance(row, dict) and now is not None else now
+
+    def merged(self, number: int, captured: list[Logged], saw: int | None) -> dict[int, Sent]:
         keys = keys_of(TABLE, [KEY], [pa.array([one.key for one in captured], pa.int64())])
         loaded = np.array([bool(one.token) for one in captured])
         sent = np.ones(len(captured), bool)
@@ -104,7 +163,12 @@ class Pipe:
             sent = sent_changes(keys, np.arange(len(captured)), loaded, unseen)
         self.sent[number] = keys.chosen(sent)
         self.sent_back += int((sent & loaded).sum())
-        return {one.key: one.row for one, goes in zip(captured, sent, strict=True) if goes and one.key is not None}
+        rows: dict[int, Sent] = {}
+        for one, goes in zip(captured, sent, strict=True):
+            if goes and one.key is not None:
+                known = rows.pop(one.key, None) if (begun := one.key in rows) else None
+                rows[one.key] = one.after(known, begun=begun) if self.changed_columns else one.row
+        return rows
 
     def load(self, rows: int, *, one_transaction: bool = False) -> None:
         """The oldest batch, or the first of its rows: then it is loaded again."""
@@ -116,17 +180,18 @@ class Pipe:
         for key, row in list(batch.rows.items())[:rows]:
             self.target.set(key, row, after if one_transaction and rows >= len(batch.rows) else before)
         if rows >= len(batch.rows):
-            self.target.log.append(Logged(None, None, after))
+            self.target.log.append(Logged(None, None, None, after))
             self.waiting.pop(0)
 
     def deliver_all(self) -> None:
         self.capture(EVERYTHING)
+        self.capture(EVERYTHING)  # what stands behind a copy
         while self.waiting:
             self.load(EVERYTHING)
 
 
-def pipes(consistency: str = "time_intersection") -> tuple[Pipe, Pipe]:
-    """From the main site to the other one, and back."""
+def pipes(consistency: str = "time_intersection", *, changed_columns: bool = False) -> tuple[Pipe, Pipe]:
+    """From the main site to the other one, and back. ``changed_columns``: of an update both send the columns that any change of a batch changed."""
     with tempfile.TemporaryDirectory() as folder:
         text = f"channel: a_b\npipelines: [a_to_b, b_to_a]\nmain: a\nconsistency: {consistency}\n"
         (Path(folder) / "a_b.yaml").write_text(text)
@@ -137,7 +202,7 @@ def pipes(consistency: str = "time_intersection") -> tuple[Pipe, Pipe]:
             mark, rules = found.mark(pipeline), found.rules(pipeline)
             assert mark is not None
             assert rules is not None
-            made.append(Pipe(source, target, mark, rules))
+            made.append(Pipe(source, target, mark, rules, changed_columns))
     return made[0], made[1]
 
 
@@ -148,8 +213,12 @@ class Writers(RuleBasedStateMachine):
         super().__init__()
         self.there, self.back = pipes()
 
+    @initialize(there=st.booleans(), back=st.booleans())
+    def send_changed_columns(self, there: bool, back: bool) -> None:
+        self.there.changed_columns, self.back.changed_columns = there, back
+
     @rule(main=st.booleans(), key=KEYS, row=VALUES)
-    def write(self, main: bool, key: int, row: int | None) -> None:
+    def write(self, main: bool, key: int, row: Row) -> None:
         (self.there if main else self.back).source.set(key, row)
 
     @rule(there=st.booleans(), changes=st.integers(1, 5), read_back=st.booleans())
@@ -159,6 +228,15 @@ class Writers(RuleBasedStateMachine):
     @rule(there=st.booleans(), rows=st.integers(0, 4), one_transaction=st.booleans())
     def load(self, there: bool, rows: int, one_transaction: bool) -> None:
         (self.there if there else self.back).load(rows, one_transaction=one_transaction)
+
+    @rule(there=st.booleans())
+    def copy(self, there: bool) -> None:
+        """Begin a copy of all rows, or end the one that has begun."""
+        pipe = self.there if there else self.back
+        if pipe.copying is None:
+            pipe.copying = Copy(len(pipe.source.log), dict(pipe.source.rows))
+        elif pipe.copying.high is None:
+            pipe.copying.high = len(pipe.source.log)
 
     @rule(there=st.booleans())
     def deliver(self, there: bool) -> None:
@@ -180,10 +258,12 @@ TestWriters = Writers.TestCase
 
 
 class Apart(Writers):
-    """Each site writes rows of its own: nothing is sent back."""
+    """Each site writes rows of its own, and none is copied: nothing is sent back."""
+
+    def copy(self, there: bool) -> None: ...
 
     @rule(main=st.booleans(), key=KEYS, row=VALUES)
-    def write(self, main: bool, key: int, row: int | None) -> None:
+    def write(self, main: bool, key: int, row: Row) -> None:
         super().write(main, key * 2 + main, row)
 
     @invariant()
@@ -198,28 +278,45 @@ TestApart = Apart.TestCase
 def test_without_it_they_differ() -> None:
     """What the model would find if nothing were sent back."""
     there, back = pipes("none")
-    there.source.set(1, 1)
-    back.source.set(1, 2)
+    there.source.set(1, (1, 1))
+    back.source.set(1, (2, 2))
     there.deliver_all()
     back.deliver_all()
-    assert (there.source.content(), there.target.content()) == ({1: 2}, {1: 1})
+    assert (there.source.content(), there.target.content()) == ({1: (2, 2)}, {1: (1, 1)})
 
 
 def test_a_change_that_was_seen_is_not_in_conflict() -> None:
     """Sites that write one row one after the other, each after it has the other's change."""
     there, back = pipes()
     for number in range(10):
-        (there, back)[number % 2].source.set(1, number)
+        (there, back)[number % 2].source.set(1, (number, 0))
         (there, back)[number % 2].deliver_all()
     assert back.sent_back == 0
-    assert there.source.content() == there.target.content() == {1: 9}
+    assert there.source.content() == there.target.content() == {1: (9, 0)}
 
 
 def test_the_main_sites_row_wins() -> None:
     there, back = pipes()
-    there.source.set(1, 1)
-    back.source.set(1, 2)
+    there.source.set(1, (1, 1))
+    back.source.set(1, (2, 2))
     there.deliver_all()
     back.deliver_all()
-    assert there.source.content() == there.target.content() == {1: 1}
+    assert there.source.content() == there.target.content() == {1: (1, 1)}
     assert back.sent_back == 1
+
+
+@given(st.permutations(["there", "back", "back"]), st.booleans())
+def test_different_columns_of_a_row_both_survive(order: list[str], read_back: bool) -> None:
+    """Whichever is delivered first, and whatever the other column of the row was when it was."""
+    there, back = pipes(changed_columns=True)
+    there.source.set(1, (1, 1))
+    there.deliver_all()
+    there.source.set(1, (2, 1))
+    back.source.set(1, (1, 2))
+    for name in order:
+        pipe = there if name == "there" else back
+        pipe.capture(EVERYTHING, read_back=read_back)
+        pipe.load(EVERYTHING)
+    for pipe in (there, back):
+        pipe.deliver_all()
+    assert there.source.content() == there.target.content() == {1: (2, 2)}

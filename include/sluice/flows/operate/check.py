@@ -15,6 +15,7 @@ from sluice.flows.checkpoints import Sides
 from sluice.flows.operate.channel import ends_of, members, ring
 from sluice.flows.operate.copy_plan import PlannedCopy, planned_copies
 from sluice.flows.runtime import Runtime
+from sluice.flows.transform.column_changes import NOT_BY_COLUMN, whole_rows
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping
 from sluice.merge.compact import merged_schema
@@ -186,16 +187,23 @@ def _unknown_names(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFin
 
 
 def _sent_back(runtime: Runtime, tables: list[SourceTable]) -> list[CheckFinding]:
-    """An error for each table without a primary key whose rows would be loaded where they are already."""
+    """An error for each table whose rows would be loaded where they are already, and of those of which columns alone cannot be sent."""
     channel = Channels(channels_folder()).of(runtime.name)
     if channel is None or channel.consistency == "none":
         return []
     why = f"it has no primary key, and channel {channel.channel} repairs rows by their keys: rows that come back would be there twice"
     fix = "give it a primary key at both sites, or exclude it from capture in both pipelines"
-    return [
+    found = [
         CheckFinding("error", "channel", "primary key", str(table.id), why, fix)
         for table in tables
         if not table.schema.primary_key
+    ]
+    mapping = Mapping.compile(runtime.pipeline.mapping)
+    routes = [(table, mapping.route(table.id)) for table in tables]
+    return found + [
+        CheckFinding("error", "channel", "send: changed_columns", str(table.id), NOT_BY_COLUMN, whole_rows(route))
+        for table, route in routes
+        if route.changed_only and len(table.unique) > 1
     ]
 
 

@@ -16,6 +16,7 @@ from sluice.flows.cancellation import CancellationGuard
 from sluice.flows.runtime import Runtime, attempt_id
 from sluice.flows.stage_log import say
 from sluice.flows.transform.changeset_writer import MergeResult, write_changeset_manifest
+from sluice.flows.transform.column_changes import plan_columns
 from sluice.flows.transform.dead_letter_files import forget_attempts
 from sluice.flows.transform.merge_units import plan_merge, plan_pieces, run_merge_unit
 from sluice.flows.transform.read_back import plan_read_back
@@ -126,8 +127,9 @@ class _Merge:
         runtime, manifest = self.runtime, self.manifest
         runner = runtime.runner_for(manifest.changes)
         repair = plan_repair(runtime, self.state, manifest, lambda number: merge(runtime, number))
-        # Rows that are spread no longer say who wrote them.
-        levels = LEVELS if repair is None or repair.loops_back else 0
+        # Rows that are spread no longer say who wrote them, or which columns each change changed.
+        columns = plan_columns(runtime, self.state, manifest)
+        levels = LEVELS if (repair is None or repair.loops_back) and not columns else 0
         pieces, spread = _small_enough(runtime, self.watch, runner, manifest, self.attempt, levels)
         repair = None if spread else repair
         units = plan_merge(
@@ -142,6 +144,7 @@ class _Merge:
             pieces=pieces,
             read_back=plan_read_back(runtime, self.state, manifest),
             repair=repair,
+            columns=columns,
         )
         description = f"{runtime.name}: merge batch {manifest.batch}"
         results: list[MergeResult] = self.watch.run(runner, run_merge_unit, units, description=description)

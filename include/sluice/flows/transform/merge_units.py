@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,12 +14,12 @@ from sluice.config.pipeline import PipelineConfig
 from sluice.flows.transform.changeset_writer import MergeResult, StageRows, TransformUnit, small_parts, write_part
 from sluice.flows.transform.read_back import ReadBack
 from sluice.flows.transform.repair import Repair, Repaired
-from sluice.flows.transform.segment_rows import Added, MergePart, by_table, cut, read_changes
+from sluice.flows.transform.segment_rows import Added, ColumnGroups, MergePart, by_table, cut, read_changes
 from sluice.flows.transform.stage_rules import StageRules
 from sluice.mapping import Mapping as Routes
 from sluice.merge.compact import compact
 from sluice.model.packing import memory_of, pack, unit_size
-from sluice.model.tables import KEY_BUCKETS
+from sluice.model.tables import KEY_BUCKETS, TableId
 from sluice.rules import RuleSet
 from sluice.segments.footers import measured
 from sluice.segments.manifest import SegmentManifest
@@ -31,10 +31,12 @@ class MergeUnit(TransformUnit[MergePart]):
     """Parts of tables to be merged.
 
     ``read_back``: of which rows are read at the source; None: of none. ``repair``: tells what of the partner's loads is sent; None: all there is is.
+    ``columns``: tables of which every column that any change changed is sent, and no other.
     """
 
     read_back: ReadBack | None = None
     repair: Repair | None = None
+    columns: Mapping[TableId, ColumnGroups] = field(default_factory=dict)
 
     @property
     def memory_bytes(self) -> int:
@@ -56,11 +58,13 @@ def plan_merge(
     pieces: Sequence[MergePart] | None = None,
     read_back: ReadBack | None = None,
     repair: Repair | None = None,
+    columns: Mapping[TableId, ColumnGroups] | None = None,
 ) -> list[MergeUnit]:
     """Cut a batch into merge units of about equal cost. Rule files are read, and loaded once to see that they load, here.
 
     ``resolver``: for the connections that lookups of rules name. ``rules``: those to apply, if not all of ``rules_path``; ``last``: no other
-    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since. ``read_back``, ``repair``: see :class:`MergeUnit`.
+    stage of rules follows. ``pieces``: of :func:`plan_pieces`, if some of them were spread since. ``read_back``, ``repair``, ``columns``: see
+    :class:`MergeUnit`.
 
     Raises:
         RuleError: a rule is broken. ConfigError: engine.yaml is. MappingError: the mapping is.
@@ -86,6 +90,7 @@ def plan_merge(
             small,
             read_back,
             repair,
+            columns or {},
         )
         for number, (group, small) in enumerate(zip(groups, small_parts(groups), strict=True))
     ]
@@ -116,7 +121,7 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     result = MergeResult((), (), 0.0)
     for number, part in enumerate(unit.parts):
         buckets = (part.buckets[0], part.buckets[1] - 1)
-        rows, added, repaired = _merged(stage.store, part, unit.repair)
+        rows, added, repaired = _merged(stage.store, part, unit.repair, unit.columns.get(part.source))
         if unit.read_back is not None:
             rows, count = unit.read_back.renewed(rows, part.source)
             result = replace(result, read_back=result.read_back + count)
@@ -129,9 +134,11 @@ def run_merge_unit(unit: MergeUnit) -> MergeResult:
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def _merged(store: SegmentStore, part: MergePart, repair: Repair | None) -> tuple[pa.Table, Added, Repaired]:
+def _merged(
+    store: SegmentStore, part: MergePart, repair: Repair | None, columns: ColumnGroups | None
+) -> tuple[pa.Table, Added, Repaired]:
     """The rows of a part; what they were made of is free again."""
     chosen = repair.look(store, part) if repair is not None else None
-    read = read_changes(store, part, chosen)
+    read = read_changes(store, part, chosen, columns)
     repaired = Repaired(chosen.hashes, chosen.conflicts, tuple(read.listed)) if chosen is not None else Repaired()
     return compact(read.changes, read.key), read.added, repaired

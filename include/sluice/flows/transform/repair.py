@@ -155,13 +155,13 @@ def plan_repair(
     unseen: Hashes | None = None  # also of a batch that was captured again, whose manifest does not say
     if loads.repairs and manifest.loads_saw is not None:
         unseen = _unseen(runtime.store, state, range(manifest.loads_saw + 1, manifest.batch), merged)
-    unique = _unique(runtime, state, manifest) if unseen is not None else frozenset[TableId]()
+    unique = with_unique_keys(runtime, state, manifest) if unseen is not None else frozenset[TableId]()
     masking = Masking(tuple(runtime.pipeline.masked))
     return Repair(origin_number(loads.partner), unseen, not loads.repairs, masking, unique)
 
 
-def _unique(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
-    """Tables of a batch in which rows may be told apart by more than their key."""
+def with_unique_keys(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> frozenset[TableId]:
+    """Tables of a batch in which rows may be told apart by more than their key: those with a further unique key, and those that are not known."""
     if not manifest.files:
         return frozenset()
     definitions = definitions_at(runtime, state, manifest.first.position)
@@ -200,4 +200,4 @@ def note_repaired(store: SegmentStore, repair: Repair, batch: int, done: Repaire
         note_conflicts(store, batch, done.conflicts, done.listed)
 
 
-__all__ = ["Chosen", "Repair", "Repaired", "note_repaired", "plan_repair"]
+__all__ = ["Chosen", "Repair", "Repaired", "note_repaired", "plan_repair", "with_unique_keys"]

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from sluice.errors import SegmentError
 from sluice.mapping import Mapping as Routes
+from sluice.mapping.changed import each_changed
 from sluice.merge.column_presence import is_partial, renewed
 from sluice.merge.compact import compact, thinned, user_columns
 from sluice.merge.key_override import rekeyed
@@ -64,6 +65,8 @@ class MergePart:
 
 
 Added = tuple[tuple[int, str], ...]
+ColumnGroups = Sequence[Sequence[str]]
+"""Source columns that are sent together, where only changed columns are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,13 @@ def _range(part: MergePart, low: int, high: int) -> Iterator[MergePart]:
         yield replace(part, files=files, buckets=(low, high))
 
 
-def read_changes(store: SegmentStore, part: MergePart, choice: Choice | None = None) -> PartRead:
-    """``choice``: which of the changes; None: all. Raises SegmentError."""
+def read_changes(
+    store: SegmentStore, part: MergePart, choice: Choice | None = None, columns: ColumnGroups | None = None
+) -> PartRead:
+    """``choice``: which of the changes; None: all. ``columns``: see :func:`sluice.mapping.changed.each_changed`; None: whole rows.
+
+    Raises SegmentError.
+    """
     tables: list[pa.Table] = []
     listed: list[ConflictRecord] = []
     thin = Thinning()
@@ -137,6 +145,8 @@ def read_changes(store: SegmentStore, part: MergePart, choice: Choice | None = N
         if choice is not None:
             listed += choice.listed(number, table)
             table = choice.of_file(number, table)
+        if columns is not None and "_present" not in table.schema.names and key_columns(table.schema):
+            table = each_changed(table, columns)
         tables.append(table.drop_columns(["_bucket"]) if "_bucket" in table.schema.names else table)
         if not part.key:
             tables = thin(tables)

@@ -151,9 +151,11 @@ class RowWriter(SqlRowWriter):
                     total += WriteResult(some.rows.num_rows, 0, statements=self.session.run(some.update()))
         return total
 
-    @staticmethod
-    def _lacking(table: TargetTable, rows: pa.Table) -> partial_updates.PartialRows:
-        return partial_updates.PartialRows.of(table, rows)
+    def _lacking(self, table: TargetTable, rows: pa.Table) -> partial_updates.PartialRows:
+        """Where both sites write the same rows, one that is not there was deleted at this one; unless it gave way to another for a unique value."""
+        gone = self.marks is not None and self.marks.mark.gives_way and not table.unique_keys
+        absent = table.being_copied or gone
+        return partial_updates.PartialRows.of(replace(table, being_copied=absent), rows)
 
 
 def _spooled(spool: IO[bytes]) -> Iterator[partial_updates.WholeRow]:

@@ -1,0 +1,55 @@
+"""``send: changed_columns`` in a channel whose sites write the same rows: two that change different columns of a row both keep what they wrote.
+
+Each column of a row is decided like a row of its own: of a row that goes to the other site, exactly those columns are sent that some change of the
+batch changed, whatever they are at its end. A column that was changed and changed back is sent, too: the other site may have written it meanwhile,
+and that would stay there. Which rows go back is told by row, which is never too few. A row that was inserted, or came to another key, is sent whole;
+an update of a row that the other site has deleted changes nothing, and the delete arrives. The tests have a model of it.
+"""
+
+from __future__ import annotations
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import ConfigError
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.repair import with_unique_keys
+from sluice.flows.transform.segment_rows import ColumnGroups
+from sluice.mapping import Mapping as Routes
+from sluice.mapping import TableRoute
+from sluice.model.tables import TableId
+from sluice.segments.manifest import SegmentManifest
+
+NOT_BY_COLUMN = (
+    "it has a unique key besides the primary one: in a channel whose sites write the same rows, its rows are sent whole"
+)
+
+
+def whole_rows(route: TableRoute) -> str:
+    """What makes it so, for people."""
+    return f"mapping: [{{from: {route.source}, to: {route.target}, send: rows}}]: a line that names the table counts before one with a pattern"
+
+
+def plan_columns(runtime: Runtime, state: PipelineState, manifest: SegmentManifest) -> dict[TableId, ColumnGroups]:
+    """Tables of a batch of which changed columns alone are sent, with columns that are sent together.
+
+    Raises:
+        ConfigError: one of them has a further unique key: a row that removes another one for its value would come back without its other columns.
+    """
+    if runtime.mark is None or not runtime.mark.numbered:
+        return {}
+    routes = Routes.compile(runtime.pipeline.mapping)
+    every = {file.table_id: routes.route(file.table_id) for file in manifest.files}
+    found: dict[TableId, ColumnGroups] = {
+        table: route.column_groups for table, route in every.items() if route.changed_only
+    }
+    refused = sorted(with_unique_keys(runtime, state, manifest) & found.keys()) if found else []
+    if refused:
+        table = refused[0]
+        raise ConfigError(
+            f"{runtime.name} sends changed columns of {table}: {NOT_BY_COLUMN}",
+            where=str(table),
+            hint=whole_rows(every[table]),
+        )
+    return found
+
+
+__all__ = ["NOT_BY_COLUMN", "plan_columns", "whole_rows"]
