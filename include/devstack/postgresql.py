@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -55,11 +55,24 @@ def find_postgresql() -> PostgreSQL:
             found = re.search(r"\(PostgreSQL\) (\d+)(\S*)", said)
             if found and int(found[1]) >= _MINIMUM and (folder / "initdb").exists():
                 return PostgreSQL(folder, f"{found[1]}{found[2]}", str(folder))
-    folder = paths.home() / "postgresql"
+    return _fetched(paths.home() / "postgresql", [_PACKAGE])
+
+
+def find_postgis() -> PostgreSQL:
+    """A server with PostGIS, fetched at first use, apart from the other one (about 170 MB). Raises as :func:`find_postgresql`."""
+    as_nobody()
+    found = _fetched(paths.home() / "postgis", [_PACKAGE, f"{_PACKAGE}-postgis-3"])
+    folder = Path(found.origin) / f"usr/share/postgresql/{found.version.split('.')[0]}/extension"
+    with contextlib.suppress(FileExistsError):  # the package's own script would make the link when it is installed
+        (folder / "postgis.control").symlink_to("postgis-3.control")
+    return found
+
+
+def _fetched(folder: Path, packages: Sequence[str]) -> PostgreSQL:
     tree = debian.installed_tree(folder)
     if tree is None:
-        _log.info("fetching PostgreSQL", into=str(folder))
-        tree = debian.fetch(folder, [_PACKAGE], suite="unstable")
+        _log.info("fetching PostgreSQL", into=str(folder), packages=list(packages))
+        tree = debian.fetch(folder, packages, suite="unstable")
     programs = next(tree.root.glob("usr/lib/postgresql/*/bin"))
     with debian.lock(folder / ".programs.lock"):
         for name in _PROGRAMS:

@@ -9,6 +9,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ pytest.importorskip("pyiceberg")
 from tests.support import delta_child, iceberg_child
 from tests.support.delta_bench import DeltaBench
 from tests.support.iceberg_bench import IcebergBench
+from tests.support.lake_bench import LakeBench
 from tests.support.strikes import At, children, start, twice_arrived
 
 children.set_forkserver_preload([
@@ -31,25 +33,41 @@ children.set_forkserver_preload([
     "tests.support.iceberg_child",
     "tests.support.iceberg_bench",
 ])
-KINDS = {"delta": (DeltaBench, delta_child.load), "iceberg": (IcebergBench, iceberg_child.load)}
+KINDS = {
+    "delta": (DeltaBench, delta_child.load),
+    "iceberg": (IcebergBench, iceberg_child.load),
+    "iceberg-rest": (IcebergBench, iceberg_child.load),
+}
+IN_FOLDERS = ("delta", "iceberg")
 COMMITS = {
     ("delta", "latest"): {"__init__", "set_table_properties", "execute"}, ("delta", "all"): {"__init__", "set_table_properties", "write_deltalake"},
     ("iceberg", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"}, ("iceberg", "all"): {"load_table", "commit_table"},
+    ("iceberg-rest", "latest"): {"load_table", "commit_table", "_dataframe_to_data_files"},
 }  # fmt: skip
 """Calls of the client at which the loading process is killed."""
 FIRST = [new(n, "a", 0) for n in range(4)]
 SECOND = [changed((n, "a", 0), (n, "b", 1)) for n in range(3)] + [gone(3, "a", 0), new(4, "b", 1)]
 EXPECTED = Counter([*((n, "b", 1) for n in range(3)), (4, "b", 1)])
 
+Made = Callable[..., LakeBench]
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("changes", ["latest", "all"])
-def test_killed_at_every_call(tmp_path: Path, changes: str, kind: str) -> None:
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> Made:
+    """``made(changes, folder)``: a bench of ``kind`` without any table."""
+    if kind == "iceberg-rest":
+        server = request.getfixturevalue("iceberg_rest")
+        return lambda changes="latest", _="": IcebergBench.of_rest(server, changes)
+    return lambda changes="latest", folder="": KINDS[kind][0](tmp_path / folder, changes)
+
+
+@pytest.mark.parametrize(("kind", "changes"), COMMITS)
+def test_killed_at_every_call(made: Made, changes: str, kind: str) -> None:
     """Of two tables: each opening of a table, each commit, before and after; take over and checkpoint alike."""
     point, deaths = 0, 0
-    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 3
+    step = 1 if os.environ.get("SLUICE_CUTS") == "1" else 5 if kind == "iceberg-rest" else 3
     while True:
-        bench = KINDS[kind][0](tmp_path / str(point), changes)
+        bench = made(changes, str(point))
         tables = [people("shop", name) for name in ("one", "two")]
         for table in tables:
             bench.create_table(table)
@@ -79,11 +97,11 @@ def test_killed_at_every_call(tmp_path: Path, changes: str, kind: str) -> None:
     assert COMMITS[kind, changes] <= set(calls)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IN_FOLDERS)
 @pytest.mark.parametrize("changes", ["latest", "all"])
-def test_killed_at_any_time(tmp_path: Path, changes: str, kind: str) -> None:
+def test_killed_at_any_time(made: Made, changes: str, kind: str) -> None:
     """Also between a data file and its commit, which no call of ours separates."""
-    bench = KINDS[kind][0](tmp_path, changes)
+    bench = made(changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -119,11 +137,12 @@ def test_killed_at_any_time(tmp_path: Path, changes: str, kind: str) -> None:
     [
         ("delta", "latest", "execute"), ("delta", "all", "write_deltalake"), ("delta", "latest", "__init__"),
         ("iceberg", "latest", "_dataframe_to_data_files"), ("iceberg", "latest", "commit_table"), ("iceberg", "all", "commit_table"),
+        ("iceberg-rest", "latest", "commit_table"),
     ],
 )  # fmt: skip
-def test_an_old_writer_that_comes_back(tmp_path: Path, kind: str, changes: str, call: str) -> None:
+def test_an_old_writer_that_comes_back(made: Made, kind: str, changes: str, call: str) -> None:
     """It stands still before it commits; a newer one delivers the batch and the next; then the old one goes on."""
-    bench = KINDS[kind][0](tmp_path, changes)
+    bench = made(changes)
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -159,8 +178,8 @@ def test_an_old_writer_that_comes_back(tmp_path: Path, kind: str, changes: str, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Path, kind: str) -> None:
-    bench = KINDS[kind][0](tmp_path)
+def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(made: Made, kind: str) -> None:
+    bench = made()
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)
@@ -177,10 +196,12 @@ def test_a_process_that_is_out_of_date_does_not_disturb_a_newer_one(tmp_path: Pa
     assert pipe.held == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", IN_FOLDERS)
+def test_after_a_rewind_batches_are_written_again_whatever_the_tables_noted(
+    made: Made, tmp_path: Path, kind: str
+) -> None:
     """Also where the checkpoint was forgotten, or its folder deleted by hand."""
-    bench = KINDS[kind][0](tmp_path)
+    bench = made()
     table = people("shop")
     bench.create_table(table)
     pipe = Pipe(bench)

@@ -1,9 +1,9 @@
-"""Iceberg tables in a folder for the contract suite. Needs the client, an extra."""
+"""Iceberg tables in a folder, or of a REST catalog, for the contract suite. Needs the client, an extra."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyiceberg")  # the client is an extra
+
+from pyiceberg.exceptions import NoSuchNamespaceError
 
 from sluice.config.connections import Endpoint
 from sluice.model.tables import TableId, TableSchema
@@ -33,6 +35,19 @@ class IcebergBench(LakeBench):
         self.root.mkdir(parents=True, exist_ok=True)
         hidden = {"s3.secret-access-key": self.secret}
         self.connection = Endpoint("target", "fs", "", extra={"path": str(root), "catalog": hidden})
+
+    @classmethod
+    def of_rest(cls, server: Any, changes: str = "latest", consistency: str = "row") -> IcebergBench:
+        """The same with an empty REST catalog: ``server``, of which every table goes."""
+        made = cls(server.folder, changes, consistency)
+        login = {"catalog": {"oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}}
+        made.connection = Endpoint("target", "http", server.host, server.port, "me", made.secret, "http", login)
+        catalog: Any = made.target().site.place.catalog()
+        for namespace in ((made.schema,), ("_sluice", "p"), ("_sluice", "other")):
+            with suppress(NoSuchNamespaceError):
+                for table in catalog.list_tables(namespace):
+                    catalog.drop_table(table)
+        return made
 
     def target(self, *, pipeline: str = "p", name: str = "copy", **config: Any) -> Target:
         return IcebergTarget(self.config("iceberg", name=name, **config), self.connection, pipeline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyiceberg.io.pyarrow
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.support.strikes import At, deliver
@@ -12,6 +13,8 @@ from tests.support.strikes import At, deliver
 _CALLS = (
     (SqlCatalog, "load_table"),
     (SqlCatalog, "commit_table"),
+    (RestCatalog, "load_table"),
+    (RestCatalog, "commit_table"),
     (pyiceberg.io.pyarrow, "_dataframe_to_data_files"),
 )
 

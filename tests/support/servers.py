@@ -18,6 +18,7 @@ import pytest
 
 from devstack import delta_spark, processes
 from devstack.debian import FetchFailed
+from devstack.iceberg_rest import RestCatalogServer, find_rest_catalog
 from devstack.kafka import KafkaServer, find_kafka
 from devstack.mariadb import MariaDBServer
 from devstack.mysql import MySQLServer
@@ -87,6 +88,21 @@ def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
+    """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
+    from devstack.postgresql import PostgreSQLServer, find_postgis
+
+    try:
+        found = find_postgis()
+    except SluiceError as error:
+        pytest.skip(f"no PostGIS to be had: {error.message}")
+    with PostgreSQLServer(server_folder / "postgis", distribution=found) as server:
+        server.execute("CREATE EXTENSION postgis")
+        yield server
+
+
 @pytest.fixture
 def fresh_pg_schema(postgresql: PostgreSQLServer) -> Iterator[Callable[..., str]]:
     """``fresh_pg_schema()`` makes an empty schema in the PostgreSQL, or that of this name; dropped after the test."""
@@ -136,6 +152,19 @@ def schema_registry(server_folder: Path) -> Iterator[RegistryServer]:
     except (FetchFailed, ConfigError) as error:
         pytest.skip(f"there is no schema registry: {error}")
     server = RegistryServer(server_folder / "registry").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def iceberg_rest(server_folder: Path) -> Iterator[RestCatalogServer]:
+    """A REST catalog of Iceberg tables. Skips what needs it where it cannot be fetched."""
+    pytest.importorskip("pyiceberg")
+    try:
+        find_rest_catalog()
+    except (FetchFailed, ConfigError) as error:
+        pytest.skip(f"there is no REST catalog of Iceberg: {error}")
+    server = RestCatalogServer(server_folder / "iceberg-rest").start()
     yield server
     server.kill()
 
