@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sluice.errors import MappingError
+from sluice.model.column_types import ColumnKind
 from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
+from sluice.targets.postgresql.collations import NO_COLLATIONS, Collations
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
@@ -146,13 +148,16 @@ def read_references(cursor: Any, tables: Sequence[TableId]) -> list[Reference]:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What the target's options and login say: the type for documents; whether triggers may fire; whether the login may switch them off; whether
-    tables that are made get the source's secondary indexes."""
+    tables that are made get the source's secondary indexes; which of their columns get an ICU collation;
+    PostGIS's type, "" where it is not there."""
 
     json: str = "jsonb"
     fire: bool = False
     replica: bool = True
     user: str = ""
     indexes: bool = False
+    collations: Collations = NO_COLLATIONS
+    spatial: str = ""
 
 
 def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> TargetTable:
@@ -162,7 +167,7 @@ def compare(plan: PlannedTable, info: TableInfo | None, wanted: Wanted) -> Targe
         raise MappingError(
             f"the target has no table {plan.target} for {plan.source}",
             where=str(plan.target),
-            hint=f"create it: {create_table(plan, wanted.json)}; (`sluice check --apply` does)",
+            hint=f"create it: {create_table(plan, wanted)}; (`sluice check --apply` does)",
         )
     for severity, column, why, statement, hint in _problems(plan, info, wanted):
         if severity == "error":
@@ -195,9 +200,13 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
             found.append(Finding("error", plan.target, "", error.message, hint=error.hint or ""))
             continue
         if info is None:
-            sql = create_table(plan, wanted.json)
+            sql = create_table(plan, wanted)
+            found += [
+                Finding("error", plan.target, "", f"the table is to have the collation {name}", made)
+                for name, made in _collations(plan, wanted)
+            ]
             found.append(Finding("error", plan.target, "", f"the target has no such table for {plan.source}", sql))
-            found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(column, wanted)]
+            found += [_loss_of(plan, column, wanted) for column in plan.columns if _loss(plan, column, wanted)]
             found += [
                 Finding("error", plan.target, "", f"the table is to have {what}", sql)
                 for what, sql in extras.of_plan(plan, indexes=wanted.indexes)
@@ -210,15 +219,43 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
     return found
 
 
-def _loss(column: PlannedColumn, wanted: Wanted) -> str:
-    """What the column that is to be made does not keep of the values."""
-    made, kind = sent_type(column), pg_type(made_type(column, wanted.json))
-    return column.loses or (lost(made, kind) if takes(made, kind) and not column.generated else "")
+def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
+    """ICU collations of a table that is to be made: name, and the statement that makes it."""
+    made = (
+        wanted.collations.of(plan.target, sent_type(one), key=bool(one.key))
+        for one in plan.columns
+        if not one.generated and not one.wanted
+    )
+    return list(dict.fromkeys((one.name, one.create) for one in made if one is not None))
+
+
+def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+    """What the column that is to be made does not keep of the values, and of how they compare."""
+    made, kind = sent_type(column), pg_type(made_type(column, wanted.json, wanted.spatial))
+    if column.generated:
+        return column.loses
+    said = column.loses or (lost(made, kind) if takes(made, kind) else "")
+    return "; ".join(filter(None, (said, _compares(plan, column, wanted))))
+
+
+def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+    """What to know of how its texts compare, where the options name its table."""
+    if column.wanted:
+        return ""
+    return wanted.collations.lost(plan.target, sent_type(column), key=bool(column.key))
+
+
+def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
+    """The type for a column definition, with its collation."""
+    own = made_type(column, wanted.json, wanted.spatial)
+    if column.wanted:
+        return own
+    return own + wanted.collations.clause(plan.target, sent_type(column), key=bool(column.key))
 
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Finding:
-    said = f"{column.sql_type or column.arrow_type} -> {made_type(column, wanted.json)}"
-    return Finding("warning", plan.target, column.name, f"{said}: {_loss(column, wanted)}")
+    said = f"{column.sql_type or column.arrow_type} -> {_typed(plan, column, wanted)}"
+    return Finding("warning", plan.target, column.name, f"{said}: {_loss(plan, column, wanted)}")
 
 
 class _Problem(NamedTuple):
@@ -285,18 +322,20 @@ def _of_column(
     plan: PlannedTable, column: PlannedColumn, found: Sequence[ColumnInfo], wanted: Wanted
 ) -> list[_Problem]:
     made, place = sent_type(column), quoted_table(plan.target)
-    own = made_type(column, wanted.json)
+    own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
+    collation = None if column.wanted else wanted.collations.of(plan.target, made, key=bool(column.key))
     if not found:
-        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {own}"
+        add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}"
         why = f"it has no column {column.name!r}, which {plan.source} has"
-        return [_error(column.name, why, add, f"add it: {add}; or leave it out: mapping.columns.exclude")]
+        problem = _error(column.name, why, add, f"add it: {add}; or leave it out: mapping.columns.exclude")
+        return [problem] if collation is None else [_error(column.name, why, collation.create), problem]
     if len(found) > 1:
         names = ", ".join(repr(one.name) for one in found)
         why = f"the columns {names} differ in case only: {column.name!r} of {plan.source} may be either"
         return [_error(column.name, why, hint="rename one of them")]
     [one] = found
     alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(one.name)}"
-    change = f"{alter} TYPE {own}"
+    change = f"{alter} TYPE {typed}"
     if one.generated:
         why = f"column {one.name!r} is a generated one: the source's values would never be written"
         hint = f"make it a plain column ({alter} DROP EXPRESSION), or leave it out: mapping.columns.exclude"
@@ -311,10 +350,14 @@ def _of_column(
         why = f"key column {one.name!r} is compared by {one.collation}, which holds different texts for equal: rows would overwrite each other"
         return [_error(one.name, why, f'{change} COLLATE "C"')]
     why = lost(made, kind) or column.loses
+    if collation is not None and one.collation != collation.name:
+        other = f"compared by {one.collation}, not by {collation.name} as options.icu_collations says"
+        return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {other}", f"{collation.create}; {change}")]
     if not why and not one.nullable and column.nullable and not column.key:
         why, change = "NULL is refused", f"{alter} DROP NOT NULL"
-    elif column.key or kind.declared == own:
+    elif column.key or kind.declared == own or made.kind is ColumnKind.GEOMETRY:
         change = ""
+    why = "; ".join(filter(None, (why, _compares(plan, column, wanted))))
     return [_Problem("warning", one.name, f"{said} -> {kind.declared}: {why}", change)] if why else []
 
 
@@ -323,10 +366,10 @@ def _promised(plan: PlannedTable) -> bool:
     return any({name.casefold() for name in names} == key for names in plan.promised)
 
 
-def create_table(plan: PlannedTable, json: str = "jsonb") -> str:
+def create_table(plan: PlannedTable, wanted: Wanted) -> str:
     """A CREATE TABLE that the planned rows fit into."""
     lines = [
-        f"{quoted(c.name)} {made_type(c, json)}{' NOT NULL' if c.key or not c.nullable else ''}"
+        f"{quoted(c.name)} {_typed(plan, c, wanted)}{' NOT NULL' if c.key or not c.nullable else ''}"
         for c in plan.columns
         if not c.generated
     ]

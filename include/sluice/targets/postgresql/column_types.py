@@ -20,7 +20,7 @@ OIDS: Mapping[str, int] = {
 }  # fmt: skip
 """Types in which values are sent, and their numbers in pg_type."""
 
-_SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying"}
+_SENT_AS = {"character varying": "text", "character": "text", "bit": "bit varying", "geometry": "bytea"}
 _ALIASES = {
     "decimal": "numeric", "int": "integer", "int2": "smallint", "int4": "integer", "int8": "bigint", "bool": "boolean", "float4": "real",
     "float8": "double precision", "varchar": "character varying", "char": "character", "varbit": "bit varying",
@@ -28,6 +28,9 @@ _ALIASES = {
 }  # fmt: skip
 """What people write; ``format_type`` prints none of them."""
 _TYPE = re.compile(r"(?P<word>.*?)(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<zone> with(?:out)? time zone)?")
+
+_SPATIAL = re.compile(r"""(?:"[^"]*"\.|\w+\.)?geometry(?:\((?P<shape>.*)\))?""")
+"""PostGIS's type, of which ``format_type`` prints the schema where the search path does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ def pg_type(declared: str) -> PgType:
     if declared.startswith(LABEL):
         own = declared.removeprefix(LABEL)
         return PgType(own, (), own, label=True)
+    if _SPATIAL.fullmatch(declared):
+        return PgType("geometry", (), declared)
     found = _TYPE.fullmatch(declared)
     assert found is not None
     numbers = tuple(int(part) for part in (found["numbers"] or "").split(",") if part)
@@ -122,10 +127,13 @@ LOSES: Mapping[ColumnKind, str] = {
 """What the own type does not keep of the values; nothing of it is changed silently."""
 
 
-def own_type(made: ColumnType, json: str = "jsonb") -> str:
-    """The type of a column that holds every value of ``made``. ``json``: the type for documents."""
+def own_type(made: ColumnType, json: str = "jsonb", spatial: str = "") -> str:
+    """The type of a column that holds every value of ``made``. ``json``: the type for documents; ``spatial``: PostGIS's, "" where it is not there."""
     if made.kind is K.JSON:
         return json
+    if made.kind is K.GEOMETRY and spatial:
+        shape = {"geometry": "", "geomcollection": "geometrycollection"}.get(made.shape, made.shape)
+        return f"{spatial}({shape})" if shape else spatial
     found = OWN[made.kind]
     return found if isinstance(found, str) else found(made)
 
@@ -146,10 +154,10 @@ def sent_type(column: PlannedColumn) -> ColumnType:
     return made
 
 
-def made_type(column: PlannedColumn, json: str = "jsonb") -> str:
+def made_type(column: PlannedColumn, json: str = "jsonb", spatial: str = "") -> str:
     """The type for a column definition: the mapping's own words (``convert: {type: …}``), else what holds every value."""
     sent = sent_type(column)
-    return column.wanted if column.wanted and sent == type_of(column) else own_type(sent, json)
+    return column.wanted if column.wanted and sent == type_of(column) else own_type(sent, json, spatial)
 
 
 _INTEGERS = (K.TINYINT, K.SMALLINT, K.MEDIUMINT, K.INT, K.BIGINT, K.YEAR)
@@ -169,6 +177,7 @@ _TAKES: Mapping[ColumnKind, frozenset[str]] = {
     K.CHAR: _TEXT_WORDS | {"character"},
     K.JSON: _TEXT_WORDS,
     **dict.fromkeys(_BYTES, frozenset({"bytea"})),
+    K.GEOMETRY: frozenset({"bytea", "geometry"}),
     K.UUID: frozenset({"uuid", "text", "character varying"}),
     **dict.fromkeys((K.INET4, K.INET6), frozenset({"inet", "text", "character varying"})),
 }
@@ -203,6 +212,10 @@ def lost(made: ColumnType, found: PgType) -> str:
                 return "times with more digits of a second are refused"
             if (made.kind is K.TIMESTAMP) != found.word.endswith(" with time zone"):
                 return "values are taken for UTC"
+        case K.GEOMETRY if found.word == "geometry":
+            return (
+                "" if _bare(found) in {"geometry", own_type(made, spatial="geometry")} else "other shapes are refused"
+            )
         case K.TIME if found.word != "interval":
             return "times of less than 0 or of 24 hours and more are refused"
         case _ if found.label:
@@ -214,6 +227,12 @@ def lost(made: ColumnType, found: PgType) -> str:
         case _ if found.word == "character varying" and found.numbers and not 0 < made.length <= found.numbers[0]:
             return f"texts of more than {found.numbers[0]} characters are refused"
     return LOSES.get(made.kind, "")
+
+
+def _bare(found: PgType) -> str:
+    """PostGIS's type as :func:`own_type` writes it, without its schema."""
+    shape = (_SPATIAL.fullmatch(found.declared) or {"shape": None})["shape"]
+    return f"geometry({shape.lower()})" if shape else "geometry"
 
 
 def _lost_whole(made: ColumnType, found: PgType) -> str:

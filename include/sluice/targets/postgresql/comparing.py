@@ -24,7 +24,7 @@ from sluice.mysql.key_sql import key_values
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type, type_of
 from sluice.targets.postgresql.names import quoted, quoted_table
-from sluice.targets.postgresql.range_delete import SORTED_ALIKE, stretches
+from sluice.targets.postgresql.range_delete import SORTED_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.comparing import (
@@ -86,15 +86,15 @@ class PostgreSQLComparer(ComparesRowsOnly):
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.base.KeyLister.keys`. In the table's own order; no transaction stays open in between."""
         table, columns = self.target.check([plan])[plan.target], plan.key_columns
-        types = {name.casefold(): declared for name, declared in zip(table.columns, table.types, strict=True)}
-        shown = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in plan.key)
-        order = ", ".join(f"t.{quoted(name)}" for name in plan.key)
+        types = dict(zip(table.columns, table.types, strict=True))
+        shown = ", ".join(_literal(f"t.{quoted(name)}", types[name]) for name in table.key)
+        order = ", ".join(f"t.{quoted(name)}" for name in table.key)
         after: tuple[str, ...] = ()
         while True:
-            [condition] = stretches(table, KeyRange(plan.key, after=after))
+            [condition] = stretches(table, KeyRange(table.key, after=after))
             with self.target.session(f"listing keys of {plan.target}") as session:
                 session.cursor.execute(
-                    f"SELECT {shown} FROM {quoted_table(table.table)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
+                    f"SELECT {shown} FROM {quoted_table(table.place)} AS t WHERE {condition} ORDER BY {order} LIMIT {KEYS_AT_A_TIME}"
                 )
                 found = [tuple(map(str, row)) for row in session.cursor.fetchall()]
             if not found:
@@ -127,6 +127,7 @@ class _Comparison:
     rows: pa.Table
 
     def run(self, item: KeyRange | None, values: bool) -> RangeDifferences:
+        item = spelt(self.table, item) if item is not None else None
         fields = sent_fields(self.rows.schema, self.table)
         columns = [StagedColumn.of(n, field) for n, (field, _) in enumerate(fields)]
         names = [name for _, name in fields]
@@ -156,7 +157,7 @@ class _Comparison:
         found = self._ask(
             staged,
             f"SELECT s.{number.name}, {first} IS NULL, {', '.join([*same, *(shown if values else ())])} FROM {ROWS} "
-            f"LEFT JOIN {quoted_table(self.table.table)} AS t ON {self._same_key(own, self.table.key)} "
+            f"LEFT JOIN {quoted_table(self.table.place)} AS t ON {self._same_key(own, self.table.key)} "
             f"WHERE {first} IS NULL OR NOT ({' AND '.join(same)})",
         )
         return sorted_out(found, names, values=values)
@@ -169,7 +170,7 @@ class _Comparison:
         key = ", ".join(_literal(f"t.{quoted(name)}", types[name.casefold()]) for name in item.names)
         found: list[tuple[str, ...]] = []
         for condition in stretches(self.table, item):
-            sql = f"SELECT {key} FROM {quoted_table(self.table.table)} AS t WHERE {condition}"
+            sql = f"SELECT {key} FROM {quoted_table(self.table.place)} AS t WHERE {condition}"
             if staged is not None:
                 sql += f" AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {self._same_key(own, item.names)})"
             sql += first_of(item, [f"t.{quoted(name)}" for name in item.names])
@@ -206,13 +207,14 @@ class _Count:
         cursor = self.stage.cursor
         try:
             count = self._send(COMPARED, rows, names)
-            texts = {name: f", left({_text(f't.{quoted(name)}')}, {SHOWN_CHARACTERS})" for name in shown}
-            values = "".join(f"{text} AS v{i}" for i, text in enumerate(texts.values()))
+            mine = [quoted(spelling[name.casefold()]) for name in shown]
+            texts = [f", left({_text(f't.{name}')}, {SHOWN_CHARACTERS})" for name in mine]
+            values = "".join(f"{text} AS v{i}" for i, text in enumerate(texts))
             shown_values = "".join(f", min(v{i})" for i in range(len(shown)))
             cursor.execute(
                 f"SELECT h, sum(here), sum(there){shown_values} FROM ("
                 f"SELECT {_hash(names)} AS h, 1 AS here, 0 AS there{values} FROM pg_temp.{COMPARED} AS t UNION ALL "
-                f"SELECT {_hash(names)}, 0, 1{''.join(texts.values())} FROM {quoted_table(self.table.table)} AS t) AS x "
+                f"SELECT {_hash(names)}, 0, 1{''.join(texts)} FROM {quoted_table(self.table.place)} AS t) AS x "
                 f"GROUP BY h HAVING sum(here) <> sum(there){'' if whole else ' AND sum(here) > 0'} LIMIT {MOST_COUNTS + 1}"
             )
             groups, late = cursor.fetchall(), []
@@ -228,9 +230,11 @@ class _Count:
         """Into a temporary table of the target's own types."""
         columns = ", ".join(map(quoted, names))
         self.stage.cursor.execute(
-            f"CREATE TEMPORARY TABLE {name} AS SELECT {columns} FROM {quoted_table(self.table.table)} WITH NO DATA"
+            f"CREATE TEMPORARY TABLE {name} AS SELECT {columns} FROM {quoted_table(self.table.place)} WITH NO DATA"
         )
-        there = Stage(self.stage.cursor, replace(self.table, table=TableId("pg_temp", name)), self.stage.zero_dates)
+        there = Stage(
+            self.stage.cursor, replace(self.table, table=TableId("pg_temp", name), named=None), self.stage.zero_dates
+        )
         count = 0
         for piece in pieces:
             fields = sent_fields(piece.schema, self.table)

@@ -21,10 +21,11 @@ from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql import extras
 from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
+from sluice.targets.postgresql.collations import Collation, Collations
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.extras import Index
-from sluice.targets.postgresql.names import LONGEST_BYTES, quoted, quoted_table, too_long
+from sluice.targets.postgresql.names import LONGEST_BYTES, Naming, quoted, quoted_table, too_long
 
 K = ChangeKind
 FOLLOWED = frozenset(ChangeKind) - {
@@ -41,7 +42,14 @@ _CASTS: Mapping[str, tuple[str, ...]] = {
     "date": ("date", "timestamp without time zone"),
     **{
         word: (word,)
-        for word in ("bytea", "timestamp without time zone", "timestamp with time zone", "interval", "double precision")
+        for word in (
+            "bytea",
+            "geometry",
+            "timestamp without time zone",
+            "timestamp with time zone",
+            "interval",
+            "double precision",
+        )
     },
 }
 """Types whose values PostgreSQL converts as MySQL does: type -> types."""
@@ -54,14 +62,18 @@ Ask = Callable[[TableId], bool]
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``json``: the type for documents; ``indexes``: those of the source are followed.
+    ``infos``: the target's tables before it; ``json``: the type for documents; ``indexes``: those of the source are followed; ``spatial``: PostGIS's
+    type, "" where it is not there; ``spelling``: what tables and columns are called; ``collations``: of texts that are made.
     """
 
     change: SchemaChange
     infos: Mapping[TableId, TableInfo]
     has_rows: Ask
-    json: str = "jsonb"
-    indexes: bool = False
+    json: str
+    indexes: bool
+    spatial: str
+    spelling: Naming
+    collations: Collations
 
     def statements(self) -> list[str]:
         """What to run, in order; empty if the target has it already. Raises LoadError."""
@@ -86,12 +98,16 @@ class Follower:
         return found
 
     # -- inside ----------------------------------------------------------------------------------------------------
+    def _target(self, table: TableId) -> TableId:
+        """The target's own name of a source table."""
+        return self.spelling.table(self.change.target(table))
+
     def _kinds(self, one: TableChange) -> set[ChangeKind]:
         return set(one.kinds) if self.change.kinds is None else set(one.kinds) & self.change.kinds
 
     def _of_table(self, one: TableChange, there: set[TableId]) -> list[str]:
         """``there``: the target's tables by now."""
-        target, kinds = self.change.target(one.table), self._kinds(one)
+        target, kinds = self._target(one.table), self._kinds(one)
         if K.DROP_TABLE in kinds:
             if one.table in self.change.not_captured or target not in there:
                 return []
@@ -117,7 +133,7 @@ class Follower:
         return found
 
     def _renamed(self, one: TableChange, to: TableId, there: set[TableId]) -> list[str]:
-        old, new = self.change.target(one.table), self.change.target(to)
+        old, new = self._target(one.table), self._target(to)
         foreign = self.change.not_captured
         if one.table in foreign and to not in foreign and new not in there:
             raise LoadError(
@@ -152,7 +168,7 @@ class Follower:
         if any(t == table and name.lower() == lowered for t, name in self.change.excluded):
             return None
         renamed = (new for t, old, new in self.change.columns if t == table and old.lower() == lowered)
-        return next(renamed, column)
+        return self.spelling.name(next(renamed, column))
 
     def _type(self, column: ColumnDefinition) -> ColumnType:
         words = SqlType.parse(column.type, column.charset or "")
@@ -163,13 +179,20 @@ class Follower:
 
     def _created(self, target: TableId, source: TableId, after: TableDefinition) -> list[str]:
         lines: list[str] = []
+        collations: dict[str, None] = {}
         primary = {name.lower() for name in after.row_key}
         for column in after.columns:
             name = self._naming(source, column.name)
             if name is None or column.generated is not None:
                 continue
             made = self._type(column)
-            words = [quoted(name), own_type(made, self.json)]
+            collation = self._collated(target, column, after.row_key)
+            if collation is not None:
+                collations[collation.create] = None
+            words = [
+                quoted(name),
+                own_type(made, self.json, self.spatial) + (collation.clause if collation is not None else ""),
+            ]
             if not column.nullable or column.name.lower() in primary:
                 words.append("NOT NULL")
             later = default_of(column, made, self.change.statement.session).later
@@ -180,6 +203,7 @@ class Follower:
             lines.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
         return [
             f"CREATE SCHEMA IF NOT EXISTS {quoted(target.schema)}",
+            *collations,
             f"CREATE TABLE {quoted_table(target)} ({', '.join(lines)})",
             *([extras.comment_on_table(target, after.comment)] if after.comment else []),
             *(sql for column in after.columns for sql in self._commented(column, None, source, target)),
@@ -221,7 +245,7 @@ class Follower:
     def _altered(self, one: TableChange, source: TableId) -> list[str]:
         assert one.before is not None
         assert one.after is not None
-        target, kinds = self.change.target(source), self._kinds(one) or set(ChangeKind)
+        target, kinds = self._target(source), self._kinds(one) or set(ChangeKind)
         info = self.infos[target]
         there = {column.name.casefold(): column for column in info.columns}
         found: list[str] = []
@@ -241,7 +265,7 @@ class Follower:
         for adding in (False, True):
             for part in columns:
                 if part.kind in kinds - {K.DROP_COLUMN, K.RENAME_COLUMN} and (part.kind is K.ADD_COLUMN) is adding:
-                    found += self._column(part, source, target, there)
+                    found += self._column(part, source, target, there, one.after.row_key)
         if K.PRIMARY_KEY in kinds and one.before.row_key != one.after.row_key:
             found += self._key(info, target, source, one.after)
         if K.TABLE_OPTIONS in kinds and one.before.comment != one.after.comment:
@@ -313,8 +337,10 @@ class Follower:
             *(f"{alter} {place} TO {quoted(name)}" for (_, name), place in zip(pairs, between, strict=True)),
         ]
 
-    def _column(self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
-        """One part of a change. ``there``: the target's columns by now, by casefolded name."""
+    def _column(
+        self, part: ColumnChange, source: TableId, target: TableId, there: dict[str, ColumnInfo], key: Sequence[str]
+    ) -> list[str]:
+        """One part of a change. ``there``: the target's columns by now, by casefolded name; ``key``: the table's, at the source."""
         assert part.new is not None
         place, name = quoted_table(target), self._naming(source, part.new.name)
         if name is None or part.new.generated is not None:
@@ -323,7 +349,7 @@ class Follower:
         if part.kind is K.ADD_COLUMN:
             if found is not None:
                 return []
-            return self._added(part.new, name, target, there) + self._commented(part.new, None, source, target)
+            return self._added(part.new, name, target, there, key) + self._commented(part.new, None, source, target)
         if found is None:
             return []
         column = f"ALTER TABLE {place} ALTER COLUMN {quoted(found.name)}"
@@ -338,15 +364,15 @@ class Follower:
             later = default_of(part.new, self._type(part.new), self.change.statement.session).later
             return [f"{column} SET DEFAULT {later}" if later else f"{column} DROP DEFAULT", *comment]
         if part.kind in {K.WIDEN_COLUMN, K.CHANGE_COLUMN}:
-            return self._converted(part, found, column)
+            return self._converted(part, found, column, self._collated(target, part.new, key))
         return []
 
-    def _converted(self, part: ColumnChange, found: ColumnInfo, column: str) -> list[str]:
+    def _converted(self, part: ColumnChange, found: ColumnInfo, column: str, collation: Collation | None) -> list[str]:
         assert part.new is not None
         assert part.old is not None
         old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
-        wanted = own_type(new, self.json)
-        same = pg_type(own_type(old, self.json)).word == pg_type(wanted).word
+        wanted = own_type(new, self.json, self.spatial)
+        same = pg_type(own_type(old, self.json, self.spatial)).word == pg_type(wanted).word
         if (
             takes(new, held)
             and (held.label or lost(new, held) == LOSES.get(new.kind, ""))
@@ -360,12 +386,20 @@ class Follower:
                 f"PostgreSQL converts {held.declared} to {wanted} in its own way, if at all",
                 f"{column} TYPE {wanted} USING …",
             )
-        return [f"{column} DROP DEFAULT", f"{column} TYPE {wanted}"]
+        made = [collation.create] if collation is not None else []
+        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{collation.clause if collation else ''}"]
 
-    def _added(self, column: ColumnDefinition, name: str, target: TableId, there: dict[str, ColumnInfo]) -> list[str]:
-        made = self._type(column)
+    def _collated(self, target: TableId, column: ColumnDefinition, key: Sequence[str]) -> Collation | None:
+        """The ICU collation of a column that is made, None for the database's own."""
+        keyed = column.name.lower() in {name.lower() for name in key}
+        return self.collations.of(target, self._type(column), key=keyed)
+
+    def _added(
+        self, column: ColumnDefinition, name: str, target: TableId, there: dict[str, ColumnInfo], key: Sequence[str]
+    ) -> list[str]:
+        made, collation = self._type(column), self._collated(target, column, key)
         self._refuse_long([name])
-        kind, default = own_type(made, self.json), default_of(column, made, self.change.statement.session)
+        kind, default = own_type(made, self.json, self.spatial), default_of(column, made, self.change.statement.session)
         there[name.casefold()] = ColumnInfo(name, kind, column.nullable)
         place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
@@ -382,7 +416,9 @@ class Follower:
                 )
             value = "NULL"
         preset = f" DEFAULT {value}" if value != "NULL" else ""
-        found = [f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{preset}{required}"]
+        clause = collation.clause if collation is not None else ""
+        found = [collation.create] if collation is not None else []
+        found.append(f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{clause}{preset}{required}")
         if default.later != (value if preset else ""):
             found.append(f"{alter} SET DEFAULT {default.later}" if default.later else f"{alter} DROP DEFAULT")
         return found
@@ -409,7 +445,7 @@ class Follower:
             new = arrived.get(table)
             if new is None or new.table not in foreign or table in foreign or old.before is None or new.after is None:
                 continue
-            if self.change.target(table) not in self.infos:
+            if self._target(table) not in self.infos:
                 return None
             columns = column_changes(old.before, new.after)
             kinds = {one.kind for one in columns} | {K.PRIMARY_KEY}
@@ -423,7 +459,7 @@ class Follower:
     def _holds(self) -> bool:
         """True if the target's tables and columns are named as after the statement, and were not before."""
         for one in self.change.tables:
-            info = self.infos.get(self.change.target(one.renamed_to or one.table))
+            info = self.infos.get(self._target(one.renamed_to or one.table))
             if {K.TRUNCATE_TABLE, K.ROWS_REMOVED, K.ROWS_REPLACED, K.UNKNOWN, K.CHANGE_COLUMN} & set(one.kinds):
                 return False
             if {K.ADD_COLUMN, K.DROP_COLUMN, K.RENAME_COLUMN} & set(one.kinds) and not one.names_differ:

@@ -89,17 +89,18 @@ def of_plan(plan: PlannedTable, *, indexes: bool) -> Iterator[tuple[str, str]]:
         return
     if not isinstance(made, ast.CreateTable):
         return
-    types = {column.name: type_of(column) for column in plan.columns if not column.generated}
+    sent = {column.name.casefold(): column for column in plan.columns if not column.generated}
     if made.options.comment:
         yield "the source's comment", comment_on_table(plan.target, made.options.comment)
     for column in made.columns:
-        if column.comment and column.name in types:
-            yield "the source's comment", comment_on_column(plan.target, column.name, column.comment)
+        if column.comment and column.name.casefold() in sent:
+            name = sent[column.name.casefold()].name
+            yield "the source's comment", comment_on_column(plan.target, name, column.comment)
     for spec in made.indexes if indexes else ():
-        columns = tuple(name for name, _ in spec.columns)
-        plain = spec.kind in {"index", "unique"} and all(name in types and not cut for name, cut in spec.columns)
-        if plain and spec.name and entry_fits([types[name] for name in columns]):
-            index = Index(spec.name, columns, spec.kind == "unique")
+        plain = spec.kind in {"index", "unique"} and all(n.casefold() in sent and not cut for n, cut in spec.columns)
+        columns = [sent[name.casefold()] for name, _ in spec.columns] if plain else []
+        if plain and spec.name and entry_fits([type_of(column) for column in columns]):
+            index = Index(spec.name, tuple(column.name for column in columns), spec.kind == "unique")
             yield f"the source's index {spec.name}", index.create(plan.target)
 
 

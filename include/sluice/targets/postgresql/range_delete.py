@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
@@ -37,8 +38,8 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e0)?")
 
 def clear(stage: Stage, item: KeyRange) -> WriteResult:
     """Delete what the stretch holds beyond the kept keys. In a transaction. Raises LoadError, and what the driver raises."""
-    table, cursor = stage.table, stage.cursor
-    place = quoted_table(table.table)
+    table, cursor, item = stage.table, stage.cursor, spelt(stage.table, item)
+    place = quoted_table(table.place)
     if not item.names:
         cursor.execute(f"DELETE FROM {place}")
         return WriteResult(deleted=int(cursor.rowcount), statements=1)
@@ -58,8 +59,14 @@ def clear(stage: Stage, item: KeyRange) -> WriteResult:
     return WriteResult(deleted=deleted, statements=sent)
 
 
+def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
+    """The range with the names of the columns as the target spells them."""
+    there = {name.casefold(): name for name in table.columns}
+    return replace(item, names=tuple(there[name.casefold()] for name in item.names))
+
+
 def stretches(table: TargetTable, item: KeyRange) -> list[str]:
-    """Conditions on ``t`` that together are the range."""
+    """Conditions on ``t`` that together are the range, which is :func:`spelt`."""
     types = dict(zip(table.columns, table.types, strict=True))
 
     def key(values: Sequence[str]) -> str:

@@ -134,7 +134,7 @@ class RowWriter(SqlRowWriter):
             return 0
         columns = _key(table, rows.schema)
         with self._stage(table).rows(rows, [column for column, _ in columns]) as staged:
-            count = staged.run(f"DELETE FROM {quoted_table(table.table)} AS t USING {ROWS} WHERE {_same(columns)}")
+            count = staged.run(f"DELETE FROM {quoted_table(table.place)} AS t USING {ROWS} WHERE {_same(columns)}")
         if count > rows.num_rows:
             raise LoadError(
                 f"a DELETE of {rows.num_rows} rows would have removed {count} rows of the target",
@@ -183,7 +183,7 @@ class RowWriter(SqlRowWriter):
         columns = _columns(table, rows.schema)
         there = ", ".join(f"t.{quoted(name)}" for _, name in columns)
         image = ", ".join(f"CAST({column.value} AS {column.target.declared})" for column, _ in columns)
-        place = quoted_table(table.table)
+        place = quoted_table(table.place)
         found = (
             f"SELECT t.tableoid, t.ctid, w.n, row_number() OVER (PARTITION BY w.image) AS place FROM {place} AS t JOIN "
             f"(SELECT ROW({image})::text AS image, count(*) AS n FROM {ROWS} GROUP BY 1) AS w ON ROW({there})::text = w.image"
@@ -235,7 +235,7 @@ class RowWriter(SqlRowWriter):
                 else:
                     staged.run(
                         f"CREATE TEMPORARY TABLE {place} ON COMMIT DROP AS SELECT {', '.join([*values, *kept])} FROM {ROWS} "
-                        f"JOIN {quoted_table(table.table)} AS t ON {_same(origins)} FOR UPDATE OF t"
+                        f"JOIN {quoted_table(table.place)} AS t ON {_same(origins)} FOR UPDATE OF t"
                     )
                     self.cursor.execute(f"SELECT count(*) FROM pg_temp.{place}")
                     self._require(some, rows, self.cursor.fetchone()[0])
@@ -258,7 +258,7 @@ class RowWriter(SqlRowWriter):
             renamed = [(replace(column, name=f"o{n}"), name) for n, (column, name) in enumerate(keys)]
             with self._stage(table).rows(rows, [column for column, _ in (*sent, *renamed)]) as staged:
                 count = staged.run(
-                    f"UPDATE {quoted_table(table.table)} AS t SET {settings} FROM {ROWS} WHERE {_same(renamed)}"
+                    f"UPDATE {quoted_table(table.place)} AS t SET {settings} FROM {ROWS} WHERE {_same(renamed)}"
                 )
             self._require(some, rows, count)
             done += 1
@@ -305,7 +305,7 @@ def _same(columns: Sequence[tuple[StagedColumn, str]]) -> str:
 
 def _insert(table: TargetTable, names: Sequence[str], rows: str) -> str:
     """Rows are put in, or, where their key is there, into its row."""
-    sql = f"INSERT INTO {quoted_table(table.table)} ({', '.join(map(quoted, names))}) OVERRIDING SYSTEM VALUE {rows}"
+    sql = f"INSERT INTO {quoted_table(table.place)} ({', '.join(map(quoted, names))}) OVERRIDING SYSTEM VALUE {rows}"
     if not table.key:
         return sql
     key = set(table.key)
@@ -319,7 +319,7 @@ def _merge(table: TargetTable, columns: Sequence[tuple[StagedColumn, str]]) -> s
     key = [pair for pair in columns if pair[1] in set(table.key)]
     settings = ", ".join(f"{quoted(name)} = {column.value}" for column, name in columns if name not in set(table.key))
     return (
-        f"MERGE INTO {quoted_table(table.table)} AS t USING {ROWS} ON {_same(key)} "
+        f"MERGE INTO {quoted_table(table.place)} AS t USING {ROWS} ON {_same(key)} "
         f"WHEN MATCHED THEN {f'UPDATE SET {settings}' if settings else 'DO NOTHING'} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(quoted(name) for _, name in columns)}) OVERRIDING SYSTEM VALUE "
         f"VALUES ({', '.join(column.value for column, _ in columns)})"

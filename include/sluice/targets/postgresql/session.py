@@ -15,10 +15,13 @@ from sluice.targets.sql.session_pool import Kept
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
+_POSTGIS = "(SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'postgis')"
+"""The schema that has its types, in quotes where they are needed."""
 
 
 class Session:
-    """A connection with its cursor. ``replica``: triggers and foreign keys are off, as at a replica; ``version``: 180006."""
+    """A connection with its cursor. ``replica``: triggers and foreign keys are off, as at a replica; ``version``: 180006; ``spatial``:
+    PostGIS's type, "" where it is not there."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -31,9 +34,10 @@ class Session:
             if self.version >= 150000
             else "(SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
         )
-        row = self.cursor.execute(f"SELECT {may}, current_user, current_database()").fetchone()
+        row = self.cursor.execute(f"SELECT {may}, current_user, current_database(), {_POSTGIS}").fetchone()
         assert row is not None
         self.replica, self.user, self.database = bool(row[0]), str(row[1]), str(row[2])
+        self.spatial = f"{row[3]}.geometry" if row[3] is not None else ""
         if self.replica:
             self.cursor.execute("SET session_replication_role = replica")
 

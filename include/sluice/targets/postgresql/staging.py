@@ -55,12 +55,13 @@ class StagedColumn:
     @property
     def value(self) -> str:
         """For an INSERT or UPDATE; the server refuses what does not fit."""
-        return f"CAST(s.{self.name} AS {self.target.declared})" if self.target.label else f"s.{self.name}"
+        cast = self.target.label or self.target.word == "geometry"
+        return f"CAST(s.{self.name} AS {self.target.declared})" if cast else f"s.{self.name}"
 
     @property
     def compared(self) -> str:
         """For a comparison with the column itself."""
-        if self.target.label or self.target.word in {"character", "bit"}:
+        if self.target.label or self.target.word in {"character", "bit", "geometry"}:
             return f"CAST(s.{self.name} AS {self.target.declared})"
         return f"s.{self.name}"
 
@@ -117,7 +118,7 @@ class Stage:
 
     def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
         """Put rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
-        self._copy(f"{quoted_table(self.table.table)} ({', '.join(map(quoted, names))})", rows, columns)
+        self._copy(f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})", rows, columns)
 
     def _copy(self, place: str, rows: pa.Table, columns: Sequence[StagedColumn]) -> None:
         with self.cursor.copy(f"COPY {place} FROM STDIN (FORMAT binary)") as copy:

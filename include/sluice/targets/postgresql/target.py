@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
 from pydantic import Field
 from tenacity import RetryCallState
 
-from sluice.errors import LoadError
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import (
@@ -27,10 +30,11 @@ from sluice.targets.base import (
 from sluice.targets.postgresql import range_delete, waiting
 from sluice.targets.postgresql.ack_table import AckTable
 from sluice.targets.postgresql.catalog import Wanted, compare_all, read_references, read_tables, review
+from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.comparing import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
-from sluice.targets.postgresql.names import quoted_table
+from sluice.targets.postgresql.names import Naming, quoted_table
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql.checkpoints import TAKING_OVER
@@ -65,6 +69,16 @@ class PostgreSQLOptions(SqlOptions):
         False,
         description="Tables that are proposed or made here get the source's secondary indexes, and changes of these are followed.",
     )
+    identifiers: Literal["quoted", "folded"] = Field(
+        "quoted",
+        description="Names of schemas, tables and columns: as the source (or the mapping) spells them, so that statements have to quote them; or "
+        "folded to lower case, as PostgreSQL reads names without quotes. Not with foreign_keys: ordered.",
+    )
+    icu_collations: frozenset[Annotated[str, Field(pattern=r"^[^.]+\.[^.]+$")]] = Field(
+        frozenset(),
+        description="Target tables (schema.table, or schema.*) whose texts are compared as at the source: tables that are proposed or made "
+        "here get an ICU collation for each text column that is not in the key, made in ack_schema under the source's name of it.",
+    )
     lock_wait: Annotated[int, Field(ge=1, le=300)] = Field(
         LOCK_WAIT_S,
         description="Seconds that a statement waits for a lock that somebody else holds. Then the transaction is given back and tried again, up to "
@@ -86,22 +100,43 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         features=frozenset(Feature),
     )
 
+    def __init__(self, config: TargetConfig, endpoint: Endpoint, pipeline: str) -> None:
+        super().__init__(config, endpoint, pipeline)
+        if self.options.foreign_keys == "ordered" and self.naming.folds:
+            raise ConfigError(
+                f"target {config.name!r}: options.foreign_keys: ordered is not offered with identifiers: folded",
+                hint="identifiers: quoted, with lower-case names in the mapping; or foreign_keys: unchecked",
+            )
+
+    @property
+    def naming(self) -> Naming:
+        """What tables and columns are called here."""
+        return Naming(self.options.identifiers == "folded")
+
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's catalogs. Raises MappingError."""
-        places = [plan.target for plan in tables]
+        plans = [self.naming.plan(plan) for plan in tables]
+        places = [plan.target for plan in plans]
+        self.naming.refuse_clash(tables)
         with self.session("reading the target's tables") as session:
-            found = compare_all(tables, read_tables(session.cursor, places), self._wanted(session))
+            found = compare_all(plans, read_tables(session.cursor, places), self._wanted(session))
             if self.options.foreign_keys == "ordered":
                 found = ordered(found, read_references(session.cursor, places))
-            return found
+            return {plan.target: self._called(found[place], plan) for plan, place in zip(tables, places, strict=True)}
+
+    def _called(self, table: TargetTable, plan: PlannedTable) -> TargetTable:
+        """As the pipeline knows it, with the name that it has here."""
+        return replace(table, table=plan.target, named=table.table) if table.table != plan.target else table
 
     def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
         """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+        place = self.naming.table(plan.target)
         with self.session("reading the target's tables") as session:
-            return range_delete.replaceable(plan, read_tables(session.cursor, [plan.target]).get(plan.target))
+            table, why = range_delete.replaceable(plan, read_tables(session.cursor, [place]).get(place))
+            return replace(table, named=place) if table is not None else None, why
 
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.base.Comparer`."""
@@ -109,17 +144,22 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
+        self.naming.refuse_clash(tables)
+        plans = {self.naming.table(plan.target): plan.target for plan in tables}
         with self.session("reading the target's tables") as session:
-            infos = read_tables(session.cursor, [plan.target for plan in tables])
-            return review(tables, infos, self._wanted(session))
+            infos = read_tables(session.cursor, list(plans))
+            found = review([self.naming.plan(plan) for plan in tables], infos, self._wanted(session))
+        return [replace(finding, table=plans[finding.table]) for finding in found]
 
     def apply(self, statement: str) -> None:
         """Run DDL, its schema made first where a table is created. Raises LoadError that shows the statement."""
         with self.session(f"running {statement[:200]}") as session:
             session.begin()
             try:
-                if statement.startswith("CREATE TABLE "):
-                    schema = statement.removeprefix("CREATE TABLE ").partition('".')[0] + '"'
+                for made in ("CREATE TABLE ", "CREATE COLLATION IF NOT EXISTS "):
+                    if not statement.startswith(made):
+                        continue
+                    schema = statement.removeprefix(made).partition('".')[0] + '"'
                     session.cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 session.cursor.execute(statement)
                 session.commit()
@@ -142,7 +182,9 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return self.transaction(session, work, doing)[0]
 
     def _follow(self, session: Session, fence: Fence, change: SchemaChange, *, rows: bool) -> tuple[str, ...]:
-        tables = sorted({change.target(table) for one in change.tables for table in one.tables if table.table})
+        tables = sorted({
+            self.naming.table(change.target(table)) for one in change.tables for table in one.tables if table.table
+        })
 
         def has_rows(table: TableId) -> bool:
             session.cursor.execute(f"SELECT EXISTS (SELECT 1 FROM {quoted_table(table)})")  # noqa: S608 - quoted
@@ -150,7 +192,16 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             return bool(row and row[0])
 
         infos = read_tables(session.cursor, tables)
-        statements = Follower(change, infos, has_rows, self.options.json_type, self.options.indexes).statements()
+        statements = Follower(
+            change,
+            infos,
+            has_rows,
+            self.options.json_type,
+            self.options.indexes,
+            session.spatial,
+            self.naming,
+            self._collations,
+        ).statements()
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
             try:
@@ -214,5 +265,15 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
 
     def _wanted(self, session: Session) -> Wanted:
         return Wanted(
-            self.options.json_type, self.options.triggers == "fire", session.replica, session.user, self.options.indexes
+            self.options.json_type,
+            self.options.triggers == "fire",
+            session.replica,
+            session.user,
+            self.options.indexes,
+            self._collations,
+            session.spatial,
         )
+
+    @property
+    def _collations(self) -> Collations:
+        return Collations(self.options.ack_schema, frozenset(map(self.naming.name, self.options.icu_collations)))

@@ -31,6 +31,8 @@ _DAY_US = 86_400_000_000
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _END = b"\xff\xff"
 _NUMERIC_HEAD = 8
+_SPATIAL_HEAD = 9
+_LARGEST_SRID = 998_999
 
 
 class Refusal(Exception):
@@ -137,6 +139,8 @@ def encode(field: pa.Field, values: pa.Array, target: PgType, *, zero_dates: str
         return _time(pc.cast(values, pa.duration("us")), target)
     if _is_bytes(kind) and word == "bytea":
         return _bytes(values)
+    if _is_bytes(kind) and word == "geometry":
+        return _spatial(_bytes(values))
     if _is_text(kind):
         return _text(field, values, target)
     raise TypeError(f"{kind} has no way into {target.declared}")
@@ -201,6 +205,20 @@ def _bits(values: pa.Array, bits: int) -> Column:
     out[:, :4] = np.frombuffer(np.array([bits], ">i4").tobytes(), np.uint8)
     out[:, 4:] = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - size :]
     return _fixed(out.reshape(-1).view(f"V{4 + size}"), valid)
+
+
+def _spatial(column: Column) -> Column:
+    """SRID, byte order, type and the rest, as the source has them, in PostGIS's order (EWKB): the SRID stands after the type, which says so."""
+    there = column.lengths >= _SPATIAL_HEAD
+    at = column.starts[there]
+    data = np.array(column.data)
+    head = data[at[:, None] + np.arange(_SPATIAL_HEAD)]
+    unknown = np.zeros(len(there), bool)
+    unknown[there] = np.ascontiguousarray(head[:, :4]).view("<u4").reshape(-1) > _LARGEST_SRID
+    _refuse(unknown, f"has an SRID of more than {_LARGEST_SRID}, which PostGIS does not keep")
+    data[at[:, None] + np.arange(_SPATIAL_HEAD)] = head[:, [4, 5, 6, 7, 8, 0, 1, 2, 3]]
+    data[at + 4] |= 0x20
+    return Column(data, column.starts, column.lengths)
 
 
 def _decimal(values: pa.Array, target: PgType) -> Column:

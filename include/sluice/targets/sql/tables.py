@@ -33,6 +33,7 @@ class TargetTable:
         being_copied: a dump fills it: a row that is not there yet arrives whole with its chunk.
         generation: foreign-key level: rows of lower levels are written first; None: not checked, or part of a cycle.
         types: what each of ``columns`` is declared as at the target; empty: not known.
+        named: what the target itself calls the table, None for ``table``.
         references: foreign keys from this table and to it that have to hold after the batch. Those from it the target checks as rows are written,
             if the table has a generation.
         padded: columns of unique keys in which the target does not see spaces at the end, and the source does.
@@ -47,6 +48,12 @@ class TargetTable:
     references: tuple[Reference, ...] = ()
     padded: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    named: TableId | None = None
+
+    @property
+    def place(self) -> TableId:
+        """The table's name in statements."""
+        return self.named or self.table
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""Collations of the source as ICU collations of this target, for tables that are proposed or made here.
+
+Key columns keep the server's own collation: rows are told apart by them, and none of ICU's is exactly one of the source's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.tables import TableId
+from sluice.targets.postgresql.names import quoted
+
+_TEXTS = frozenset({ColumnKind.CHAR, ColumnKind.VARCHAR, ColumnKind.TEXT})
+_CHARSETS = frozenset({"utf8mb4", "utf8mb3", "utf8", "ucs2", "utf16", "utf32", "latin1"})
+_NAME = re.compile(r"(?P<charset>[a-z0-9]+)_(?P<words>.*?)_?(?:(?P<accents>ai|as)_)?(?P<case>ci|cs)")
+_ROOT = frozenset({"", "0900", "uca1400", "nopad", "unicode", "520", "general", "mysql500"})
+"""Words of a collation that is no language's."""
+_LANGUAGES: Mapping[str, str] = {
+    "swedish": "sv", "danish": "da", "czech": "cs", "polish": "pl", "spanish": "es", "spanish2": "es-u-co-trad", "german1": "de",
+    "german2": "de-u-co-phonebk", "turkish": "tr", "hungarian": "hu", "icelandic": "is", "latvian": "lv", "lithuanian": "lt", "romanian": "ro",
+    "slovak": "sk", "slovenian": "sl", "estonian": "et", "croatian": "hr", "esperanto": "eo", "persian": "fa", "sinhala": "si",
+    "vietnamese": "vi", "de_pb": "de-u-co-phonebk", "es_trad": "es-u-co-trad",
+    **{
+        code: code
+        for code in (
+            "bg", "bs", "cs", "da", "eo", "es", "et", "gl", "hr", "hu", "is", "lt", "lv", "nb", "nn", "pl", "ro", "sk", "sl", "sv", "tr", "vi",
+        )
+    },
+}  # fmt: skip
+DIFFERS = "a few characters may be equal that the source tells apart, and spaces at the end count"
+
+
+def locale_of(collation: str) -> str:
+    """ICU's locale for a collation of MySQL or MariaDB: language and strength. "" for one that compares bytes, or is not known."""
+    found = _NAME.fullmatch(collation.lower())
+    if found is None or found["charset"] not in _CHARSETS or (found["accents"] == "ai" and found["case"] == "cs"):
+        return ""
+    words = "_".join(word for word in found["words"].split("_") if word not in _ROOT)
+    language = _LANGUAGES.get(words, "" if words else "und")
+    if not language:
+        return ""
+    accents = found["accents"] == "as" or (found["charset"] == "latin1" and found["words"] == "general")
+    strength = 3 if found["case"] == "cs" else 2 if accents else 1
+    return f"{language}{'-' if '-u-' in language else '-u-'}ks-level{strength}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collation:
+    """An ICU collation at the target, under the source's name, in ``schema``."""
+
+    schema: str
+    name: str
+    locale: str
+
+    @property
+    def clause(self) -> str:
+        """What stands after a column's type."""
+        return f" COLLATE {quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def create(self) -> str:
+        """The statement that makes it."""
+        return (
+            f"CREATE COLLATION IF NOT EXISTS {quoted(self.schema)}.{quoted(self.name)} "
+            f"(provider = icu, locale = '{self.locale}', deterministic = false)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collations:
+    """Which columns get an ICU collation. ``schema``: where they are made; ``tables``: target tables, ``schema.table`` or ``schema.*``."""
+
+    schema: str = ""
+    tables: frozenset[str] = frozenset()
+
+    def wanted(self, table: TableId) -> bool:
+        """True if the option names the table."""
+        return str(table) in self.tables or f"{table.schema}.*" in self.tables
+
+    def of(self, table: TableId, made: ColumnType, *, key: bool) -> Collation | None:
+        """Of a column of ``table``; None for the server's own."""
+        if key or made.kind not in _TEXTS or not self.wanted(table):
+            return None
+        locale = locale_of(made.collation)
+        return Collation(self.schema, made.collation, locale) if locale else None
+
+    def clause(self, table: TableId, made: ColumnType, *, key: bool) -> str:
+        """What stands after the column's type, "" for nothing."""
+        found = self.of(table, made, key=key)
+        return found.clause if found is not None else ""
+
+    def lost(self, table: TableId, made: ColumnType, *, key: bool) -> str:
+        """What to know of how the column compares, "" for nothing."""
+        if made.kind not in _TEXTS or not made.collation or not self.wanted(table):
+            return ""
+        found = self.of(table, made, key=key)
+        if found is not None:
+            return f"compared by ICU's {found.locale} for {made.collation}: {DIFFERS}"
+        if key and locale_of(made.collation):
+            return f"a key column is compared by the database's own collation, not as by {made.collation}"
+        exact = made.collation.endswith("_bin") or made.collation == "binary"
+        return "" if exact else f"ICU has no counterpart of {made.collation}: compared by the database's own collation"
+
+
+NO_COLLATIONS = Collations()
+"""Texts are compared by the database's own collation."""

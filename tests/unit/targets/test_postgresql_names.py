@@ -1,0 +1,95 @@
+"""What a PostgreSQL target calls things: names folded as the server folds them, collations of the source in ICU's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.config.connections import Endpoint
+from sluice.config.pipeline import TargetConfig
+from sluice.errors import ConfigError, MappingError
+from sluice.model.column_types import ColumnKind, ColumnType
+from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.tables import TableId
+from sluice.targets.postgresql.collations import Collations, locale_of
+from sluice.targets.postgresql.names import Naming
+from sluice.targets.postgresql.target import PostgreSQLTarget
+
+
+def plan(table: str) -> PlannedTable:
+    return PlannedTable(TableId("Shop", table), TableId("Shop", table), (PlannedColumn("OrderÄId", key=1),))
+
+
+def test_names_are_folded_as_the_server_does() -> None:
+    """Of letters beyond ASCII it leaves the case, as in UTF-8 the server does."""
+    folded = Naming(True).plan(plan("Orders"))
+    assert (folded.target, folded.source, folded.key) == (
+        TableId("shop", "orders"),
+        TableId("Shop", "Orders"),
+        ("orderÄid",),
+    )
+    assert Naming(False).plan(plan("Orders")) == plan("Orders")
+
+
+def test_tables_that_would_become_one_are_refused() -> None:
+    """Several sources of one target table are none."""
+    Naming(True).refuse_clash([plan("Orders"), plan("Orders"), plan("other")])
+    Naming(False).refuse_clash([plan("Orders"), plan("ORDERS")])
+    with pytest.raises(MappingError, match=r"Shop\.Orders and Shop\.ORDERS are one table at the target"):
+        Naming(True).refuse_clash([plan("Orders"), plan("ORDERS")])
+
+
+@pytest.mark.parametrize(
+    ("collation", "locale"),
+    [
+        ("utf8mb4_0900_ai_ci", "und-u-ks-level1"),
+        ("utf8mb4_0900_as_ci", "und-u-ks-level2"),
+        ("utf8mb4_0900_as_cs", "und-u-ks-level3"),
+        ("utf8mb4_general_ci", "und-u-ks-level1"),
+        ("utf8mb3_unicode_520_ci", "und-u-ks-level1"),
+        ("utf8mb4_uca1400_nopad_as_ci", "und-u-ks-level2"),
+        ("utf8mb4_uca1400_swedish_ai_ci", "sv-u-ks-level1"),
+        ("latin1_swedish_ci", "sv-u-ks-level1"),
+        ("latin1_general_ci", "und-u-ks-level2"),
+        ("latin1_general_cs", "und-u-ks-level3"),
+        ("utf8mb4_de_pb_0900_as_cs", "de-u-co-phonebk-ks-level3"),
+        ("utf8mb4_es_trad_0900_ai_ci", "es-u-co-trad-ks-level1"),
+        ("utf8mb4_0900_bin", ""),
+        ("utf8mb4_bin", ""),
+        ("binary", ""),
+        ("sjis_japanese_ci", ""),
+        ("utf8mb4_ja_0900_as_cs_ks", ""),
+        ("utf8mb4_uca1400_ai_cs", ""),
+        ("", ""),
+    ],
+)
+def test_collations_have_a_locale_of_icu(collation: str, locale: str) -> None:
+    assert locale_of(collation) == locale
+
+
+def test_which_columns_get_one() -> None:
+    """Texts of the tables that are named, but not keys; what has no counterpart is said."""
+    text = ColumnType(ColumnKind.VARCHAR, length=9, collation="utf8mb4_0900_ai_ci")
+    named = Collations("acks", frozenset({"shop.one", "blog.*"}))
+    clause = ' COLLATE "acks"."utf8mb4_0900_ai_ci"'
+    assert named.clause(TableId("shop", "one"), text, key=False) == clause
+    assert named.clause(TableId("blog", "any"), text, key=False) == clause
+    for table, kind, key in (("two", text, False), ("one", text, True), ("one", ColumnType(ColumnKind.INT), False)):
+        assert named.of(TableId("shop", table), kind, key=key) is None
+    odd = ColumnType(ColumnKind.VARCHAR, length=9, collation="sjis_japanese_ci")
+    assert "no counterpart of sjis_japanese_ci" in named.lost(TableId("shop", "one"), odd, key=False)
+    exact = ColumnType(ColumnKind.VARCHAR, length=9, collation="utf8mb4_bin")
+    assert not named.lost(TableId("shop", "one"), exact, key=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"identifiers": "folded", "foreign_keys": "ordered"}, "not offered with identifiers: folded"),
+        ({"identifiers": "lower"}, "identifiers"),
+        ({"icu_collations": ["orders"]}, "icu_collations"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], said: str) -> None:
+    config = TargetConfig.model_validate({"name": "t", "type": "postgresql", "connection": "c", "options": options})
+    with pytest.raises(ConfigError, match=said):
+        PostgreSQLTarget(config, Endpoint("c", "postgres", "localhost"), "p")
