@@ -19,8 +19,8 @@ from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError
 from sluice.flows.load.units import LoadUnit, run_load_unit
 from sluice.model.tables import Column
-from sluice.targets import open_target
-from sluice.targets.base import BatchInput, Input, TableInput, Target
+from sluice.targets import KINDS, open_target
+from sluice.targets.base import BatchInput, Guarantee, Input, TableInput, Target
 from sluice.targets.contract import CHECKS, Bench, Check, Pipe, Received, new, people
 from sluice.targets.registry import Kind, kind_of, kinds
 
@@ -78,6 +78,7 @@ def test_targets_list_shows_built_in_ones_and_files(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     rows = {row["type"]: row for row in json.loads(result.output)}
     assert rows["mysql"]["origin"] == "built in"
+    assert all(rows[kind]["capabilities"]["guarantee"] in set(Guarantee) for kind in KINDS)
     assert rows["mysql"]["capabilities"]["guarantee"] == "transactional"
     assert rows["lines"]["origin"] == str(folder / "lines.py")
     assert rows["lines"]["capabilities"]["guarantee"] == "at_least_once"
