@@ -30,13 +30,13 @@ class TreeRuntime(Runtime):
     tree: MemoryTree = field(default_factory=MemoryTree)
 
     @contextmanager
-    def state(self, *, connect_timeout_s: float = 15.0) -> Iterator[PipelineState]:
+    def state(self, *, connect_timeout_s: float = 15.0, keeps_reads: bool = False) -> Iterator[PipelineState]:
         if self._state is not None and self._state.alive:
             yield self._state
             return
         session = self.tree.session()
         targets = [target.name for target in self.pipeline.targets]
-        self._state = PipelineState(session, "/data/sync", self.name, targets, lease_wait_s=0)
+        self._state = PipelineState(session, "/data/sync", self.name, targets, lease_wait_s=0, keeps_reads=keeps_reads)
         try:
             yield self._state
         finally:

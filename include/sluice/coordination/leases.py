@@ -47,8 +47,10 @@ def owner_label() -> str:
 def try_acquire(znodes: Znodes, folder: str, owner: str) -> Lease:
     """Take the lease of ``folder`` now. Raises LeaseHeld with the owner's label if somebody has it."""
     node, epoch_path = lease_node(folder), lease_epoch(folder)
-    znodes.ensure(epoch_path)
     current = znodes.get(epoch_path)
+    if current is None:
+        znodes.ensure(epoch_path)
+        current = znodes.get(epoch_path)
     assert current is not None
     epoch, steps = taking(folder, current, owner)
     try:

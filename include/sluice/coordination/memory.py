@@ -10,18 +10,52 @@ from sluice.errors import CoordinationUnavailable
 
 
 class MemoryTree:
-    """The tree all sessions share: path -> (node, owning session or None). ``now_ms`` is the server's clock, moved by the test."""
+    """The tree all sessions share: path -> (node, owning session or None). ``now_ms`` is the server's clock, moved by the test.
 
-    def __init__(self) -> None:
+    Watches fire when :meth:`tell` is called, or at once (``tells``).
+    """
+
+    def __init__(self, *, tells: bool = True) -> None:
         self.nodes: dict[str, tuple[Znode, int | None]] = {}
         self.sessions = 0
         self.now_ms = 0
         self.lock = threading.RLock()
+        self.tells = tells
+        self._watches: list[tuple[str, bool, object, Callable[..., None]]] = []
 
     def session(self) -> MemoryZnodes:
         """A new session on this tree."""
         self.sessions += 1
         return MemoryZnodes(self, self.sessions)
+
+    def seen(self, path: str, children: bool) -> object:
+        """What a watch compares."""
+        with self.lock:
+            return self.names(path) if children else self.nodes.get(path)
+
+    def names(self, path: str) -> list[str]:
+        """Of the children, sorted."""
+        prefix = path.rstrip("/") + "/"
+        with self.lock:
+            return sorted({p[len(prefix) :].split("/", 1)[0] for p in self.nodes if p.startswith(prefix)})
+
+    def watch(self, path: str, children: bool, changed: Callable[..., None]) -> None:
+        """Have ``changed`` called when this is no longer as it is now."""
+        with self.lock:
+            self._watches.append((path, children, self.seen(path, children), changed))
+
+    def tell(self) -> None:
+        """Fire the watches of all that changed."""
+        with self.lock:
+            fired = [watch for watch in self._watches if self.seen(watch[0], watch[1]) != watch[2]]
+            self._watches = [watch for watch in self._watches if watch not in fired]
+        for _, _, _, changed in fired:
+            changed()
+
+    def moved(self) -> None:
+        """Something changed."""
+        if self.tells:
+            self.tell()
 
 
 class MemoryZnodes:
@@ -42,17 +76,22 @@ class MemoryZnodes:
             self._alive = False
             for path in [p for p, (_, owner) in self._tree.nodes.items() if owner == self._number]:
                 del self._tree.nodes[path]
+        self._tree.moved()
 
-    def get(self, path: str) -> Znode | None:
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
         self._require()
-        entry = self._tree.nodes.get(path)
-        return entry[0] if entry else None
-
-    def children(self, path: str) -> list[str]:
-        self._require()
-        prefix = path.rstrip("/") + "/"
         with self._tree.lock:
-            return sorted({p[len(prefix) :].split("/", 1)[0] for p in self._tree.nodes if p.startswith(prefix)})
+            entry = self._tree.nodes.get(path)
+            if changed is not None and entry is not None:
+                self._tree.watch(path, False, changed)
+            return entry[0] if entry else None
+
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        self._require()
+        with self._tree.lock:
+            if changed is not None and path in self._tree.nodes:
+                self._tree.watch(path, True, changed)
+            return self._tree.names(path)
 
     def ensure(self, path: str) -> None:
         self._require()
@@ -60,10 +99,11 @@ class MemoryZnodes:
         with self._tree.lock:
             for i in range(len(parts)):
                 self._tree.nodes.setdefault("/" + "/".join(parts[: i + 1]), (Znode(b"", 0, self._tree.now_ms), None))
+        self._tree.moved()
 
     def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
-        """No one is told: who relies on it looks now and then."""
         self._require()
+        self._tree.watch(path, children, changed)
 
     def transact(self, steps: Sequence[Step]) -> None:
         self._require()
@@ -74,6 +114,7 @@ class MemoryZnodes:
                 if reason:
                     raise Conflict(i, step, reason)
             self._tree.nodes = draft
+        self._tree.moved()
 
     def _apply(self, draft: dict[str, tuple[Znode, int | None]], step: Step) -> str | None:
         entry = draft.get(step.path)

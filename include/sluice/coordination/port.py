@@ -69,11 +69,11 @@ class Conflict(Exception):
 class Znodes(Protocol):
     """All methods raise CoordinationUnavailable when ZooKeeper does not answer or the session is gone."""
 
-    def get(self, path: str) -> Znode | None:
-        """The node, or None if there is none."""
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        """The node, or None if there is none. ``changed``: see :meth:`notify`; not called for a node that is not there."""
 
-    def children(self, path: str) -> list[str]:
-        """Names of the children, sorted; empty if the node is not there."""
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        """Names of the children, sorted; empty if the node is not there. ``changed``: as for :meth:`get`."""
 
     def ensure(self, path: str) -> None:
         """Create ``path`` and its parents, empty, where they are missing."""

@@ -20,6 +20,7 @@ from sluice.coordination.channel_side import ChannelMembership, ChannelSide, lea
 from sluice.coordination.cursor import Cursor, CursorNode
 from sluice.coordination.dumps import DumpStates
 from sluice.coordination.identity import Identity
+from sluice.coordination.kept_reads import KeptReads
 from sluice.coordination.layout import LEASE, Layout, lease_epoch, lease_node
 from sluice.coordination.leases import Lease, holding, owner_label, raise_epoch, taking, transact_as
 from sluice.coordination.permit import Permit, Permits
@@ -53,22 +54,29 @@ class PipelineState:
         lease_wait_s: float,
         session_timeout_s: float = 10.0,
         membership: ChannelMembership | None = None,
+        keeps_reads: bool = False,
     ) -> None:
+        """``keeps_reads``: for a process that asks often, see :mod:`sluice.coordination.kept_reads`."""
+        known: Znodes = znodes
+        if keeps_reads:
+            kept = KeptReads(znodes)
+            known, znodes = kept, kept.fresh
         layout = Layout(root, pipeline)
         self.side = ChannelSide(znodes, layout, membership) if membership is not None else None
         self._z = znodes
+        self._known = known
         self._wait_s = lease_wait_s
         self.layout = layout
         self.targets = tuple(targets)
         self.turns = ActiveInstallation(znodes, layout, session_timeout_s=session_timeout_s)
-        self.holds = Holds(znodes, layout, self.targets)
+        self.holds = Holds(known, layout, self.targets)
         self.alerts = Alerts(znodes, layout)
-        self.member = SourceMember(znodes, layout)
-        self._identity = Identity(znodes, layout)
+        self.member = SourceMember(known, layout)
+        self._identity = Identity(known, layout)
         self._cursor = CursorNode(znodes, layout)
-        self._permits = Permits(znodes, layout, self.side)
-        self._batches = Batches(znodes, layout, self._permits)
-        self._acknowledgements = Acknowledgements(znodes, layout, self._identity)
+        self._permits = Permits(known, layout, self.side)
+        self._batches = Batches(known, layout, self._permits)
+        self._acknowledgements = Acknowledgements(known, layout, self._identity)
         self._audit = Audit(znodes, layout)
 
     def notify(self, changed: Callable[..., None]) -> None:
@@ -108,7 +116,7 @@ class PipelineState:
     @property
     def dumps(self) -> DumpStates:
         """The pipeline's dumps."""
-        return DumpStates(self._z, self.layout, owner_label())
+        return DumpStates(self._known, self.layout, owner_label())
 
     def target_records(self, target: str) -> TargetRecords:
         """The checkpoint of a target that keeps nothing itself."""

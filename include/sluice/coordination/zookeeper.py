@@ -99,20 +99,20 @@ class ZookeeperZnodes:
     def alive(self) -> bool:
         return not self._expired
 
-    def get(self, path: str) -> Znode | None:
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
         def call() -> Znode | None:
             try:
-                data, stat = self._asked(lambda: self._client.get_async(path))
+                data, stat = self._asked(lambda: self._client.get_async(path, watch=changed))
             except NoNodeError:
                 return None
             return Znode(data, stat.version, stat.mtime)
 
         return self._guarded(f"reading {path}", call)
 
-    def children(self, path: str) -> list[str]:
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
         def call() -> list[str]:
             try:
-                return sorted(self._asked(lambda: self._client.get_children_async(path)))
+                return sorted(self._asked(lambda: self._client.get_children_async(path, watch=changed)))
             except NoNodeError:
                 return []
 

@@ -124,7 +124,7 @@ def train(
     Raises:
         What :func:`sluice.flows.capture.drain.drain` raises, as long as there is no batch.
     """
-    with runtime.state() as state, KeptSource() as source:
+    with runtime.state(keeps_reads=True) as state, KeptSource() as source:
         began = time.monotonic()
         first = drain(runtime, claim=claim, idle_wait_s=idle_wait_s, kept=source)
         if first.batch is None:

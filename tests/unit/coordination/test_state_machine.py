@@ -37,9 +37,11 @@ class Protocol(RuleBasedStateMachine):
     loads = Bundle("loads")
     acks = Bundle("acks")
 
+    tells = True
+
     @initialize()
     def begin(self) -> None:
-        self.tree = MemoryTree()
+        self.tree = MemoryTree(tells=self.tells)
         self.committed: list[int] = []
         self.holds = dict.fromkeys(TARGETS, 0)
         self.round_of: dict[str, int] = {}
@@ -55,10 +57,14 @@ class Protocol(RuleBasedStateMachine):
         session = self.tree.session()
         return PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0), session
 
+    def actor(self):
+        """The state and the session of a process that begins to work."""
+        return self.session()
+
     # -- drain ---------------------------------------------------------------------------------------------------------
     @rule(target=drains)
     def start_drain(self):
-        state, session = self.session()
+        state, session = self.actor()
         try:
             lease = try_acquire(session, f"{ROOT}/p/replicator", "drain")
         except LeaseHeld:
@@ -101,7 +107,7 @@ class Protocol(RuleBasedStateMachine):
     # -- merge ---------------------------------------------------------------------------------------------------------
     @rule(target=merges, back=st.integers(0, 2))
     def start_merge(self, back):
-        state, _ = self.session()
+        state, session = self.actor()
         number = len(self.committed) - back
         try:
             permit = state.require_permit()
@@ -109,16 +115,19 @@ class Protocol(RuleBasedStateMachine):
             return multiple()
         if number not in self.committed:
             return multiple()
-        return state, number, permit
+        return state, session, number, permit
 
     @rule(merge=consumes(merges))
     def end_merge(self, merge) -> None:
         """What it made counts only if nobody rolled back, restarted or paused since it began."""
-        state, number, permit = merge
+        state, session, number, permit = merge
+        if not session.alive:
+            return
         made = f"{number}/{len(self.round_of)}"
         self.round_of[made] = permit.round
-        now = state.permit()
-        known = state.require(number).changeset
+        truth, _ = self.session()
+        now = truth.permit()
+        known = truth.require(number).changeset
         try:
             kept = state.merged(number, made, under=permit).changeset
         except Paused:
@@ -163,7 +172,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(target=acks, name=st.sampled_from(TARGETS), ahead=st.integers(1, 2))
     def start_ack(self, name, ahead):
         """It reads the acknowledgement, then asks the target; then it may sleep for as long as it likes."""
-        state, session = self.session()
+        state, session = self.actor()
         seen = state.process(name)
         number = seen.batch + ahead
         if self.holds[name] < number or number not in self.committed:
@@ -174,6 +183,7 @@ class Protocol(RuleBasedStateMachine):
     def end_ack(self, ack, expire) -> None:
         state, session, name, batch, seen = ack
         before = self.process(name)
+        expire = expire or not session.alive
         if expire:
             session.expire()
         try:
@@ -260,6 +270,27 @@ class Protocol(RuleBasedStateMachine):
         for earlier, later in itertools.pairwise(firsts):
             assert earlier.last == later.first
 
+
+class ProtocolOfTrains(Protocol):
+    """The same with processes that work on and on, keep what they read, and hear late of what others change."""
+
+    tells = False
+
+    def actor(self):
+        self.actors = [one for one in getattr(self, "actors", []) if one[1].alive]
+        if len(self.actors) < 2:
+            session = self.tree.session()
+            self.actors.append((PipelineState(session, ROOT, "p", TARGETS, lease_wait_s=0, keeps_reads=True), session))
+        self.actors.reverse()
+        return self.actors[0]
+
+    @rule()
+    def hear(self) -> None:
+        self.tree.tell()
+
+
+ProtocolOfTrains.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestProtocolOfTrains = ProtocolOfTrains.TestCase
 
 Protocol.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestProtocol = Protocol.TestCase

@@ -1,0 +1,134 @@
+"""Reads that are kept until ZooKeeper says that they changed.
+
+A batch asks for the same few nodes again and again: the permit, the batches, what its targets have. Each question is a round trip, and on a
+machine with many pipelines the round trips are most of a small batch's work. Here an answer is kept together with its watch. It is forgotten when
+the watch fires, which is also when the connection is lost, and when this session writes the node itself.
+
+So another session's change is seen when its event arrives, not at the next question. Nothing that is written rests on that: every write names the
+versions that it was made from, and is refused where they are out of date. Leases, and the captured position, which whoever takes the lease goes on
+from, are asked for through :attr:`KeptReads.fresh`: a process that was paused for longer than its session lives must not find its own old lease
+among what it kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from sluice.coordination.port import Check, Create, Remove, Step, Znode, Znodes
+
+_T = TypeVar("_T")
+
+
+class _Kept(Generic[_T]):
+    """An answer, once it is there."""
+
+    def __init__(self) -> None:
+        self.answers: list[_T] = []
+
+
+class KeptReads:
+    """:class:`~sluice.coordination.port.Znodes` that keeps answers. Any thread may use it.
+
+    Attributes:
+        fresh: the same session; asks each time.
+    """
+
+    def __init__(self, znodes: Znodes) -> None:
+        self.fresh = FreshReads(self, znodes)
+        self._z = znodes
+        self._lock = threading.Lock()
+        self._nodes: dict[str, _Kept[Znode | None]] = {}
+        self._children: dict[str, _Kept[list[str]]] = {}
+
+    @property
+    def alive(self) -> bool:
+        return self._z.alive
+
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        if changed is not None:
+            return self._z.get(path, changed)
+        return self._answer(self._nodes, path, lambda forget: self._z.get(path, forget))
+
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        if changed is not None:
+            return self._z.children(path, changed)
+        return [*self._answer(self._children, path, lambda forget: self._z.children(path, forget))]
+
+    def ensure(self, path: str) -> None:
+        """Without a question if the node is known to be there."""
+        with self._lock:
+            kept = self._nodes.get(path)
+        if kept is None or not any(kept.answers) or not self.alive:
+            self._z.ensure(path)
+
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        self._z.notify(path, changed, children=children)
+
+    def transact(self, steps: Sequence[Step]) -> None:
+        try:
+            self._z.transact(steps)
+        except BaseException:  # what was kept is out of date, also of the nodes that were only checked; or it is not known whether it went through
+            self._forget(steps)
+            raise
+        self._forget([step for step in steps if not isinstance(step, Check)])
+
+    def _answer(self, kept: dict[str, _Kept[_T]], path: str, ask: Callable[[Callable[..., None]], _T]) -> _T:
+        """What is kept, else asked for now, and kept unless it changed meanwhile."""
+        with self._lock:
+            known = kept.get(path)
+            if known is not None and known.answers and self.alive:
+                return known.answers[0]
+            mine = kept[path] = _Kept()
+
+        def forget(*_: object) -> None:
+            with self._lock:
+                if kept.get(path) is mine:
+                    del kept[path]
+
+        try:
+            answer = ask(forget)
+            if not answer:  # a question about a node that is not there sets no watch
+                self._z.notify(path, forget)
+                answer = ask(forget)
+        except BaseException:
+            forget()
+            raise
+        with self._lock:
+            mine.answers.append(answer)
+        return answer
+
+    def _forget(self, steps: Sequence[Step]) -> None:
+        with self._lock:
+            for step in steps:
+                self._nodes.pop(step.path, None)
+                if isinstance(step, Create | Remove):
+                    self._children.pop(step.path.rpartition("/")[0], None)
+
+
+class FreshReads:
+    """The session of a :class:`KeptReads`, without what it keeps; what is written here is forgotten there."""
+
+    def __init__(self, kept: KeptReads, znodes: Znodes) -> None:
+        self._kept = kept
+        self._z = znodes
+
+    @property
+    def alive(self) -> bool:
+        return self._z.alive
+
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        return self._z.get(path, changed)
+
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        return self._z.children(path, changed)
+
+    def ensure(self, path: str) -> None:
+        self._z.ensure(path)
+
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        self._z.notify(path, changed, children=children)
+
+    def transact(self, steps: Sequence[Step]) -> None:
+        self._kept.transact(steps)
