@@ -32,6 +32,8 @@ servers: venv
 	@$(BIN)/python -c "from devstack import mysql, mariadb; print(*(f'{d.name} {d.version}: {d.origin}' for d in (mysql.find_mysql(), mariadb.find_mariadb())), sep='\n')"
 	@$(BIN)/python -c "from devstack.registry import find_registry; print('Schema registry:', find_registry())" 2>/dev/null || echo "Schema registry: it cannot be fetched; its tests will be skipped"
 	@$(BIN)/python -c "from devstack.kafka import VERSION, find_kafka; print('Kafka', VERSION + ':', find_kafka())" 2>/dev/null || echo "Kafka: its jars cannot be fetched; its tests will be skipped"
+	@$(BIN)/python -c "from devstack.iceberg_rest import VERSION, find_rest_catalog; print('Iceberg REST catalog', VERSION + ':', find_rest_catalog()[0].parent)" 2>/dev/null || echo "Iceberg REST catalog: its jars cannot be fetched; its tests will be skipped"
+	@$(BIN)/python -c "from devstack.postgresql import find_postgis; print('PostGIS:', find_postgis().origin)" 2>/dev/null || echo "PostGIS: it cannot be fetched; its tests will be skipped"
 
 test: venv kernels servers check ## everything that CI runs: checks, then all tests against real servers
 	@$(BIN)/python -m pytest -m "not bench" --durations=15 -n $${SLUICE_TEST_WORKERS:-2} --dist loadfile --no-loadscope-reorder
