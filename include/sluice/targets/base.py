@@ -273,11 +273,12 @@ class RowGroup:
 class StoredRange:
     """A range of keys of one target table of which the source's rows are all there is. Picklable; read by :meth:`RowReader.key_range`.
 
-    ``plan``: the key's columns; none: the whole table. ``stored``: for the reader.
+    ``plan``: the key's columns; none: the whole table. ``stored``: for the reader. ``listed``: only listed keys of it are looked at.
     """
 
     plan: PlannedTable
     stored: Any = None
+    listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,7 +615,7 @@ class Reconciler(Protocol):
 
 @runtime_checkable
 class ListReconciler(Protocol):
-    """Optional, of a :class:`Reconciler` that refuses every range: listed keys of it (:attr:`KeyRange.listed`) can be removed."""
+    """Optional, of a :class:`Reconciler` that refuses ranges: listed keys of them (:attr:`KeyRange.listed`) can be removed."""
 
     def refuses_listed(self, table: PlannedTable) -> str:
         """Why listed keys of the table (``table.columns``) cannot be removed, "" if they can."""

@@ -137,7 +137,7 @@ def plan_replaces(
                 where=f"target {name}",
                 hint="fix the target's table; the batch is retried",
             )
-        found.append(StoredRange(plan, (record, route)))
+        found.append(StoredRange(plan, (record, route), listed=bool(record.listed)))
     return found, left_out
 
 

@@ -155,7 +155,10 @@ class KafkaTarget:
 
 @dataclass(frozen=True)
 class KafkaReconciler:
-    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`: a listed key gets a message without a value."""
+    """See :class:`sluice.targets.base.Reconciler` and :class:`sluice.targets.base.ListReconciler`.
+
+    A listed key gets a message without a value; with format arrow, whose messages have no keys, a row that says that it is gone.
+    """
 
     options: KafkaOptions
 
@@ -164,10 +167,10 @@ class KafkaReconciler:
         return "what a topic holds of a range of keys is not known to a load"
 
     def refuses_listed(self, table: PlannedTable) -> str:
-        """A delete needs more than the key."""
-        if self.options.arrow:
-            return "messages of format arrow have no keys"
-        return "" if self.options.tombstones else "options.tombstones is false, and a delete needs the whole row then"
+        """A delete may need more than the key."""
+        if self.options.arrow or self.options.tombstones:
+            return ""
+        return "options.tombstones is false, and a delete needs the whole row then"
 
     def others(self) -> tuple[str, ...]:
         """A topic does not say who writes to it."""
@@ -395,7 +398,10 @@ class _Sending:
         keys = keys.filter(pa.array([key not in stay for key in arrow_keys(keys)], pa.bool_()))
         for start in range(0, keys.num_rows, _ROWS):
             piece = removed_piece(stored.plan, keys.slice(start, _ROWS))
-            self._send(piece, self._writer.tombstones(piece))
+            if self._options.arrow:
+                self._record_batches(piece, only_keys=True)
+            else:
+                self._send(piece, self._writer.tombstones(piece))
         self.result += WriteResult(deleted=keys.num_rows)
 
     def _table(self, table: TableInput) -> None:
@@ -407,13 +413,13 @@ class _Sending:
         if self._rejected is not None:
             self._rejected(f"kafka-{table.target}", table.target, refused)
 
-    def _record_batches(self, piece: ChangePiece) -> dict[int, str]:
-        """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it."""
+    def _record_batches(self, piece: ChangePiece, *, only_keys: bool = False) -> dict[int, str]:
+        """Send rows in Arrow's form; what is left out and why, as :meth:`_too_large` says it. A row of ``only_keys`` is not left out."""
         options, topic, batch = self._options, self._topics.topic_of(piece.table), self._unit.fence.batch
         [place] = self._places(piece.table, 1, None, self._topics.counts[topic])
         at, refused = self._unit.position if self._merged else None, {}
         for value, first, rows in arrow_messages(piece, batch, options.max_message_bytes, at):
-            if len(value) > options.max_message_bytes:  # one row
+            if len(value) > options.max_message_bytes and not only_keys:  # one row
                 refused[first] = self._refusal(piece, len(value), "none")
                 continue
             about = {

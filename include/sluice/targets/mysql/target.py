@@ -120,8 +120,8 @@ class MySQLTarget(SqlTarget[Session, MySQLOptions, AckTable]):
                 found = ordered(found, families.read_references(session.cursor, places))
             return found
 
-    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+    def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+        """See :meth:`SqlTarget.replaceable`. Rows that only the target has are found by ranges, so listed keys need no less."""
         with self.session("reading the target's tables") as session:
             info = read_tables(session.cursor, [plan.target]).get(plan.target)
             return range_delete.replaceable(plan, info, mariadb=session.mariadb)

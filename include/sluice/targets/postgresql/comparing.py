@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from sluice.model.column_types import ColumnKind
 from sluice.model.fields import made_field
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
@@ -24,7 +23,7 @@ from sluice.mysql.key_sql import key_values
 from sluice.targets.base import SHOWN_CHARACTERS, ComparesRowsOnly, KeyRange, RangeDifferences, RowCounts, RowDifference
 from sluice.targets.postgresql.column_types import pg_type, type_of
 from sluice.targets.postgresql.names import quoted, quoted_table
-from sluice.targets.postgresql.range_delete import SORTED_ALIKE, spelt, stretches
+from sluice.targets.postgresql.range_delete import TOLD_ALIKE, spelt, stretches
 from sluice.targets.postgresql.session import Session
 from sluice.targets.postgresql.staging import ROWS, Stage, Staged, StagedColumn
 from sluice.targets.sql.comparing import (
@@ -39,8 +38,6 @@ from sluice.targets.sql.rows import at_target, sent_fields
 from sluice.targets.sql.tables import TargetTable
 
 KEYS_AT_A_TIME = 10_000
-LISTED = frozenset({*SORTED_ALIKE, ColumnKind.CHAR, ColumnKind.VARCHAR})
-"""Kinds of key columns that are read back."""
 COMPARED, CHANGED = "_sluice_compared", "_sluice_changed"
 
 
@@ -80,8 +77,12 @@ class PostgreSQLComparer(ComparesRowsOnly):
 
     def not_listed(self, plan: PlannedTable) -> str:
         """See :meth:`sluice.targets.base.KeyLister.not_listed`."""
-        odd = next((column for column in plan.key_columns if type_of(column).kind not in LISTED), None)
-        return f"the key column {odd.name} ({odd.sql_type}) is not read back from PostgreSQL" if odd is not None else ""
+        table = self.target.check([plan])[plan.target]
+        declared = dict(zip(table.columns, table.types, strict=True))
+        for column, name in zip(plan.key_columns, table.key, strict=True):
+            if pg_type(declared[name]).word not in TOLD_ALIKE.get(type_of(column).kind, frozenset()):
+                return f"the key column {column.name} ({column.sql_type}) is not read back from PostgreSQL's {declared[name]}"
+        return ""
 
     def keys(self, plan: PlannedTable) -> Iterator[pa.Table]:
         """See :meth:`sluice.targets.base.KeyLister.keys`. In the table's own order; no transaction stays open in between."""

@@ -1,7 +1,7 @@
 """A range of keys made equal to the source's: what the source does not have goes.
 
-Only keys that both servers sort alike can be cut into the same ranges. Bounds come as literals of the source's dialect; the target reads each as
-text of its own column's type.
+Only keys that both servers sort alike can be cut into the same ranges; of texts, listed keys are removed. Bounds come as literals of the source's
+dialect; the target reads each as text of its own column's type.
 """
 
 # ruff: noqa: S608 - identifiers are quoted, values are literals made here
@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from sluice.errors import LoadError
 from sluice.model.column_types import ColumnKind
-from sluice.model.planned import PlannedTable
+from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.targets.base import KeyRange, WriteResult
-from sluice.targets.postgresql.catalog import TableInfo
+from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
 from sluice.targets.postgresql.column_types import pg_type, sent_type
 from sluice.targets.postgresql.names import quoted, quoted_table
 from sluice.targets.postgresql.staging import ROWS, Stage, StagedColumn
@@ -32,6 +32,13 @@ SORTED_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
     K.DATETIME: frozenset({"timestamp without time zone"}),
     **dict.fromkeys((K.BINARY, K.VARBINARY), frozenset({"bytea"})),
 }  # fmt: skip
+TOLD_ALIKE: Mapping[ColumnKind, frozenset[str]] = {
+    **SORTED_ALIKE,
+    **dict.fromkeys((K.CHAR, K.VARCHAR), frozenset({"text", "character varying", "character"})),
+}
+"""What tells values of a kind apart as their bytes do, and is read back as the source wrote them. Each server may sort texts in its own way."""
+_NUL = "\0"
+"""No text of PostgreSQL has it."""
 _HEX = re.compile(r"(_utf8mb4 )?[xX]'([0-9a-fA-F]*)'")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e0)?")
 
@@ -43,20 +50,22 @@ def clear(stage: Stage, item: KeyRange) -> WriteResult:
     if not item.names:
         cursor.execute(f"DELETE FROM {place}")
         return WriteResult(deleted=int(cursor.rowcount), statements=1)
-    deleted = sent = 0
-    for condition in stretches(table, item):
-        sql = f"DELETE FROM {place} AS t WHERE {condition}"
-        sent += 1
-        if item.kept is None or not item.kept.num_rows:
-            cursor.execute(sql)
-            deleted += int(cursor.rowcount)
-            continue
-        fields = {name: field for field, name in sent_fields(item.kept.schema, table)}
-        columns = [StagedColumn.of(n, fields[name]) for n, name in enumerate(item.names)]
-        same = " AND ".join(f"t.{quoted(n)} = {c.compared}" for n, c in zip(item.names, columns, strict=True))
-        with stage.unordered(), stage.rows(item.kept, columns) as staged:
-            deleted += staged.run(f"{sql} AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {same})")
-    return WriteResult(deleted=deleted, statements=sent)
+    statements = [f"DELETE FROM {place} AS t WHERE {condition}" for condition in stretches(table, item)]
+    deleted = _but_kept(stage, item, statements) if statements else 0
+    return WriteResult(deleted=deleted, statements=len(statements))
+
+
+def _but_kept(stage: Stage, item: KeyRange, statements: Sequence[str]) -> int:
+    """Run deletes of rows ``t``, but for those with a kept key. Keys that the target cannot hold keep nothing there."""
+    assert item.kept is not None  # a range with keys
+    fields = {name: field for field, name in sent_fields(item.kept.schema, stage.table)}
+    columns = [StagedColumn.of(n, fields[name]) for n, name in enumerate(item.names)]
+    kept = stage.storable(item.kept, columns)
+    if not kept.num_rows:
+        return sum(int(stage.cursor.execute(sql).rowcount) for sql in statements)
+    same = " AND ".join(f"t.{quoted(n)} = {c.compared}" for n, c in zip(item.names, columns, strict=True))
+    with stage.unordered(), stage.rows(kept, columns) as staged:
+        return sum(staged.run(f"{sql} AND NOT EXISTS (SELECT 1 FROM {ROWS} WHERE {same})") for sql in statements)
 
 
 def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
@@ -66,7 +75,7 @@ def spelt(table: TargetTable, item: KeyRange) -> KeyRange:
 
 
 def stretches(table: TargetTable, item: KeyRange) -> list[str]:
-    """Conditions on ``t`` that together are the range, which is :func:`spelt`."""
+    """Conditions on ``t`` that together are the range, which is :func:`spelt`; none if no row can be in it."""
     types = dict(zip(table.columns, table.types, strict=True))
 
     def key(values: Sequence[str]) -> str:
@@ -79,41 +88,42 @@ def stretches(table: TargetTable, item: KeyRange) -> list[str]:
     if item.listed is None:
         bounds = ((">=", item.lower), ("<=", item.upper), (">", item.after), ("<=", item.upto))
         return [" AND ".join(f"{names(b)} {sign} {key(b)}" for sign, b in bounds if b) or "TRUE"]
-    pieces = [item.listed[i : i + LISTED_KEYS] for i in range(0, len(item.listed), LISTED_KEYS)]
+    able = [literals for literals in item.listed if not any(_NUL in _text(one, table) for one in literals)]
+    pieces = [able[i : i + LISTED_KEYS] for i in range(0, len(able), LISTED_KEYS)]
     return [f"{names(item.names)} IN ({', '.join(map(key, some))})" for some in pieces]
 
 
 def _literal(literal: str, declared: str, table: TargetTable) -> str:
     """A literal of the source as a constant of the target's type. Raises LoadError for one that is not understood."""
+    kind, escaped = pg_type(declared), _text(literal, table).replace("'", "''")
+    own = "bpchar" if kind.word == "character" else kind.sent  # of any length, and the column's index is used
+    return f"CAST('{escaped}' AS {own})"
+
+
+def _text(literal: str, table: TargetTable) -> str:
+    """A literal of the source as text that the target reads. Raises LoadError for one that is not understood."""
     found = _HEX.fullmatch(literal)
     if found is not None:
-        text = bytes.fromhex(found[2]).decode() if found[1] else rf"\x{found[2]}"
-    elif _NUMBER.fullmatch(literal):
-        text = literal.removesuffix("e0")
-    elif literal[:1] == literal[-1:] == "'" and "'" not in literal[1:-1]:
-        text = literal[1:-1]
-    else:
-        raise LoadError(
-            f"the bound {literal[:100]} of a range of {table.table} is not understood",
-            where=str(table.table),
-            hint="copy the table without replacing: `sluice dump start` without --replace",
-        )
-    escaped = text.replace("'", "''")
-    return f"CAST('{escaped}' AS {pg_type(declared).sent})"
+        return bytes.fromhex(found[2]).decode() if found[1] else rf"\x{found[2]}"
+    if _NUMBER.fullmatch(literal):
+        return literal.removesuffix("e0")
+    if literal[:1] == literal[-1:] == "'" and "'" not in literal[1:-1]:
+        return literal[1:-1]
+    raise LoadError(
+        f"the bound {literal[:100]} of a range of {table.table} is not understood",
+        where=str(table.table),
+        hint="copy the table without replacing: `sluice dump start` without --replace",
+    )
 
 
-def replaceable(plan: PlannedTable, info: TableInfo | None) -> tuple[TargetTable | None, str]:
-    """The table, if the target sorts and compares the keys of ``plan`` as the source does; else None and why not."""
+def replaceable(plan: PlannedTable, info: TableInfo | None, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+    """The table, if the target compares the keys of ``plan`` as the source does, and, unless they are ``listed``, sorts them so; else why not."""
     if info is None:
         return None, f"the target has no table {plan.target}"
     there = {column.name.casefold(): column for column in info.columns}
     for column in plan.columns:
         mine = there.get(column.name.casefold())
-        why = "" if mine is not None else f"it has no column {column.name}"
-        if mine is not None and pg_type(mine.declared).word not in SORTED_ALIKE.get(
-            sent_type(column).kind, frozenset()
-        ):
-            why = f"column {column.name} is {mine.declared}, which PostgreSQL may sort otherwise than the source its {column.sql_type}"
+        why = _otherwise(column, mine, listed=listed) if mine is not None else f"it has no column {column.name}"
         if why:
             return None, f"{plan.target} at the target: {why}"
     key = tuple(there[name.casefold()].name for name in plan.key)
@@ -126,3 +136,14 @@ def replaceable(plan: PlannedTable, info: TableInfo | None) -> tuple[TargetTable
     return TargetTable(
         plan.target, tuple(c.name for c in taking), key, others, types=tuple(c.declared for c in taking)
     ), ""
+
+
+def _otherwise(column: PlannedColumn, mine: ColumnInfo, *, listed: bool) -> str:
+    """Why values of a column are not those of the source, or, unless they are listed, not in its order; "" if they are."""
+    alike, does = (TOLD_ALIKE, "tell apart") if listed else (SORTED_ALIKE, "sort")
+    word = pg_type(mine.declared).word
+    if word not in alike.get(sent_type(column).kind, frozenset()):
+        return f"column {column.name} is {mine.declared}, which PostgreSQL may {does} otherwise than the source its {column.sql_type}"
+    if not mine.exact:
+        return f"column {column.name} has the collation {mine.collation}, to which different texts are equal"
+    return ""

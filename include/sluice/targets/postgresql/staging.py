@@ -116,6 +116,20 @@ class Stage:
             return False
         return not rows.num_rows or sum(rows[column.field.name].nbytes for column in columns) <= PARAMETER_BYTES
 
+    def storable(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> pa.Table:
+        """The rows whose values of these columns the target can hold."""
+        for column in columns:
+            while refused := self._refusal(rows, column):
+                rows = rows.filter(pa.array(~refused.mask))
+        return rows
+
+    def _refusal(self, rows: pa.Table, column: StagedColumn) -> wire.Refusal | None:
+        try:
+            self._encode(rows, column)
+        except wire.Refusal as refusal:
+            return refusal
+        return None
+
     def copy(self, rows: pa.Table, columns: Sequence[StagedColumn], names: Sequence[str]) -> None:
         """Put rows into the table itself. Its types read the same bytes as those in which values are sent. Raises as :meth:`rows` does."""
         self._copy(f"{quoted_table(self.table.place)} ({', '.join(map(quoted, names))})", rows, columns)
@@ -131,12 +145,15 @@ class Stage:
     def _encoded(self, rows: pa.Table, columns: Sequence[StagedColumn]) -> list[wire.Column]:
         found = []
         for column in columns:
-            values = rows[column.field.name].combine_chunks()
             try:
-                found.append(wire.encode(column.field, values, column.target, zero_dates=self.zero_dates))
+                found.append(self._encode(rows, column))
             except wire.Refusal as refusal:
                 raise self._refused(rows, column, refusal) from None
         return found
+
+    def _encode(self, rows: pa.Table, column: StagedColumn) -> wire.Column:
+        values = rows[column.field.name].combine_chunks()
+        return wire.encode(column.field, values, column.target, zero_dates=self.zero_dates)
 
     def _refused(self, rows: pa.Table, column: StagedColumn, refusal: wire.Refusal) -> LoadError:
         number = int(np.flatnonzero(refusal.mask)[0])

@@ -131,12 +131,17 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
         """As the pipeline knows it, with the name that it has here."""
         return replace(table, table=plan.target, named=table.table) if table.table != plan.target else table
 
-    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+    def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+        """See :meth:`SqlTarget.replaceable`."""
         place = self.naming.table(plan.target)
         with self.session("reading the target's tables") as session:
-            table, why = range_delete.replaceable(plan, read_tables(session.cursor, [place]).get(place))
+            info = read_tables(session.cursor, [place]).get(place)
+            table, why = range_delete.replaceable(plan, info, listed=listed)
             return replace(table, named=place) if table is not None else None, why
+
+    def refuses_listed(self, table: PlannedTable) -> str:
+        """See :meth:`sluice.targets.base.ListReconciler.refuses_listed`: texts are told apart, though not sorted, as at the source."""
+        return self.replaceable(table, listed=True)[1]
 
     def comparer(self) -> PostgreSQLComparer:
         """See :class:`sluice.targets.base.Comparer`."""

@@ -39,8 +39,11 @@ class SqlLoader(Protocol):
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""
 
-    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+    def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not.
+
+        ``listed``: only listed keys are to be removed.
+        """
 
     def ddl_progress(self, batch: int) -> DdlProgress:
         """How far ``batch`` has come, for a repeat after a crash."""

@@ -139,8 +139,8 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         """Compare with the target's catalogs. Raises MappingError."""
 
     @abstractmethod
-    def replaceable(self, plan: PlannedTable) -> tuple[TargetTable | None, str]:
-        """The table, if a range of its keys (``plan.columns``; none: the whole table) can be replaced; else None and why not."""
+    def replaceable(self, plan: PlannedTable, *, listed: bool = False) -> tuple[TargetTable | None, str]:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.replaceable`."""
 
     @abstractmethod
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:

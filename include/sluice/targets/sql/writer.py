@@ -96,7 +96,7 @@ class SqlBatchWriter:
         for one in self._batch.reconcile:
             table, earlier = found.get(one.plan.target, (known.get(one.plan.target), ()))
             if table is None:
-                table, why = self._loader.replaceable(one.plan)
+                table, why = self._loader.replaceable(one.plan, listed=one.listed)
                 if table is None:
                     raise MappingError(
                         f"rows of {one.plan.target} cannot be removed: {why}",
