@@ -376,7 +376,8 @@ def test_rows_go_through_the_rules(shop: Case) -> None:
     both(shop, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))")
     rules = shop.folder / "rules"
     (rules / "up.py").write_text(
-        "def transform(row, context):\n    return {**row, 'v': row['v'].upper()} if row['id'] % 10 else None\n",
+        "def transform(row, context):\n    if context.op == 'update':\n        return None\n"
+        "    return {**row, 'v': row['v'].upper()} if row['id'] % 10 else None\n",
         encoding="utf-8",
     )
     (rules / "engine.yaml").write_text("rules: [{name: up, path: up.py, type: row}]\n", encoding="utf-8")
@@ -400,6 +401,12 @@ def test_rows_go_through_the_rules(shop: Case) -> None:
         (rules / "up.sql").write_text("SELECT * REPLACE (v || random() AS v) FROM rows", encoding="utf-8")
         (rules / "engine.yaml").write_text("rules: [{name: up, path: up.sql, type: sql}]\n", encoding="utf-8")
         assert "other rows of" in of(verified(shop), "t").skipped
+        at(shop.target, shop, "ALTER TABLE t ADD COLUMN op VARCHAR(9), ADD COLUMN origin BIGINT UNSIGNED")
+        for what in ("op", "origin"):  # of an update, of another server's change
+            (rules / "engine.yaml").write_text(
+                f"rules: [{{name: up, builtin: add, params: {{metadata: {{{what}: {what}}}}}}}]\n", encoding="utf-8"
+            )
+            assert "other rows of an update" in of(verified(shop), "t").skipped.replace(f"of {shop.schema}.t of", "of")
     assert at(shop.target, shop, "SELECT COUNT(*), MIN(BINARY v LIKE 'V%') FROM t") == [(180, 1)]
 
 

@@ -61,7 +61,9 @@ class AsLoaded:
 
     def __call__(self, schema: TableSchema, pieces: Sequence[pa.Table]) -> list[Loaded]:
         """SELECTED_ROWS as what is loaded, by target table. Raises RuleError, MappingError."""
-        rows = merged(schema, pieces)
+        return self._loaded(schema, merged(schema, pieces))
+
+    def _loaded(self, schema: TableSchema, rows: pa.Table) -> list[Loaded]:
         if not self.is_ruled(schema.table):
             return [self._mapped(schema.table, schema.table, rows)]
         made = self._ruled(self.ruling.tagged(rows, schema.table), schema.table)
@@ -96,16 +98,29 @@ class AsLoaded:
         return framed_rows(self.runtime, rule, place, rows, ruling.masking, ruling.reader(rule))
 
     def require_same(self, schema: TableSchema, pieces: Sequence[pa.Table], first: Sequence[Loaded]) -> None:
-        """Apply the rules again. Raises RuleError if something else comes out: nothing can be compared then."""
+        """Apply the rules again, and as to updates. Raises RuleError if something else comes out: nothing can be compared then."""
         again = self(schema, pieces)
-        if [one.plan.target for one in again] == [one.plan.target for one in first] and all(
+        if [one.plan.target for one in again] != [one.plan.target for one in first] or not all(
             _users(one.rows).equals(_users(other.rows)) for one, other in zip(again, first, strict=True)
         ):
-            return
-        raise RuleError(
-            f"the rules make other rows of {schema.table} each time: what is at the target cannot be compared with them",
+            raise self._other_rows(schema.table, "each time", "the time or on chance")
+        if not _alike(first, self._of_updates(schema, pieces)):
+            raise self._other_rows(
+                schema.table, "of an update than of an insert", "the kind of change or on who made it"
+            )
+
+    def _of_updates(self, schema: TableSchema, pieces: Sequence[pa.Table]) -> list[Loaded]:
+        """What the rules make of the same rows if somebody updated them; nothing where they need to know more of an update."""
+        try:
+            return self._loaded(schema, merged(schema, pieces, updated=True))
+        except RuleError:
+            return []
+
+    def _other_rows(self, table: TableId, when: str, depends: str) -> RuleError:
+        return RuleError(
+            f"the rules make other rows of {table} {when}: what is at the target cannot be compared with them",
             where=str(self.runtime.rules_path),
-            hint="a rule whose result depends on the time or on chance cannot be verified; let it use the row's own values",
+            hint=f"a rule whose result depends on {depends} cannot be verified; let it use the row's own values",
         )
 
     def _mapped(self, source: TableId, place: TableId, rows: pa.Table) -> Loaded:
@@ -120,20 +135,46 @@ def _users(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in META_COLUMNS if name in rows.schema.names])
 
 
-def merged(schema: TableSchema, pieces: Sequence[pa.Table]) -> pa.Table:
-    """SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``."""
+def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
+    """True if rows of which each side has one for a row of the source are the same at both."""
+    theirs = {loaded.plan.target: loaded for loaded in other}
+    return all(
+        _only(loaded, both).equals(_only(match, both))
+        for loaded in one
+        if (match := theirs.get(loaded.plan.target)) is not None
+        for both in [np.intersect1d(_single(loaded.origin), _single(match.origin))]
+    )
+
+
+def _single(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Those that are there once."""
+    found, counts = np.unique(numbers, return_counts=True)
+    return found[counts == 1]
+
+
+def _only(loaded: Loaded, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
+    """The user's columns of rows that were made of these, in their order."""
+    order = np.argsort(loaded.origin, kind="stable")
+    return _users(loaded.rows).take(pa.array(order[np.isin(loaded.origin[order], numbers)]))
+
+
+def merged(schema: TableSchema, pieces: Sequence[pa.Table], *, updated: bool = False) -> pa.Table:
+    """SELECTED_ROWS as MERGED_ROWS of inserts, numbered by ``_seq``; ``updated``: of updates that change nothing, which another server made."""
     fields = [schema.field(column) for column in schema.columns]
     tables = [pa.Table.from_arrays(piece.columns, schema=pa.schema(fields)) for piece in pieces]
     users = pa.concat_tables(tables) if tables else pa.schema(fields).empty_table()
     count = users.num_rows
+    columns = [column.combine_chunks() for column in users.columns]
     meta = {
-        "_op": pa.array(["i"] * count, pa.string()),
+        "_op": pa.array(["u" if updated else "i"] * count, pa.string()),
         "_seq": pa.array(np.arange(count, dtype=np.uint64)),
         "_commit_ts": pa.array(np.full(count, time.time_ns() // 1000, np.int64)).cast(pa.timestamp("us", tz="UTC")),
-        "_before": pa.nulls(count, pa.struct(fields)),
+        **({"_origin": pa.array(np.ones(count, np.uint32))} if updated else {}),
+        "_before": pa.StructArray.from_arrays(columns, fields=fields)
+        if updated
+        else pa.nulls(count, pa.struct(fields)),
     }
     named = [pa.field(name, values.type) for name, values in meta.items()]
-    columns = [column.combine_chunks() for column in users.columns]
     return pa.Table.from_arrays([*columns, *meta.values()], schema=pa.schema([*fields, *named]))
 
 
