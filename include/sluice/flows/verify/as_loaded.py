@@ -148,8 +148,9 @@ def _alike(one: Sequence[Loaded], other: Sequence[Loaded]) -> bool:
 
 def _single(numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Those that are there once."""
-    found, counts = np.unique(numbers, return_counts=True)
-    return found[counts == 1]
+    values, counts = np.unique(numbers, return_counts=True)
+    found: np.ndarray[tuple[int], np.dtype[np.int64]] = values[counts == 1]
+    return found
 
 
 def _only(loaded: Loaded, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
