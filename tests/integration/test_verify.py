@@ -649,13 +649,14 @@ def test_postgresql(
             )
             inserting = f"INSERT INTO `{schema}`.named VALUES ('came', 5)"
             with between_marks(monkeypatch, lambda: mysql_source.execute(inserting)):
-                result = verified(made, repair=True, tables=[f"{schema}.named", f"{schema}.coded"])
+                result = verified(made, repair=True, tables=[f"{schema}.named"])
             assert found(result) == {
                 *(("named", (key,), "extra", ()) for key in planted), ("named", ("x",), "different", ("v",)),
-                *(("coded", (key,), "extra", ()) for key in ("A", "", "b1")),
             }  # fmt: skip
-            assert (result.outcome, of(result, "named").repaired, of(result, "coded").repaired) == ("equal", 11, 3)
-            again = verified(made)
+            assert (result.outcome, of(result, "named").repaired) == ("equal", 11)
+            again = verified(made, repair=True)
+            assert found(again) >= {("coded", (key,), "extra", ()) for key in ("A", "", "b1")}
+            assert of(again, "coded").repaired == 3
             assert {one.table for one in again.tables if one.differing} == {f"{schema}.bare"}
             rows = postgresql.execute(f'SELECT w, v FROM "{schema}".named')
             assert set(rows) == {("anna", 1), ("Bob", 2), ("it's 5\\%", 3), ("x", 4), ("came", 5)}
@@ -664,18 +665,19 @@ def test_postgresql(
 
 @contextmanager
 def between_marks(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> Iterator[None]:
-    """Something is done once while a repair's first chunk is read, after its rows were and before its high watermark."""
-    done: list[Any] = []
+    """Something is done while the one chunk of a repair is read, after its rows were and before its high watermark."""
+    steps: list[str] = []
     real = flow.work
 
     def hook(step: str, chunk: Chunk) -> None:
-        if step == "selected" and not done:
-            done.append(do())
+        steps.append(step)
+        if step == "selected":
+            do()
 
     with monkeypatch.context() as patched:
         patched.setattr(flow, "work", lambda *some, **more: real(*some, **more, hook=hook))
         yield
-    assert done
+    assert steps.count("selected") == 1
 
 
 def test_rows_of_another_pipeline_are_reported_and_stay(shop: Case) -> None:
@@ -1016,15 +1018,17 @@ def test_arrow_messages_have_the_newest_row_of_each_key(
         tables = [f"{schema}.{name}" for name in ("words", "vals", "live", *keyed)]
         with delivering(made):
             with between_marks(monkeypatch, lambda: mysql_source.execute(inserting)):
-                result = verified(made, tables=tables, repair=True)
-            assert {one for one in found(result) if one[0] in {"words", "vals"}} == wanted
+                words = verified(made, tables=[f"{schema}.words"], repair=True)
+            assert (words.outcome, of(words, "words").repaired) == ("equal", 5)
+            result = verified(made, tables=tables, repair=True)
+            assert {one for one in (*found(words), *found(result)) if one[0] in {"words", "vals"}} == wanted
             unlisted = {name for name in keyed if "is not read back" in of(result, name).note}
             odd = {"FLOAT", "DOUBLE", "ENUM", "SET", "TIME", "BIT"}
             assert unlisted == {name for name, kind in kinds_of_keys().items() if kind in odd}
             assert {name: of(result, name).repaired for name in keyed} == {
                 name: int(name not in unlisted) for name in keyed
             }
-            assert (result.outcome, of(result, "words").repaired) == ("equal", 5)
+            assert result.outcome == "equal"
             again = verified(made, tables=tables)
             assert (again.outcome, found(again)) == ("equal", set())
         messages = [pa.ipc.open_stream(one.value).read_all() for one in kafka_reading.read(kafka, f"{schema}.words")]
