@@ -140,7 +140,7 @@ class Place:
             },
         )
         try:
-            with errors(self.endpoint, doing, where=self.ack_topic):
+            with errors(self.endpoint, doing, where=self.ack_topic, asked=consumer):
                 found = consumer.list_topics(self.ack_topic, timeout=ANSWER_S).topics.get(self.ack_topic)
                 if found is None or (
                     found.error is not None and found.error.name() in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"}
@@ -307,7 +307,7 @@ class Channel:
         self.hidden: set[str] = set()
         self._queued_bytes = 0
         self.producer = place.producer(lambda error, message: self.failure.note(error, message))
-        with errors(place.endpoint, f"beginning transactions as {place.transactional_id}"):
+        with errors(place.endpoint, f"beginning transactions as {place.transactional_id}", asked=self.producer):
             self.producer.init_transactions(_SECONDS_OF_INIT)
         self._admin = place.client("AdminClient")
         self._end = place.end(self._admin)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,6 +72,30 @@ def settings(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
+_SHOWN_S = 60.0
+_failed: dict[str, tuple[float, str]] = {}
+"""Connection -> when one of its brokers was last not reached, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """The client's logger. It keeps why a broker was not reached: errors of the calls that waited for it do not say."""
+
+    connection_id: str
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        """As :meth:`logging.Logger.log`; the client gives facility, name of the client, and text."""
+        _log.log(level, message, *args)
+        if len(args) == 3 and args[0] == "FAIL":
+            _failed[self.connection_id] = (time.monotonic(), re.sub(r"^\[thrd:[^]]*\]: ", "", str(args[2])))
+
+
+def _last_failure(endpoint: Endpoint) -> str:
+    """Why a broker of the connection was not reached just now, "" if none was tried."""
+    at, why = _failed.get(endpoint.connection_id, (0.0, ""))
+    return f": {scrubbed(why, endpoint)}" if why and time.monotonic() - at < _SHOWN_S else ""
+
+
 def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
     """A Producer, Consumer or AdminClient. Raises ConfigError for settings that do not exist."""
     lib = library()
@@ -78,7 +104,7 @@ def client(kind: str, given: Mapping[str, Any], endpoint: Endpoint) -> Any:
     else:
         made = getattr(lib, kind)
     try:
-        return made({"log_level": 4, **given}, logger=_log)
+        return made({"log_level": 4, **given}, logger=_Listener(endpoint.connection_id))
     except (lib.KafkaException, TypeError, ValueError) as error:
         raise ConfigError(
             f"connection {endpoint.connection_id!r}: {scrubbed(_text(error), endpoint)}",
@@ -124,6 +150,7 @@ _OUT = (
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID", "TOPIC_EXCEPTION")
 _LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "UNSUPPORTED_SASL_MECHANISM", "ILLEGAL_SASL_STATE", "_SSL")
+_NOT_REACHED = ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_RESOLVE")
 _ANSWERS_LATER = (
     "_ALL_BROKERS_DOWN", "_TRANSPORT", "_TIMED_OUT", "_MSG_TIMED_OUT", "_RESOLVE", "_WAIT_COORD", "_NODE_UPDATE", "_TIMED_OUT_QUEUE",
     "REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE",
@@ -175,13 +202,16 @@ def translated(error: Any, endpoint: Endpoint, doing: str, *, where: str = "") -
             f"{text}", where=place, hint="docs/kafka-target.md lists the ACLs that the login of the connection needs"
         )
     if name in _ANSWERS_LATER or error.retriable():
-        return TargetUnavailable(text, where=place)
+        return TargetUnavailable(text + (_last_failure(endpoint) if name in _NOT_REACHED else ""), where=place)
     return LoadError(f"{text} ({name})", where=place)
 
 
 @contextmanager
-def errors(endpoint: Endpoint, doing: str, *, where: str = "") -> Iterator[None]:
-    """Turns errors of the client into ours. Raises KicksOut if the producer may not write any more."""
+def errors(endpoint: Endpoint, doing: str, *, where: str = "", asked: Any = None) -> Iterator[None]:
+    """Turns errors of the client into ours; of ``asked``, which made the call, with what its log says of them.
+
+    Raises KicksOut if the producer may not write any more.
+    """
     lib = library()
     try:
         yield
@@ -191,6 +221,8 @@ def errors(endpoint: Endpoint, doing: str, *, where: str = "") -> Iterator[None]
         found = kafka_error(error)
         if found is None:
             raise LoadError(f"{doing}: {scrubbed(str(error), endpoint)}", where=where or None) from None
+        if asked is not None and named(found) in _NOT_REACHED:
+            asked.poll(0)  # it gives its log then
         if is_out(found):
             raise KicksOut(scrubbed(str(found.str()), endpoint)) from None
         raise translated(found, endpoint, doing, where=where) from None

@@ -30,8 +30,9 @@ class Topics:
     @classmethod
     def look(cls, place: Place, client: Any = None) -> Topics:
         """Ask the brokers, by ``client`` if there is one. Asking for all topics makes none, also where brokers make what is asked for by name."""
-        with errors(place.endpoint, "reading the list of topics"):
-            found = (client or place.client("AdminClient")).list_topics(timeout=ANSWER_S).topics
+        asked = client or place.client("AdminClient")
+        with errors(place.endpoint, "reading the list of topics", asked=asked):
+            found = asked.list_topics(timeout=ANSWER_S).topics
         return cls(place, {name: len(one.partitions) for name, one in found.items() if one.error is None})
 
     def topic_of(self, table: TableId) -> str:
