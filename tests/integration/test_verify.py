@@ -647,8 +647,14 @@ def test_postgresql(
                 "UPDATE named SET v = 7 WHERE w = 'x'",
                 "INSERT INTO coded VALUES ('A', 1), ('', 1), ('b1', 1)",
             )
-            inserting = f"INSERT INTO `{schema}`.named VALUES ('came', 5)"
-            with between_marks(monkeypatch, lambda: mysql_source.execute(inserting)):
+
+            def came() -> None:
+                """With a batch before that of the chunk, so that nothing puts it back if it is removed."""
+                mysql_source.execute(f"INSERT INTO `{schema}`.named VALUES ('came', 5)")
+                there = f"SELECT 1 FROM \"{schema}\".named WHERE w = 'came' AND v = 5"
+                wait_until(lambda: postgresql.execute(there), "the row that came meanwhile")
+
+            with between_marks(monkeypatch, came):
                 result = verified(made, repair=True, tables=[f"{schema}.named"])
             assert found(result) == {
                 *(("named", (key,), "extra", ()) for key in planted), ("named", ("x",), "different", ("v",)),
