@@ -25,9 +25,10 @@ class Costs:
     Attributes:
         bytes_per_change: of binary log, of an OLTP row change (bench_capture: 200 to 400).
         change_cpu_s: of capture, merge and load of one change (bench_apply: 15 to 20 s of two cores for a million changes).
-        batch_cpu_s: of a small batch in addition to that, in the drain and at Spark. Assumed, unless measured.
+        batch_cpu_s: of a small batch in addition to that, in the drain's process (a train of 10 changes/s: 0.066 to 0.074 s a batch).
         batch_changes: most changes of a batch; batches_per_s: most batches a second of one pipeline.
-        run_cpu_s: of a run for the scheduler, the workers' start and the API server; assumed, unless measured. run_s: how long a busy run goes on.
+        run_cpu_s: of a run for the scheduler, the workers' start and the API server. run_s: how long a busy run goes on.
+        fixed_cpu_s: of one Airflow, whatever it does: scheduler, API server and triggerer look for work.
         idle_cpu_s: of a pipeline that waits, in the triggerer, a second.
         batch_zk_writes, batch_zk_reads, batch_requests: at ZooKeeper and at the object store, a batch. File: two files are written, and read twice.
         idle_zk_requests: of a pipeline that waits, a second.
@@ -36,11 +37,12 @@ class Costs:
 
     bytes_per_change: float = 300.0
     change_cpu_s: float = 18e-6
-    batch_cpu_s: float = 0.12
+    batch_cpu_s: float = 0.07
     batch_changes: float = 2_000_000.0
     batches_per_s: float = 2.0
-    run_cpu_s: float = 6.0
+    run_cpu_s: float = 1.0
     run_s: float = 45.0
+    fixed_cpu_s: float = 0.25
     idle_cpu_s: float = 0.0002
     batch_zk_writes: float = 8.6
     batch_zk_reads: float = 47.0
@@ -115,7 +117,11 @@ def needs(load: Load, costs: Costs, limits: Limits) -> Needs:
     runs = load.busy / costs.run_s if load.changes_per_s else 0.0
     waiting = load.idle
     cpu = (
-        changes * costs.change_cpu_s + batches * costs.batch_cpu_s + runs * costs.run_cpu_s + waiting * costs.idle_cpu_s
+        costs.fixed_cpu_s
+        + changes * costs.change_cpu_s
+        + batches * costs.batch_cpu_s
+        + runs * costs.run_cpu_s
+        + waiting * costs.idle_cpu_s
     )
     log = changes * costs.bytes_per_change
     zk_writes = batches * costs.batch_zk_writes + 1.0
@@ -165,7 +171,10 @@ def measured(results: Sequence[Mapping[str, object]], costs: Costs | None = None
 
 
 def _shares(found: Mapping[str, float], costs: Costs) -> Costs:
-    """The CPU of a batch and of a run, from two shapes: a run a batch (``old:``), and many batches a run. As it is where they do not tell."""
+    """The CPU of a run, and of an Airflow that only looks, from two shapes: a run a batch (``old:``), and many batches a run.
+
+    That of a batch is known. As it is where they do not tell.
+    """
     growth = "airflow_growth_"
     kinds = ("scheduler", "api-server", "triggerer")
     names = [f"{growth}batches", f"{growth}rows_in_dag_run", *(f"{growth}cpu_{kind}" for kind in kinds)]
@@ -173,13 +182,12 @@ def _shares(found: Mapping[str, float], costs: Costs) -> Costs:
         return costs
     batches, runs, *cpu = (found[name] for name in names)
     old_batches, old_runs, *old_cpu = (found[f"old:{name}"] for name in names)
-    whole = batches * old_runs - old_batches * runs
-    if not whole:
+    if old_runs <= runs:
         return costs
-    used, old_used = sum(cpu), sum(old_cpu)
-    batch = (used * old_runs - old_used * runs) / whole
-    run = (old_used * batches - used * old_batches) / whole
-    return replace(costs, batch_cpu_s=batch, run_cpu_s=run) if batch > 0 and run > 0 else costs
+    used, old_used = (sum(one) - costs.batch_cpu_s * made for one, made in ((cpu, batches), (old_cpu, old_batches)))
+    run = (old_used - used) / (old_runs - runs)
+    fixed = (used - run * runs) / 3600
+    return replace(costs, run_cpu_s=run, fixed_cpu_s=fixed) if run > 0 and fixed > 0 else costs
 
 
 def loads(costs: Costs) -> dict[str, Load]:

@@ -14,7 +14,8 @@ COSTS, LIMITS = Costs(), Limits()
 
 def test_twice_the_load_takes_twice_as_much() -> None:
     one, two = (needs(Load(n, 1000, 0, n), COSTS, LIMITS) for n in (10, 20))
-    assert two.cores == pytest.approx(2 * one.cores)
+    fixed = COSTS.fixed_cpu_s
+    assert two.cores - fixed == pytest.approx(2 * (one.cores - fixed))
     assert two.zk_writes_per_s - 1 == pytest.approx(2 * (one.zk_writes_per_s - 1))
     assert two.used["a source's log, sent"] == one.used["a source's log, sent"]
 
@@ -51,20 +52,21 @@ def test_measured_costs_replace_the_assumed_ones() -> None:
     assert measured([]) == COSTS
 
 
-def test_the_cpu_of_a_batch_and_of_a_run_follow_from_two_shapes() -> None:
-    """A run a batch: 1,000 of both; many batches a run: 6,000 and 60. A batch 0.1 s, a run 4 s."""
+def test_the_cpu_of_a_run_and_of_an_idle_airflow_follow_from_two_shapes() -> None:
+    """A run a batch: 1,000 of both; many batches a run: 6,000 and 60. A batch 0.1 s, a run 4 s, 0.2 cores without any."""
     shapes = {
         "batches": (6000, 1000),
         "rows_in_dag_run": (60, 1000),
         "cpu_scheduler": (840, 4100),
-        "cpu_api-server": (0, 0),
+        "cpu_api-server": (720, 720),
         "cpu_triggerer": (0, 0),
     }
-    found = measured([
+    lines = [
         {"measure": f"airflow_growth_{name}", "value": new, "baseline_value": old}
         for name, (new, old) in shapes.items()
-    ])
-    assert (found.batch_cpu_s, found.run_cpu_s) == (pytest.approx(0.1), pytest.approx(4.0))
+    ]
+    found = measured(lines, Costs(batch_cpu_s=0.1))
+    assert (found.run_cpu_s, found.fixed_cpu_s) == (pytest.approx(4.0), pytest.approx(0.2))
 
 
 def test_the_table_has_every_load() -> None:
