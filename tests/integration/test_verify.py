@@ -955,7 +955,8 @@ def test_kafka_has_the_newest_row_of_each_key(
         for number, one in enumerate(sorted(messages.values(), key=lambda one: one.key)[:4]):
             [key] = {found.decode() for found in re.findall(rb"text (\d+)!", one.value)}
             value = None if number == 0 else one.value.replace(f"text {key}!".encode(), f"text {key} ".encode())
-            producer.produce(one.topic, value, one.key, one.partition)
+            long_ago_ms = 1  # the clock of who wrote it: in a partition the later message is the newer one all the same
+            producer.produce(one.topic, value, one.key, one.partition, timestamp=long_ago_ms)
             wanted.add(("vals", (key,), "missing", ()) if number == 0 else ("vals", (key,), "different", ("txt",)))
         assert producer.flush(20) == 0
         unlogged(mysql_source, schema, "vals", "id IN (190, 191)", *((name, "v = 8") for name in keyed))

@@ -166,7 +166,9 @@ class _Topic:
         self._known = sqlite3.connect(self._file.name, check_same_thread=False)
         self._known.execute("PRAGMA journal_mode = OFF")
         self._known.execute("PRAGMA synchronous = OFF")
-        self._known.execute("CREATE TABLE newest (key BLOB PRIMARY KEY, at INTEGER, value BLOB) WITHOUT ROWID")
+        self._known.execute(
+            "CREATE TABLE newest (key BLOB PRIMARY KEY, partition INTEGER, at INTEGER, value BLOB) WITHOUT ROWID"
+        )
 
     def newest(self, key: bytes) -> bytes | None:
         """The value; None if there is no message, or the newest one says that the row was deleted."""
@@ -224,22 +226,26 @@ class _Topic:
             self._next[number] = low
 
     def _take(self, messages: Sequence[Any], doing: str, lib: Any) -> set[int]:
-        """Keep messages; the partitions that end."""
+        """Keep messages; the partitions that end.
+
+        In a partition the later message is the newer one, whatever the producer's clock said. Clocks tell only of keys that went to another one.
+        """
         ended, found = set(), []
         for message in messages:
             error = message.error()
             if error is None:
-                self._next[message.partition()] = message.offset() + 1
-                ended.discard(message.partition())
-                at = message.timestamp()[1]
-                found += [(key, at, value) for key, value in self._entries(message.key(), message.value())]
+                number, at = message.partition(), message.timestamp()[1]
+                self._next[number] = message.offset() + 1
+                ended.discard(number)
+                found += [(key, number, at, value) for key, value in self._entries(message.key(), message.value())]
             elif error.code() == lib.KafkaError._PARTITION_EOF:
                 self._next[message.partition()] = max(self._next[message.partition()], message.offset())
                 ended.add(message.partition())
             else:
                 raise translated(error, self.place.endpoint, doing, where=self.name)
         self._known.executemany(
-            "INSERT INTO newest VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET at = excluded.at, value = excluded.value WHERE excluded.at >= at",
+            "INSERT INTO newest VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET partition = excluded.partition, at = excluded.at, "
+            "value = excluded.value WHERE excluded.partition = partition OR excluded.at >= at",
             found,
         )
         self._known.commit()
