@@ -131,7 +131,7 @@ def delivered(made: Network, name: str = "a_to_b") -> tuple[float, float]:
     runtime = made.runtime(name)
     until = head_of(runtime)
     capture_s = apply_s = 0.0
-    with runtime.state():
+    with runtime.state(keeps_reads=True):  # as a train does
         while True:
             began = time.perf_counter()
             outcome = drain(runtime, claim=f"bench:1:{time.time_ns()}", idle_wait_s=0.05, until=until)

@@ -89,9 +89,10 @@ class MemoryZnodes:
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
         self._require()
         with self._tree.lock:
-            if changed is not None and path in self._tree.nodes:
+            names = self._tree.names(path)
+            if changed is not None and (names or path in self._tree.nodes):
                 self._tree.watch(path, True, changed)
-            return self._tree.names(path)
+            return names
 
     def ensure(self, path: str) -> None:
         self._require()

@@ -62,7 +62,7 @@ class PipelineState:
             kept = KeptReads(znodes)
             known, znodes = kept, kept.fresh
         layout = Layout(root, pipeline)
-        self.side = ChannelSide(znodes, layout, membership) if membership is not None else None
+        self.side = ChannelSide(known, layout, membership) if membership is not None else None
         self._z = znodes
         self._known = known
         self._wait_s = lease_wait_s
