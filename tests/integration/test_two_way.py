@@ -176,6 +176,24 @@ def test_of_two_new_rows_with_one_unique_value_the_main_sites_stays(pair: Networ
     pair.assert_still()
 
 
+@WRITES_THE_SAME
+@pytest.mark.parametrize("there", [False, True], ids=["new rows", "rows that the other site has"])
+def test_two_rows_of_a_batch_may_have_one_unique_value(pair: Network, consistency: str, there: bool) -> None:
+    """What b sent took the value from row 2 at a, and is not in the batch of a. So rows 2 and 1 are in it with one value: the later one keeps it."""
+    if there:
+        pair.everywhere("INSERT INTO items (id, site, code) VALUES (1, '', 'one'), (2, '', 'two'), (3, '', 'three')")
+    joined(pair, channel=f"consistency: {consistency}")
+    pair.execute("a", "REPLACE INTO items (id, site, code) VALUES (2, 'a', 'x'), (3, 'a', 'z')")
+    pair.execute("b", "REPLACE INTO items (id, site, code) VALUES (1, 'b', 'X')")  # equal to the server
+    pair.once("b_to_a")
+    assert [(row[0], row[3]) for row in pair.rows("a", "items")] == [(1, "X"), (3, "z")]
+    pair.execute("a", "UPDATE items SET n = n + 1 WHERE id = 1")
+    pair.once("a_to_b")
+    pair.settle()
+    assert [(row[0], row[2], row[3]) for row in pair.assert_equal("items")] == [(1, 1, "X"), (3, 0, "z")]
+    pair.assert_still()
+
+
 def test_looping_back_a_table_needs_a_key(pair: Network) -> None:
     """Rows that come back would be there twice."""
     joined(pair, channel="consistency: loop_back")

@@ -93,22 +93,42 @@ class RowWriter(SqlRowWriter):
 
     def _upsert(self, table: TargetTable, live: pa.Table) -> int:
         """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
+        if table.key and table.unique_keys and self._gives_way:
+            return self._taking_over(table, live)
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
-        if table.key and {name for _, name in sent_fields(live.schema, table)} == set(table.columns):
+        if table.key and _sent_whole(table, live):
             new = pc.is_valid(live["_op"])
         new = pc.fill_null(new, False)
-        if not self.session.local_infile or not live.num_rows or pc.sum(new).as_py() < load_data.BULK_ROWS:
-            return self._one_by_one(table, live)
+        if not self._is_bulk(pc.sum(new).as_py() or 0):
+            return self.session.run(statements.upserts(table, live, self.session.dialect))
         new = pc.and_(new, pa.chunked_array([load_data.wanted(table, live)]))
-        sent = self._one_by_one(table, live.filter(pc.invert(new)))
+        sent = self.session.run(statements.upserts(table, live.filter(pc.invert(new)), self.session.dialect))
         return sent + self.session.run(load_data.loads(table, live.filter(new)))
 
-    def _one_by_one(self, table: TargetTable, live: pa.Table) -> int:
-        """In statements. Where both sites write the same rows, one that holds a unique value of these gives way, as it does in bulk."""
-        sent = 0
-        if table.key and self.marks is not None and self.marks.mark.gives_way:
-            sent = self.session.run(statements.displacing(table, live, self.session.dialect))
-        return sent + self.session.run(statements.upserts(table, live, self.session.dialect))
+    def _taking_over(self, table: TargetTable, live: pa.Table) -> int:
+        """Both sites write the same rows: one that holds a unique value of a loaded one gives way.
+
+        So do rows of the batch: what took the value from the first of them at the source may be a row that Sluice loaded there, which is not in the
+        batch. In log order the last one keeps it. What is equal the server says.
+        """
+        live = live.sort_by("_seq")
+        if not _sent_whole(table, live):
+            return sum(self._taking_over_one(table, live.slice(row, 1)) for row in range(live.num_rows))
+        if self._is_bulk(live.num_rows) and pc.all(load_data.wanted(table, live)).as_py():
+            return self.session.run(load_data.loads(table, live))
+        return self.session.run(statements.replaces(table, live, self.session.dialect))
+
+    def _taking_over_one(self, table: TargetTable, row: pa.Table) -> int:
+        """The target has columns of its own in this row: they stay."""
+        sent = self.session.run(statements.displacing(table, row, self.session.dialect))
+        return sent + self.session.run(statements.upserts(table, row, self.session.dialect))
+
+    def _is_bulk(self, rows: int) -> bool:
+        return self.session.local_infile and rows >= load_data.BULK_ROWS
+
+    @property
+    def _gives_way(self) -> bool:
+        return self.marks is not None and self.marks.mark.gives_way
 
     def write_counted(self, table: TargetTable, rows: pa.Table) -> WriteResult:
         """See the class."""
@@ -153,9 +173,14 @@ class RowWriter(SqlRowWriter):
 
     def _lacking(self, table: TargetTable, rows: pa.Table) -> partial_updates.PartialRows:
         """Where both sites write the same rows, one that is not there was deleted at this one; unless it gave way to another for a unique value."""
-        gone = self.marks is not None and self.marks.mark.gives_way and not table.unique_keys
+        gone = self._gives_way and not table.unique_keys
         absent = table.being_copied or gone
         return partial_updates.PartialRows.of(replace(table, being_copied=absent), rows)
+
+
+def _sent_whole(table: TargetTable, rows: pa.Table) -> bool:
+    """The target has no columns of its own."""
+    return {name for _, name in sent_fields(rows.schema, table)} == set(table.columns)
 
 
 def _spooled(spool: IO[bytes]) -> Iterator[partial_updates.WholeRow]:

@@ -84,12 +84,21 @@ class Statement:
 
 def upserts(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
     """``INSERT … ON DUPLICATE KEY UPDATE`` of all columns, the key too: the server may hold two spellings for equal."""
+    fields = sent_fields(rows.schema, table)
+    return _inserts("INSERT", on_duplicate(fields, dialect) if table.key else "", table, rows, dialect)
+
+
+def replaces(table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
+    """``REPLACE`` of whole rows: each removes what holds one of its unique values, the rows before it too."""
+    return _inserts("REPLACE", "", table, rows, dialect)
+
+
+def _inserts(verb: str, tail: str, table: TargetTable, rows: pa.Table, dialect: Dialect) -> Iterator[Statement]:
     if not rows.num_rows:
         return
     fields = sent_fields(rows.schema, table)
     names = [quoted(name) for _, name in fields]
-    head = f"INSERT INTO {quoted_table(table.table)} ({', '.join(names)}) VALUES "
-    tail = on_duplicate(fields, dialect) if table.key else ""
+    head = f"{verb} INTO {quoted_table(table.table)} ({', '.join(names)}) VALUES "
     for piece in slices(rows):
         arrays = [(field, piece[field.name].combine_chunks()) for field, _ in fields]
         lax, names_of_lax = lax_rows(arrays, [name for _, name in fields])
