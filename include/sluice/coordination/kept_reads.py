@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from sluice.coordination.port import Check, Create, Remove, Step, Znode, Znodes
@@ -28,7 +29,30 @@ class _Kept(Generic[_T]):
         self.answers: list[_T] = []
 
 
-class KeptReads:
+class _Passing:
+    """A session's answers as they are."""
+
+    def __init__(self, znodes: Znodes) -> None:
+        self._z = znodes
+
+    @property
+    def alive(self) -> bool:
+        return self._z.alive
+
+    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
+        return self._z.get(path, changed)
+
+    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
+        return self._z.children(path, changed)
+
+    def ensure(self, path: str) -> None:
+        self._z.ensure(path)
+
+    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
+        self._z.notify(path, changed, children=children)
+
+
+class KeptReads(_Passing):
     """:class:`~sluice.coordination.port.Znodes` that keeps answers. Any thread may use it.
 
     Attributes:
@@ -36,25 +60,21 @@ class KeptReads:
     """
 
     def __init__(self, znodes: Znodes) -> None:
+        super().__init__(znodes)
         self.fresh = FreshReads(self, znodes)
-        self._z = znodes
         self._lock = threading.Lock()
         self._nodes: dict[str, _Kept[Znode | None]] = {}
         self._children: dict[str, _Kept[list[str]]] = {}
 
-    @property
-    def alive(self) -> bool:
-        return self._z.alive
-
     def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
         if changed is not None:
-            return self._z.get(path, changed)
-        return self._answer(self._nodes, path, lambda forget: self._z.get(path, forget))
+            return super().get(path, changed)
+        return self._answer(self._nodes, path, partial(self._z.get, path))
 
     def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
         if changed is not None:
-            return self._z.children(path, changed)
-        return [*self._answer(self._children, path, lambda forget: self._z.children(path, forget))]
+            return super().children(path, changed)
+        return [*self._answer(self._children, path, partial(self._z.children, path))]
 
     def ensure(self, path: str) -> None:
         """Without a question if the node is known to be there."""
@@ -62,9 +82,6 @@ class KeptReads:
             kept = self._nodes.get(path)
         if kept is None or not any(kept.answers) or not self.alive:
             self._z.ensure(path)
-
-    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
-        self._z.notify(path, changed, children=children)
 
     def transact(self, steps: Sequence[Step]) -> None:
         try:
@@ -107,28 +124,12 @@ class KeptReads:
                     self._children.pop(step.path.rpartition("/")[0], None)
 
 
-class FreshReads:
+class FreshReads(_Passing):
     """The session of a :class:`KeptReads`, without what it keeps; what is written here is forgotten there."""
 
     def __init__(self, kept: KeptReads, znodes: Znodes) -> None:
+        super().__init__(znodes)
         self._kept = kept
-        self._z = znodes
-
-    @property
-    def alive(self) -> bool:
-        return self._z.alive
-
-    def get(self, path: str, changed: Callable[..., None] | None = None) -> Znode | None:
-        return self._z.get(path, changed)
-
-    def children(self, path: str, changed: Callable[..., None] | None = None) -> list[str]:
-        return self._z.children(path, changed)
-
-    def ensure(self, path: str) -> None:
-        self._z.ensure(path)
-
-    def notify(self, path: str, changed: Callable[..., None], *, children: bool = False) -> None:
-        self._z.notify(path, changed, children=children)
 
     def transact(self, steps: Sequence[Step]) -> None:
         self._kept.transact(steps)

@@ -159,7 +159,7 @@ class DrainOperator(SluiceOperator):
         """A batch is delivered: it is in a line of the log, and the metrics now and then."""
         from sluice.orchestration.metrics import report
 
-        if os.getloadavg()[0] > _CROWDED * len(os.sched_getaffinity(0)):
+        if is_crowded() and os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
             give_way()
         told(carried)
         report(runtime)
@@ -184,6 +184,11 @@ class DrainOperator(SluiceOperator):
 
             for dump in dumps:
                 open_run(self.pipeline, dump)
+
+
+def is_crowded() -> bool:
+    """More processes of this machine want to run than its cores get on with."""
+    return os.getloadavg()[0] > _CROWDED * len(os.sched_getaffinity(0))
 
 
 def give_way() -> None:
