@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +45,7 @@ class RestCatalogServer(Server):
         self.port = self.port or ports.free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         argv = [
-            str(paths.java()), f"-Xmx{self.heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-cp", os.pathsep.join(map(str, find_rest_catalog())), "org.apache.iceberg.rest.RESTCatalogServer",
+            *paths.small_java(self.heap_mb), "-cp", os.pathsep.join(map(str, find_rest_catalog())), "org.apache.iceberg.rest.RESTCatalogServer",
         ]  # fmt: skip
         settings = {
             "CATALOG_REST_PORT": str(self.port),
@@ -57,12 +54,5 @@ class RestCatalogServer(Server):
             "CATALOG_CLIENTS": "1",  # SQLite has one writer
         }
         self._spawn(argv, {**os.environ, **settings})
-        self._wait_ready(self._answers, timeout_s)
+        self._wait_ready(lambda: ports.answers_http(f"{self.url}/v1/config"), timeout_s)
         return self
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/v1/config", timeout=5) as answer:  # noqa: S310 - loopback
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False

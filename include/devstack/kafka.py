@@ -84,22 +84,22 @@ class KafkaServer(Server):
         (self.folder / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
         if not (self.folder / "data" / "meta.properties").is_file():
             self._format(configuration)
-        argv = [*self.java(f"-Xmx{self.heap_mb}m", "-Xms64m"), "kafka.Kafka", str(configuration)]
+        argv = [*self.java(self.heap_mb, "-Xms64m"), "kafka.Kafka", str(configuration)]
         self._spawn(argv)
         self._wait_ready(lambda: ports.accepts(self.port), timeout_s)
         return self
 
-    def java(self, *options: str) -> list[str]:
+    def java(self, heap_mb: int, *options: str) -> list[str]:
         """The beginning of a command that runs a class of the broker's jars."""
         return [
-            str(paths.java()), *options, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            *paths.small_java(heap_mb), *options,
             f"-Dlog4j2.configurationFile=file:{self.folder / 'log4j2.properties'}", "-cp", f"{find_kafka()}{os.sep}*",
         ]  # fmt: skip
 
     def _format(self, configuration: Path) -> None:
         """Give the empty data folder an identity."""
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        argv = [*self.java("-Xmx128m"), "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(configuration)]
+        argv = [*self.java(128), "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(configuration)]
         done = subprocess.run(
             argv, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, cwd=self.folder
         )

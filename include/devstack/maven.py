@@ -122,7 +122,7 @@ def _retrieve(scratch: Path, into: Path, number: int, jars: Sequence[Jar], what:
     )
     [ivy] = sorted((paths.pyspark_home() / "jars").glob("ivy-*.jar"))[-1:]
     argv = [
-        str(paths.java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *proxy(os.environ), "-jar", str(ivy),
+        *paths.small_java(256), *proxy(os.environ), "-jar", str(ivy),
         "-settings", str(settings), "-cache", str(scratch / f"cache{number}"), "-ivy", str(module), "-confs", "default",
         "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip

@@ -42,6 +42,11 @@ def java() -> Path:
     return Path(found)
 
 
+def small_java(heap_mb: int) -> list[str]:
+    """The beginning of a command for a program that starts fast and stays small."""
+    return [str(java()), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
 def pyspark_home() -> Path:
     """Folder of the installed PySpark wheel (its jars also hold ZooKeeper). Does not import PySpark."""
     spec = importlib.util.find_spec("pyspark")

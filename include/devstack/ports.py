@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import urllib.request
 
 from sluice.errors import ConfigError
 
@@ -47,5 +48,14 @@ def accepts(port: int, host: str = LOOPBACK, timeout_s: float = 1.0) -> bool:
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True
+    except OSError:
+        return False
+
+
+def answers_http(url: str, timeout_s: float = 5.0) -> bool:
+    """Whether a server answers 200 to a GET."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - loopback
+            return bool(answer.status == 200)
     except OSError:
         return False

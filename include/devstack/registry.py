@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +53,7 @@ class RegistryServer(Server):
         self.folder.mkdir(parents=True, exist_ok=True)
         [program] = find_registry().glob("*-runner.jar")
         self._spawn([
-            str(paths.java()), f"-Xmx{self.heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            f"-Dquarkus.http.host={self.host}", f"-Dquarkus.http.port={self.port}", "-jar", str(program),
+            *paths.small_java(self.heap_mb), f"-Dquarkus.http.host={self.host}", f"-Dquarkus.http.port={self.port}", "-jar", str(program),
         ])  # fmt: skip
-        self._wait_ready(self._answers, timeout_s)
+        self._wait_ready(lambda: ports.answers_http(f"{self.url}/subjects"), timeout_s)
         return self
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:  # noqa: S310 - loopback
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False

@@ -59,10 +59,7 @@ class ZooKeeperServer(Server):
         jars = paths.pyspark_home() / "jars"
         classpath = [str(jar) for pattern in _JARS for jar in sorted(jars.glob(pattern))]
         argv: list[str | os.PathLike[str]] = [
-            paths.java(),
-            f"-Xmx{self.heap_mb}m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *paths.small_java(self.heap_mb),
             "-Dzookeeper.preAllocSize=4096",  # KiB; the default of 64 MiB a log file is for real disks
             "-Dzookeeper.forceSync=no",  # a killed node loses nothing; only a dead machine would
             f"-Dlog4j2.configurationFile=file:{self.folder / 'log4j2.properties'}",

@@ -35,6 +35,7 @@ STEPS = max(int(os.environ.get("SLUICE_FAULTS", "8")) // 4, 1)
 SEED = int(os.environ.get("SLUICE_FAULT_SEED") or random.SystemRandom().randrange(10**6))
 ONLY = os.environ.get("SLUICE_FAULT_ONLY", "")
 LARGE_ROWS = 2_000_000 if _LONG else 200_000
+PATIENCE_S = 900 if _LONG else 120
 
 LANES = 2
 
@@ -72,7 +73,7 @@ class Walk:
             return bool(condition())
 
         try:
-            wait_until(look, what, 120)
+            wait_until(look, what, PATIENCE_S)
         except AssertionError as error:
             told = [event for crew in self.crews.values() for event in crew.history() if event["what"] == "error"]
             raise AssertionError(f"{error}\n" + "\n".join(event["text"] for event in told[-6:])) from None

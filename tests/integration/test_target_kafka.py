@@ -60,7 +60,7 @@ def test_partitions_are_those_of_kafkas_java_client(kafka: Any, tmp_path: Path) 
     janino = sorted(paths.pyspark_home().glob("jars/janino-*.jar")) + sorted(
         paths.pyspark_home().glob("jars/commons-compiler-*.jar")
     )
-    start = kafka.java()
+    start = kafka.java(256)
     start[-1] = ":".join([start[-1], *map(str, janino)])
     run = [*start, "org.codehaus.janino.SimpleCompiler", str(tmp_path / "Partitions.java"), "Partitions", "7", *keys]
     said = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120).stdout.split()

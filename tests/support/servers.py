@@ -76,14 +76,7 @@ def mariadb(server_folder: Path) -> Iterator[MariaDBServer]:
 @pytest.fixture(scope="session")
 def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
     """A PostgreSQL; connection id ``test_postgresql``. Skipped where it, or its client, cannot be had."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
-    from devstack.postgresql import PostgreSQLServer, find_postgresql
-
-    try:
-        found = find_postgresql()
-    except SluiceError as error:
-        pytest.skip(f"no PostgreSQL server to be had: {error.message}")
-    with PostgreSQLServer(server_folder / "postgresql", distribution=found) as server:
+    with _postgresql(server_folder / "postgresql", "find_postgresql") as server:
         os.environ["AIRFLOW_CONN_TEST_POSTGRESQL"] = server.connection_json()
         yield server
 
@@ -91,15 +84,22 @@ def postgresql(server_folder: Path) -> Iterator[PostgreSQLServer]:
 @pytest.fixture(scope="session")
 def postgis(server_folder: Path) -> Iterator[PostgreSQLServer]:
     """A PostgreSQL whose database has PostGIS. Skips what needs it where it cannot be had."""
+    with _postgresql(server_folder / "postgis", "find_postgis") as server:
+        server.execute("CREATE EXTENSION postgis")
+        yield server
+
+
+@contextlib.contextmanager
+def _postgresql(folder: Path, find: str) -> Iterator[PostgreSQLServer]:
+    """``find``: of ``devstack.postgresql``."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: make venv")
-    from devstack.postgresql import PostgreSQLServer, find_postgis
+    from devstack import postgresql
 
     try:
-        found = find_postgis()
+        found = getattr(postgresql, find)()
     except SluiceError as error:
-        pytest.skip(f"no PostGIS to be had: {error.message}")
-    with PostgreSQLServer(server_folder / "postgis", distribution=found) as server:
-        server.execute("CREATE EXTENSION postgis")
+        pytest.skip(f"no {folder.name} to be had: {error.message}")
+    with postgresql.PostgreSQLServer(folder, distribution=found) as server:
         yield server
 
 
