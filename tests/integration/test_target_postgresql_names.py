@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sluice.errors import MappingError
 from tests.support.dumping import delivering
-from tests.support.pipelines import case
+from tests.support.pipelines import Case, case
 
 PG = "postgresql"
 
@@ -70,10 +73,35 @@ def test_folded_names_need_no_quotes(
         assert (found.returncode, "2 repaired" in found.stdout) == (0, True), found.stdout + found.stderr
         made.run_until_head()
         assert there("SELECT OrderId, LineNo, TheItem FROM OrderLines") == [(1, 1, "a"), (1, 9, "z")]
-        source.execute(f"CREATE TABLE {schema}.`LOG` (Id INT PRIMARY KEY)")
-        clash = made.cli("check", "case", "--json")
-        assert clash.returncode == 1
-        assert "are one table at the target" in clash.stdout
+        _refuses_a_second_log(made, there)
+
+
+def _refuses_a_second_log(made: Case, there: Callable[[str], list[tuple[Any, ...]]]) -> None:
+    """A table whose folded name is another's: found by ``check``, by the batch that makes it, and, where making it is ignored, by its rows; none
+    of them arrives. What the error says to run puts it right."""
+    source, schema = made.source, made.schema
+    one_table = rf"{schema}\.LOG and {schema}\.Log are one table at the target, {schema}\.log"
+    source.execute(f"CREATE TABLE {schema}.`LOG` (`What` VARCHAR(20))")
+    clash = made.cli("check", "case", "--json")
+    assert clash.returncode == 1
+    assert re.search(one_table, clash.stdout)
+    with pytest.raises(MappingError, match=one_table):
+        made.run_until_head()
+    made.path.write_text(made.yaml.replace("    options:", "    ddl: {create_table: ignore}\n    options:"))
+    made.run_until_head()
+    source.execute(f"INSERT INTO {schema}.`LOG` VALUES ('mixed')")
+    for _ in range(2):
+        with pytest.raises(MappingError, match=one_table) as refused:
+            made.run_until_head()
+    assert "sluice rollback case" in str(refused.value.hint)
+    assert there("SELECT What FROM Log") == [("x",), ("y",)]
+    made.path.write_text(f"{made.yaml}mapping: [{{from: {schema}.LOG, to: {schema}.Log2}}]\n")
+    for command in (("rollback", "case", "--yes"), ("check", "case", "--apply", "--yes")):
+        done = made.cli(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    made.run_until_head()
+    assert there("SELECT What FROM Log") == [("x",), ("y",)]
+    assert there("SELECT What FROM Log2") == [("mixed",)]
 
 
 TEXTS = (

@@ -433,6 +433,9 @@ class SourceFacts(Protocol):
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
         """The table with the source's unique keys as of the batch (``plan.unique``, None: not known), and columns that only a rule makes."""
 
+    def captured_tables(self) -> Mapping[TableId, TableId]:
+        """Tables that are captured, as far as they are known where the batch begins: source table -> target table."""
+
 
 class NoFacts:
     """Nothing is known of the source."""
@@ -444,6 +447,10 @@ class NoFacts:
     def unique_keys(self, plan: PlannedTable) -> tuple[PlannedTable, frozenset[str]]:
         """The table as it is."""
         return plan, frozenset()
+
+    def captured_tables(self) -> Mapping[TableId, TableId]:
+        """No table."""
+        return {}
 
 
 class StatementRunner(Protocol):

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
 from sluice.config.connections import Endpoint
 from sluice.config.pipeline import TargetConfig
 from sluice.errors import ConfigError, MappingError
+from sluice.mapping import Mapping as Routes
 from sluice.model.column_types import ColumnKind, ColumnType
 from sluice.model.planned import PlannedColumn, PlannedTable
+from sluice.model.positions import Position
+from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
+from sluice.targets.base import BatchInput, NoFacts, SchemaChange, SourceStatement
 from sluice.targets.postgresql.collations import Collations, locale_of
-from sluice.targets.postgresql.names import Naming
+from sluice.targets.postgresql.name_clashes import refuse_clashes
+from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.target import PostgreSQLTarget
+
+NOWHERE = Position("u", "binlog.000001", 4)
+READS_NOTHING: Any = None
+
+
+@dataclass
+class Known(NoFacts):
+    """Tables that the source has."""
+
+    tables: Mapping[TableId, TableId]
+
+    def captured_tables(self) -> Mapping[TableId, TableId]:
+        return self.tables
 
 
 def plan(table: str) -> PlannedTable:
@@ -30,12 +53,89 @@ def test_names_are_folded_as_the_server_does() -> None:
     assert Naming(False).plan(plan("Orders")) == plan("Orders")
 
 
+def test_columns_that_would_become_one_are_refused() -> None:
+    """A source has none; mapping and rules can make them."""
+    columns = (PlannedColumn("Id", key=1), PlannedColumn("Total"), PlannedColumn("total"))
+    made = PlannedTable(TableId("Shop", "Orders"), TableId("Shop", "Orders"), columns)
+    assert Naming(False).plan(made) == made
+    with pytest.raises(
+        MappingError, match=r"the columns 'Total' and 'total' of Shop\.Orders are one column at the target"
+    ):
+        Naming(True).plan(made)
+
+
+def routes(*names: str) -> list[Route]:
+    return [Route(TableId("Shop", name), TableId("Shop", name)) for name in names]
+
+
 def test_tables_that_would_become_one_are_refused() -> None:
-    """Several sources of one target table are none."""
-    Naming(True).refuse_clash([plan("Orders"), plan("Orders"), plan("other")])
-    Naming(False).refuse_clash([plan("Orders"), plan("ORDERS")])
-    with pytest.raises(MappingError, match=r"Shop\.Orders and Shop\.ORDERS are one table at the target"):
-        Naming(True).refuse_clash([plan("Orders"), plan("ORDERS")])
+    """Several sources of one target table are none; and whether others clash that nothing is written to is not asked."""
+    naming = Naming(True)
+    naming.refuse_clash(routes("Orders", "Orders", "other"), routes("Orders", "third"), "p")
+    naming.refuse_clash(routes("other"), routes("Orders", "ORDERS"), "p")
+    naming.refuse_clash(routes("Orders"), [Route(TableId("Blog", "x"), TableId("Shop", "Orders"))], "p")
+    Naming(False).refuse_clash(routes("Orders", "ORDERS"), (), "p")
+    for written, known in (
+        (("Orders", "ORDERS"), ()),
+        (("ORDERS",), ("other", "Orders")),
+        (("Orders",), ("Orders", "ORDERS")),
+    ):
+        with pytest.raises(
+            MappingError, match=r"Shop\.ORDERS and Shop\.Orders are one table at the target, shop\.orders"
+        ) as found:
+            naming.refuse_clash(routes(*written), routes(*known), "p")
+        assert "sluice rollback p" in str(found.value.hint)
+
+
+def created(name: str) -> TableChange:
+    return TableChange(TableId("Shop", name), (ChangeKind.CREATE_TABLE,))
+
+
+def dropped(name: str) -> TableChange:
+    return TableChange(TableId("Shop", name), (ChangeKind.DROP_TABLE,))
+
+
+def renamed(name: str, to: str) -> TableChange:
+    return TableChange(TableId("Shop", name), (ChangeKind.RENAME_TABLE,), renamed_to=TableId("Shop", to))
+
+
+@pytest.mark.parametrize(
+    ("known", "changes", "refused"),
+    [
+        (("Orders",), [[created("ORDERS")]], True),
+        (("Orders",), [[created("Other")]], False),
+        (("Orders",), [[dropped("Orders")], [created("ORDERS")]], False),
+        (("Orders",), [[renamed("Orders", "ORDERS")]], False),
+        (("Orders", "Other"), [[renamed("Other", "ORDERS")]], True),
+        (("Orders", "New"), [[renamed("Orders", "Old"), renamed("New", "ORDERS")]], False),
+        (("Orders", "ORDERS"), [[dropped("ORDERS")]], True),
+        (("Orders",), [[renamed("Orders", "_ghost"), renamed("_new", "Orders")]], False),
+    ],
+)
+def test_statements_that_make_two_tables_one(
+    known: tuple[str, ...], changes: list[list[TableChange]], refused: bool
+) -> None:
+    """Tables that the source had before the batch, carried forward by its statements in their order."""
+    batch = BatchInput(
+        7,
+        NOWHERE,
+        6,
+        READS_NOTHING,
+        schema_changes=tuple(
+            SchemaChange(
+                number,
+                "f:1",
+                SourceStatement("mysql", "…"),
+                tuple(tables),
+                Routes.compile(()),
+                not_captured=frozenset({TableId("Shop", "_ghost"), TableId("Shop", "_new")}),
+            )
+            for number, tables in enumerate(changes)
+        ),
+        facts=Known(dict(routes(*known))),
+    )
+    with pytest.raises(MappingError, match="are one table at the target") if refused else nullcontext():
+        refuse_clashes(Naming(True), batch, "p")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +26,7 @@ from sluice.flows.load.unique_keys import SourceKeys
 from sluice.flows.load.units import batch_input, load_units, run_load_unit
 from sluice.flows.runtime import Runtime
 from sluice.flows.stage_log import say
+from sluice.flows.stored_definitions import tables_at
 from sluice.flows.transform.stages import transform
 from sluice.mapping import Mapping as Routes
 from sluice.model.batches import Batch
@@ -33,6 +34,7 @@ from sluice.model.dumps import DumpState
 from sluice.model.tables import TableId
 from sluice.segments.changeset import Changeset, read_changeset
 from sluice.segments.manifest import SegmentManifest
+from sluice.sources.table_filter import Selection
 from sluice.targets.base import (
     BatchInput,
     BatchWriter,
@@ -319,3 +321,10 @@ class _Facts:
             if dump.state is not DumpState.CANCELLED and (not dump.targets or self._target in dump.targets):
                 found |= {routes.route(request.table).target for request in dump.tables}
         return frozenset(found)
+
+    def captured_tables(self) -> Mapping[TableId, TableId]:
+        """From the definitions at the begin of the batch, by the mapping of now."""
+        pipeline = self._runtime.pipeline
+        routes, selection = Routes.compile(pipeline.mapping), Selection.compile(pipeline.capture)
+        known = tables_at(self._runtime, self._state, self._batch.first)
+        return {table: routes.route(table).target for table in known if selection.wants(table)}

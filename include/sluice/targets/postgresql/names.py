@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sluice.errors import MappingError
 from sluice.model.planned import PlannedTable
@@ -43,6 +45,13 @@ def refuse_long(plan: PlannedTable) -> None:
         )
 
 
+class Route(NamedTuple):
+    """A source table, and the target table that the pipeline gives it."""
+
+    source: TableId
+    target: TableId
+
+
 @dataclass(frozen=True, slots=True)
 class Naming:
     """What schemas, tables and columns are called at the target. ``folds``: as the server reads their names without quotes."""
@@ -58,20 +67,38 @@ class Naming:
         return TableId(self.name(table.schema), self.name(table.table)) if self.folds else table
 
     def plan(self, plan: PlannedTable) -> PlannedTable:
-        """A planned table in the target's names."""
+        """A planned table in the target's names. Raises MappingError for two columns that get one name."""
         if not self.folds:
             return plan
         columns = tuple(replace(column, name=self.name(column.name)) for column in plan.columns)
+        first: dict[str, str] = {}
+        for column, folded in zip(plan.columns, columns, strict=True):
+            other = first.setdefault(folded.name, column.name)
+            if other != column.name:
+                raise MappingError(
+                    f"the columns {other!r} and {column.name!r} of {plan.source} are one column at the target, {folded.name!r}, as "
+                    "options.identifiers: folded takes their names for the same",
+                    where=str(plan.source),
+                    hint="give one of them another name: in the rule that makes it, or in mapping: [{from: …, columns: {rename: {…}}}]",
+                )
         return replace(plan, target=self.table(plan.target), columns=columns)
 
-    def refuse_clash(self, plans: Sequence[PlannedTable]) -> None:
-        """Raises MappingError for two target tables that get one name: their rows would overwrite each other."""
-        first: dict[TableId, TableId] = {}
-        for plan in plans:
-            other = first.setdefault(self.table(plan.target), plan.target)
-            if other != plan.target:
+    def refuse_clash(self, written: Iterable[Route], known: Iterable[Route], pipeline: str) -> None:
+        """Raises MappingError where a table of ``written`` and another one of ``known`` get one name: their rows would overwrite each other."""
+        if not self.folds:
+            return
+        written = list(written)
+        sources: dict[TableId, dict[TableId, TableId]] = defaultdict(dict)
+        for route in (*known, *written):
+            sources[self.table(route.target)].setdefault(route.target, route.source)
+        for route in written:
+            place = self.table(route.target)
+            others = [source for target, source in sources[place].items() if target != route.target]
+            if others:
+                both = " and ".join(sorted(map(str, (*others, route.source))))
                 raise MappingError(
-                    f"{other} and {plan.target} are one table at the target, as options.identifiers: folded takes their names for the same",
-                    where=str(plan.target),
-                    hint="give one of them another name at the target: mapping: [{from: …, to: …}]; or identifiers: quoted",
+                    f"{both} are one table at the target, {place}, as options.identifiers: folded takes their names for the same",
+                    where=str(route.source),
+                    hint="give one of them another name at the target (mapping: [{from: …, to: …}]), then run "
+                    f"`sluice rollback {pipeline}`, which merges what waits under the new name, and `sluice check {pipeline} --apply`",
                 )

@@ -17,6 +17,7 @@ from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import (
+    BatchInput,
     Capabilities,
     Consistency,
     Feature,
@@ -34,7 +35,8 @@ from sluice.targets.postgresql.collations import Collations
 from sluice.targets.postgresql.comparing import PostgreSQLComparer
 from sluice.targets.postgresql.connection import LOCK_WAIT_S, NOT_THERE, Connection, connect, errors
 from sluice.targets.postgresql.ddl import FOLLOWED, Follower
-from sluice.targets.postgresql.names import Naming, quoted_table
+from sluice.targets.postgresql.name_clashes import refuse_clashes
+from sluice.targets.postgresql.names import Naming, Route, quoted_table
 from sluice.targets.postgresql.row_writer import RowWriter
 from sluice.targets.postgresql.session import Session, kept
 from sluice.targets.sql.checkpoints import TAKING_OVER
@@ -116,11 +118,20 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
     def _acks(self) -> AckTable:
         return AckTable(self.options.ack_schema, *self.owner)
 
+    def examine(self, batch: BatchInput) -> None:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`."""
+        if self.naming.folds:
+            refuse_clashes(self.naming, batch, self.owner[0])
+
+    def _refuse_clash(self, tables: Sequence[PlannedTable]) -> None:
+        routes = [Route(plan.source, plan.target) for plan in tables]
+        self.naming.refuse_clash(routes, (), self.owner[0])
+
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with the target's catalogs. Raises MappingError."""
         plans = [self.naming.plan(plan) for plan in tables]
         places = [plan.target for plan in plans]
-        self.naming.refuse_clash(tables)
+        self._refuse_clash(tables)
         with self.session("reading the target's tables") as session:
             found = compare_all(plans, read_tables(session.cursor, places), self._wanted(session))
             if self.options.foreign_keys == "ordered":
@@ -149,7 +160,7 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
 
     def compare(self, tables: Sequence[PlannedTable]) -> list[Finding]:
         """Missing tables and columns, losses, triggers; with the DDL that puts them right."""
-        self.naming.refuse_clash(tables)
+        self._refuse_clash(tables)
         plans = {self.naming.table(plan.target): plan.target for plan in tables}
         with self.session("reading the target's tables") as session:
             infos = read_tables(session.cursor, list(plans))

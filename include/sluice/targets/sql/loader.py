@@ -11,7 +11,7 @@ from sluice.errors import TargetUnavailable
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.base import BatchInput, CheckpointStore, Fence, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.sql.tables import TableChanges, TargetTable
 
 
@@ -35,6 +35,9 @@ class SqlLoader(Protocol):
     @property
     def checkpoints(self) -> CheckpointStore:
         """In the target: rows and checkpoint commit together."""
+
+    def examine(self, batch: BatchInput) -> None:
+        """Look at a batch before anything of it is written. Raises MappingError for tables that would be one here."""
 
     def check(self, tables: Sequence[PlannedTable]) -> Mapping[TableId, TargetTable]:
         """Compare with what the target has, by target table. Raises MappingError that names table, column and the statement that helps."""

@@ -19,7 +19,7 @@ from sluice.errors import ConfigError, LoadError
 from sluice.model.planned import PlannedTable
 from sluice.model.positions import Position
 from sluice.model.tables import TableId
-from sluice.targets.base import Capabilities, Fence, Finding, RejectedRows, SchemaChange, WriteResult
+from sluice.targets.base import BatchInput, Capabilities, Fence, Finding, RejectedRows, SchemaChange, WriteResult
 from sluice.targets.options import options_of
 from sluice.targets.sql.ack_rows import AckRows
 from sluice.targets.sql.checkpoints import AckCheckpoints
@@ -196,6 +196,10 @@ class SqlTarget(ABC, Generic[_S, _O, _A]):
         return nullcontext
 
     # -- for the shared writer -----------------------------------------------------------------------------------------
+    def examine(self, batch: BatchInput) -> None:
+        """See :meth:`sluice.targets.sql.loader.SqlLoader.examine`. Tables have the names that the pipeline gives them."""
+        return
+
     def ddl_progress(self, batch: int) -> DdlProgress:
         """How far the batch has come."""
         with self.session("reading how far the batch has come") as session:

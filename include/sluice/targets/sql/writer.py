@@ -44,7 +44,8 @@ class SqlBatchWriter:
         self._progress = DdlProgress()
 
     def prepare(self) -> None:
-        """Statements that precede the rows."""
+        """What the server could not tell apart is refused; then come statements that precede the rows."""
+        self._loader.examine(self._batch)
         if self._batch.schema_changes:
             self._progress = self._loader.ddl_progress(self._batch.number)
         self._follow([change for change in self._batch.schema_changes if change.before_rows])
