@@ -2,7 +2,7 @@
 
 Run by ``make bench-channel`` (``python tests/bench/bench_channel.py --help``).
 Overhead: the same pipeline in a channel and in none, on the same servers, in turns that change places; the ratio is the median of the pairs'.
-Convergence: the demo stack with a channel that loops back, both sites changed at 500 changes/s, the same rows too. Conflicts: how many rows a
+Convergence: the demo stack with a channel (``time_intersection``), both sites changed at 500 changes/s, the same rows too. Conflicts: how many rows a
 channel sends back to where they were written, with ``loop_back`` and with ``time_intersection``, where it exists.
 Prints a line a measurement, writes those measured to tests/bench/results/channel.json; asserts nothing but that both sites are equal.
 """
@@ -105,7 +105,7 @@ def site_pair(
     folder: Path, servers: dict[str, MySQLServer], zookeeper: ZooKeeperServer, schema: str, *, channel: str | None
 ) -> Network:
     """Two sites with a schema, and pipelines between them: in a channel with these lines, or from a to b alone."""
-    made = Network(folder / schema, servers, zookeeper, schema)
+    made = Network(folder / schema, servers, zookeeper, schema, max_wait="2s")  # a backlog is one batch
     made.folder.mkdir()
     for server in servers.values():
         server.execute(f"CREATE DATABASE {schema}")
@@ -114,9 +114,6 @@ def site_pair(
     if channel is not None:
         names.append(made.pipe("b", "a"))
         made.channel(*names, extra=channel)
-    for name in names:
-        path = made.pipelines / f"{name}.yaml"
-        path.write_text(path.read_text().replace("max_wait: 50ms", "max_wait: 2s"))  # a backlog is one batch
     return made
 
 

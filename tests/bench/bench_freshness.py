@@ -39,7 +39,7 @@ from sluice.config.loading import find_pipeline  # noqa: E402
 from sluice.flows.operate.status import status as read  # noqa: E402
 from sluice.flows.runtime import Runtime, pipelines_folder  # noqa: E402
 from tests.bench.demo_stack import replica_of, stack_of_its_own, wait  # noqa: E402
-from tests.support.airflows import wait_until  # noqa: E402
+from tests.support.airflows import pause  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/freshness.json"
 RATE = 1000
@@ -136,12 +136,12 @@ def _sluice(stack: Stack, seconds: float, case: str) -> list[dict[str, Any]]:
 
 def _backlog(stack: Stack) -> list[dict[str, Any]]:
     """100,000 changes: half while the DAG is paused, half as fast as they can be written while it works them off."""
-    _pause(stack, True)
+    pause(stack.api, DAG)
     status = read_status()
     done = status.targets[0].batch or 0 if status else 0
     changes = int(_workload(stack, 0, 120, 50_000, 2).communicate()[0])
     began = time.time()
-    _pause(stack, False)
+    pause(stack.api, DAG, paused=False)
     changes += int(_workload(stack, 0, 120, 50_000, 4).communicate()[0])
     wait(lambda: _equal(stack), 120, "the backlog to be delivered")
     took = time.time() - began
@@ -169,14 +169,9 @@ def _backlog(stack: Stack) -> list[dict[str, Any]]:
     ]
 
 
-def _pause(stack: Stack, paused: bool) -> None:
-    """Of the DAG. With SQLite Airflow may answer that its database is locked: a person presses the switch again."""
-    wait_until(lambda: stack.api.call("PATCH", f"/dags/{DAG}", {"is_paused": paused}), "the switch of the DAG", 60.0)
-
-
 def _replica(stack: Stack, seconds: float) -> dict[str, float]:
     """The same heartbeat through a native replica with four workers."""
-    _pause(stack, True)
+    pause(stack.api, DAG)
     with replica_of(stack) as replica:
         replica.execute("START REPLICA")
         same = lambda: shop.checksums(stack.source, SOURCE_SCHEMA) == shop.checksums(replica, SOURCE_SCHEMA)  # noqa: E731

@@ -38,7 +38,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 from devstack import processes  # noqa: E402
-from devstack.mysql import MySQLServer  # noqa: E402
+from devstack.mysql import MySQLServer, run_setup  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
 from tests.support.airflows import TestAirflow, airflow  # noqa: E402
@@ -118,15 +118,14 @@ class PostgreSQLMetadata(Metadata):
         self.server = server
         server.execute("CREATE DATABASE migrated")
         environment = {**os.environ, **self._settings("migrated"), "AIRFLOW_HOME": str(server.folder / "home")}
-        argv = [sys.executable, "-m", "airflow", "db", "migrate"]
-        subprocess.run(argv, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run_setup([sys.executable, "-m", "airflow", "db", "migrate"], "migrating Airflow's database", env=environment)
 
     def settings(self, schema: str) -> dict[str, str]:
         self.server.execute(f"CREATE DATABASE {schema} TEMPLATE migrated")
         return self._settings(schema)
 
     def _settings(self, database: str) -> dict[str, str]:
-        uri = f"postgresql+psycopg://postgres@127.0.0.1:{self.server.port}/{database}"
+        uri = f"postgresql+psycopg://postgres@{self.server.host}:{self.server.port}/{database}"
         return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": uri, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": uri}
 
     def size(self, schema: str, home: Path) -> tuple[dict[str, float], float]:
@@ -327,10 +326,8 @@ def _on_airflow(
     schema = world.schema()
     folder = world.folder / f"airflow-{schema}"
     with many_pipelines(
-        folder / "pipelines", world.source, world.target, world.zookeeper, schema, count, extra
+        folder / "pipelines", world.source, world.target, world.zookeeper, schema, count, extra, max_wait=max_wait
     ) as many:
-        for path in many.paths:
-            path.write_text(path.read_text(encoding="utf-8").replace("max_wait: 200ms", f"max_wait: {max_wait}"))
         many.begin()
         settings = {
             "SLUICE_INSTALLATION": schema,

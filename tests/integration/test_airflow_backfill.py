@@ -226,13 +226,8 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
 
 def test_a_dump_that_waits_for_the_log_gives_its_worker_back(orders: Case, started: TestAirflow) -> None:
     """With the sync DAG paused nothing places the chunks: the task read is deferred, and goes on when the DAG does."""
-
-    def pause_sync(paused: bool) -> None:
-        asked = {"is_paused": paused}
-        wait_until(lambda: started.api.call("PATCH", f"/dags/{SYNC}", asked)["is_paused"] is paused, "the switch")
-
     orders.target.execute(f"UPDATE {orders.schema}.orders SET note = 'spoilt' WHERE id < 50")
-    pause_sync(True)
+    started.pause(SYNC)
     try:
         at_work = f"/dags/{SYNC}/dagRuns/~/taskInstances?state=running&state=queued"
         wait_until(lambda: not started.api.call("GET", at_work)["total_entries"], "the end of the run under way")
@@ -244,7 +239,7 @@ def test_a_dump_that_waits_for_the_log_gives_its_worker_back(orders: Case, start
         )
         assert notes(orders, 1) == ["spoilt"]
     finally:
-        pause_sync(False)
+        started.pause(SYNC, False)
     assert started.wait_for_run(DAG, run) == "success"
     wait_until(lambda: equal(orders, "id <= 60"), "the rows")
 

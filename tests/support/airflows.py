@@ -21,6 +21,13 @@ from sluice.config.loading import load_pipeline
 from sluice.errors import ConfigError, RetryableError
 
 
+def pause(api: AirflowApi, dag: str, paused: bool = True) -> None:
+    """The switch of a DAG. With SQLite Airflow may answer that its database is locked: a person presses it again."""
+    asked = {"is_paused": paused}
+    path = f"/dags/{dag}"
+    wait_until(lambda: (api.call("PATCH", path, asked) or {}).get("is_paused") is paused, f"the switch of {dag}", 60.0)
+
+
 class Keeper:
     """Starts a component again that ended by itself, as ``sluice up``, systemd or Kubernetes do.
 
@@ -115,11 +122,15 @@ class TestAirflow:
 
         wait_until(stored, f"the connection {connection_id}")
 
+    def pause(self, dag: str, paused: bool = True) -> None:
+        """See :func:`pause`."""
+        pause(self.api, dag, paused)
+
     def retire(self, prefixes: tuple[str, ...] = ("sync__", "catchup__", "backfill__")) -> None:
         """End all that runs, and start nothing more: who comes next has other pipelines."""
         for dag in [one["dag_id"] for one in self.api.call("GET", "/dags?limit=100")["dags"]]:
             if dag.startswith(prefixes):
-                wait_until(lambda dag=dag: self.api.call("PATCH", f"/dags/{dag}", {"is_paused": True}), f"{dag} paused")
+                self.pause(dag)
                 for run in self.runs(dag, state="running") + self.runs(dag, state="queued"):
                     with contextlib.suppress(RetryableError):  # it ended by itself
                         path = f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'], safe='')}"

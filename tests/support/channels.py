@@ -38,6 +38,7 @@ class Network:
     names: list[str] = field(default_factory=list)
     links: dict[str, int] = field(default_factory=dict)
     session: str = "10s"
+    max_wait: str = "50ms"
 
     @property
     def pipelines(self) -> Path:
@@ -77,7 +78,7 @@ pipeline: {name}
 source: {{connection: site_{source}}}
 capture:
   include: ["{self.schema}\\\\..*"]
-  batch: {{max_wait: 50ms}}
+  batch: {{max_wait: {self.max_wait}}}
   segments: {{uri: "{(self.folder / "store").as_uri()}"}}
 coordination: {{root: "/test/{self.schema}", session_timeout: {self.session}}}
 spark: {{mode: local}}

@@ -46,13 +46,13 @@ class ManyPipelines:
 
 @contextlib.contextmanager
 def many_pipelines(
-    folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, count: int, extra: str = ""
+    folder: Path, source: Any, target: Any, zookeeper: Any, schema: str, count: int, extra: str = "", **options: Any
 ) -> Iterator[ManyPipelines]:
-    """``schema`` exists on both servers."""
+    """``schema`` exists on both servers; ``options``: of :func:`case`."""
     names = [f"p{number}" for number in range(count)]
     for server, name in ((server, name) for name in names for server in (source, target)):
         server.execute(f"CREATE TABLE `{schema}`.{name} (id BIGINT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(20))")
-    with case(folder, source, target, zookeeper, schema, extra=extra) as made:
+    with case(folder, source, target, zookeeper, schema, extra=extra, **options) as made:
         made.path.unlink()
         paths = []
         for name in names:

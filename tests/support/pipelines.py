@@ -125,6 +125,7 @@ def case(
     session_s: int = 10,
     name: str = "case",
     kind: str = "mysql",
+    max_wait: str = "200ms",
 ) -> Iterator[Case]:
     """``schema`` exists on both servers; ``extra`` is YAML at the top level, ``target_extra`` inside the target; ``kind``: its type.
 
@@ -143,7 +144,7 @@ pipeline: {made.name}
 source: {{connection: case_source, start: {start}}}
 capture:
   include: ["{schema}\\\\..*"]
-  batch: {{max_wait: 200ms}}
+  batch: {{max_wait: {max_wait}}}
   segments: {{uri: "{(folder / "store").as_uri()}"}}
 coordination: {{root: "/test/{schema}", session_timeout: {session_s}s}}
 spark: {{mode: local}}
