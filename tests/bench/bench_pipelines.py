@@ -7,7 +7,8 @@ Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
 - *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
 - *growth*: one pipeline with 100 changes/s, what it leaves an hour.
 - *pipelines*: pipelines of 10 changes/s each, idle ones beside them, more and more until p95 of the freshness is above 10 s; with the default
-  ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it (SLUICE_BENCH_WAITS).
+  ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it (SLUICE_BENCH_WAITS). SLUICE_BENCH_RUN: how long their runs are
+  (``run: {max_time: 10m}``); SLUICE_BENCH_HEARTBEAT: seconds between heartbeats of Airflow's tasks.
 
 Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b, with the same ``max_wait``; for *idle*, where there is a folder with an
 older version (SLUICE_BENCH_OLD), its triggers.
@@ -53,6 +54,8 @@ GROWTH_S = float(os.environ.get("SLUICE_BENCH_GROWTH_SECONDS", "190"))
 SETTLED_S = 15.0
 P95_S = 10.0
 OLD_SHAPE = "run: {max_batches: 1}"
+SHAPE = os.environ.get("SLUICE_BENCH_RUN", "")
+HEARTBEAT_S = os.environ.get("SLUICE_BENCH_HEARTBEAT", "1")
 WAITS = tuple(os.environ.get("SLUICE_BENCH_WAITS", "500ms,5s").split(","))
 TABLES = (
     "dag_run", "task_instance", "task_instance_history", "xcom", "log", "rendered_task_instance_fields", "trigger", "dag_version", "serialized_dag",
@@ -333,6 +336,7 @@ def _on_airflow(
             "SLUICE_INSTALLATION": schema,
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
             "AIRFLOW__CORE__PARALLELISM": str(max(8, busy + 2)),
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": HEARTBEAT_S,
             **world.metadata.settings(schema),
         }
         with airflow(folder, folder / "pipelines", many.made.connections, settings) as started:
@@ -408,22 +412,23 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
     """Both shapes."""
     lines: list[Line] = []
     best: dict[str, float] = {}
-    for shape in (OLD_SHAPE, ""):
+    for shape in (OLD_SHAPE, SHAPE):
         for count in LEVELS:
             worst, cpu = _level(world, count, shape, max_wait)
-            what = f"{count} pipelines of 10 changes/s, max_wait {max_wait}, {_beside()} idle" + (
-                f", {shape}" if shape else ""
+            what = ", ".join(
+                filter(None, [f"{count} pipelines of 10 changes/s, max_wait {max_wait}, {_beside()} idle", shape])
             )
             lines.append(_line("pipelines_p95", what, worst, "s"))
             lines += [_line(f"pipelines_cpu_{name}", what, used, "cores") for name, used in cpu.items()]
             if worst > P95_S:
                 break
             best[shape] = count
+    settings = ", ".join(filter(None, [f"max_wait {max_wait}", SHAPE, f"a heartbeat every {HEARTBEAT_S} s"]))
     what = (
-        f"10 changes/s each, max_wait {max_wait}, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them,"
-        f" of {', '.join(map(str, LEVELS))}, metadata in {METADATA}"
+        f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them, {settings}, "
+        f"of {', '.join(map(str, LEVELS))}, metadata in {METADATA}"
     )
-    found, old = best.get("", 0), best.get(OLD_SHAPE, 0)
+    found, old = best.get(SHAPE, 0), best.get(OLD_SHAPE, 0)
     lines.append(_line("pipelines_on_one_airflow", what, found, "pipelines", old, f"with {OLD_SHAPE}"))
     lines[-1]["ratio"] = round(found / old, 4) if old else None
     return lines
