@@ -19,7 +19,7 @@ from sluice.model.positions import Position
 from sluice.model.schema_changes import ChangeKind, TableChange
 from sluice.model.tables import TableId
 from sluice.targets.base import BatchInput, NoFacts, SchemaChange, SourceStatement
-from sluice.targets.postgresql.collations import Collations, locale_of
+from sluice.targets.postgresql.collations import Collations, clause, locale_of
 from sluice.targets.postgresql.name_clashes import refuse_clashes
 from sluice.targets.postgresql.names import Naming, Route
 from sluice.targets.postgresql.target import PostgreSQLTarget
@@ -170,9 +170,10 @@ def test_which_columns_get_one() -> None:
     """Texts of the tables that are named, but not keys; what has no counterpart is said."""
     text = ColumnType(ColumnKind.VARCHAR, length=9, collation="utf8mb4_0900_ai_ci")
     named = Collations("acks", frozenset({"shop.one", "blog.*"}))
-    clause = ' COLLATE "acks"."utf8mb4_0900_ai_ci"'
-    assert named.clause(TableId("shop", "one"), text, key=False) == clause
-    assert named.clause(TableId("blog", "any"), text, key=False) == clause
+    wanted = ' COLLATE "acks"."utf8mb4_0900_ai_ci"'
+    assert clause(named.of(TableId("shop", "one"), text, key=False)) == wanted
+    assert clause(named.of(TableId("blog", "any"), text, key=False)) == wanted
+    assert clause(None) == ""
     for table, kind, key in (("two", text, False), ("one", text, True), ("one", ColumnType(ColumnKind.INT), False)):
         assert named.of(TableId("shop", table), kind, key=key) is None
     odd = ColumnType(ColumnKind.VARCHAR, length=9, collation="sjis_japanese_ci")

@@ -13,7 +13,7 @@ from sluice.model.planned import PlannedColumn, PlannedTable
 from sluice.model.tables import TableId
 from sluice.targets.base import Finding
 from sluice.targets.postgresql import extras
-from sluice.targets.postgresql.collations import NO_COLLATIONS, Collations
+from sluice.targets.postgresql.collations import NO_COLLATIONS, Collation, Collations, clause
 from sluice.targets.postgresql.column_types import LABEL, OIDS, lost, made_type, pg_type, sent_type, takes
 from sluice.targets.postgresql.names import quoted, quoted_table, refuse_long
 from sluice.targets.sql.tables import Reference, TargetTable
@@ -221,12 +221,13 @@ def review(plans: Sequence[PlannedTable], infos: Mapping[TableId, TableInfo], wa
 
 def _collations(plan: PlannedTable, wanted: Wanted) -> list[tuple[str, str]]:
     """ICU collations of a table that is to be made: name, and the statement that makes it."""
-    made = (
-        wanted.collations.of(plan.target, sent_type(one), key=bool(one.key))
-        for one in plan.columns
-        if not one.generated and not one.wanted
-    )
+    made = (_collation(plan, one, wanted) for one in plan.columns if not one.generated)
     return list(dict.fromkeys((one.name, one.create) for one in made if one is not None))
+
+
+def _collation(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Collation | None:
+    """The ICU collation that the column is to have, None for the database's own."""
+    return None if column.wanted else wanted.collations.of(plan.target, sent_type(column), key=bool(column.key))
 
 
 def _loss(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
@@ -247,10 +248,7 @@ def _compares(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
 
 def _typed(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> str:
     """The type for a column definition, with its collation."""
-    own = made_type(column, wanted.json, wanted.spatial)
-    if column.wanted:
-        return own
-    return own + wanted.collations.clause(plan.target, sent_type(column), key=bool(column.key))
+    return made_type(column, wanted.json, wanted.spatial) + clause(_collation(plan, column, wanted))
 
 
 def _loss_of(plan: PlannedTable, column: PlannedColumn, wanted: Wanted) -> Finding:
@@ -323,7 +321,7 @@ def _of_column(
 ) -> list[_Problem]:
     made, place = sent_type(column), quoted_table(plan.target)
     own, typed = made_type(column, wanted.json, wanted.spatial), _typed(plan, column, wanted)
-    collation = None if column.wanted else wanted.collations.of(plan.target, made, key=bool(column.key))
+    collation = _collation(plan, column, wanted)
     if not found:
         add = f"ALTER TABLE {place} ADD COLUMN {quoted(column.name)} {typed}"
         why = f"it has no column {column.name!r}, which {plan.source} has"

@@ -56,17 +56,17 @@ class Collation:
     locale: str
 
     @property
-    def clause(self) -> str:
-        """What stands after a column's type."""
-        return f" COLLATE {quoted(self.schema)}.{quoted(self.name)}"
-
-    @property
     def create(self) -> str:
         """The statement that makes it."""
         return (
             f"CREATE COLLATION IF NOT EXISTS {quoted(self.schema)}.{quoted(self.name)} "
             f"(provider = icu, locale = '{self.locale}', deterministic = false)"
         )
+
+
+def clause(collation: Collation | None) -> str:
+    """What stands after a column's type, "" for the database's own collation."""
+    return f" COLLATE {quoted(collation.schema)}.{quoted(collation.name)}" if collation is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,6 @@ class Collations:
             return None
         locale = locale_of(made.collation)
         return Collation(self.schema, made.collation, locale) if locale else None
-
-    def clause(self, table: TableId, made: ColumnType, *, key: bool) -> str:
-        """What stands after the column's type, "" for nothing."""
-        found = self.of(table, made, key=key)
-        return found.clause if found is not None else ""
 
     def lost(self, table: TableId, made: ColumnType, *, key: bool) -> str:
         """What to know of how the column compares, "" for nothing."""

@@ -20,8 +20,8 @@ from sluice.mysql.ddl.lexer import Dialect
 from sluice.mysql.type_loss import SqlType
 from sluice.targets.base import SchemaChange
 from sluice.targets.postgresql import extras
-from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo
-from sluice.targets.postgresql.collations import Collation, Collations
+from sluice.targets.postgresql.catalog import ColumnInfo, TableInfo, Wanted
+from sluice.targets.postgresql.collations import Collation, clause
 from sluice.targets.postgresql.column_types import LOSES, lost, own_type, pg_type, takes
 from sluice.targets.postgresql.defaults import default_of
 from sluice.targets.postgresql.extras import Index
@@ -62,18 +62,14 @@ Ask = Callable[[TableId], bool]
 class Follower:
     """Makes the statements of one change.
 
-    ``infos``: the target's tables before it; ``json``: the type for documents; ``indexes``: those of the source are followed; ``spatial``: PostGIS's
-    type, "" where it is not there; ``spelling``: what tables and columns are called; ``collations``: of texts that are made.
+    ``infos``: the target's tables before it; ``spelling``: what tables and columns are called; ``wanted``: how what is made is made.
     """
 
     change: SchemaChange
     infos: Mapping[TableId, TableInfo]
     has_rows: Ask
-    json: str
-    indexes: bool
-    spatial: str
     spelling: Naming
-    collations: Collations
+    wanted: Wanted
 
     def statements(self) -> list[str]:
         """What to run, in order; empty if the target has it already. Raises LoadError."""
@@ -154,7 +150,7 @@ class Follower:
                 f"CREATE SCHEMA IF NOT EXISTS {quoted(new.schema)}",
                 f"ALTER TABLE {quoted_table(between)} SET SCHEMA {quoted(new.schema)}",
             ]
-        if self.indexes and one.before is not None and old.table != new.table:
+        if self.wanted.indexes and one.before is not None and old.table != new.table:
             place = quoted(new.schema)
             found += [
                 f"ALTER INDEX IF EXISTS {place}.{quoted(extras.index_name(old, index.name))} RENAME TO {quoted(extras.index_name(new, index.name))}"
@@ -191,7 +187,7 @@ class Follower:
                 collations[collation.create] = None
             words = [
                 quoted(name),
-                own_type(made, self.json, self.spatial) + (collation.clause if collation is not None else ""),
+                self._own_type(made) + clause(collation),
             ]
             if not column.nullable or column.name.lower() in primary:
                 words.append("NOT NULL")
@@ -223,7 +219,7 @@ class Follower:
         self, table: TableDefinition, source: TableId, renamed: Mapping[str, str] = MappingProxyType({})
     ) -> list[Index]:
         """Those that the target shall have. ``renamed``: columns that have another name by now (lower case)."""
-        if not self.indexes:
+        if not self.wanted.indexes:
             return []
         found = []
         for one in extras.plain_indexes(table):
@@ -371,8 +367,8 @@ class Follower:
         assert part.new is not None
         assert part.old is not None
         old, new, held = self._type(part.old), self._type(part.new), pg_type(found.declared)
-        wanted = own_type(new, self.json, self.spatial)
-        same = pg_type(own_type(old, self.json, self.spatial)).word == pg_type(wanted).word
+        wanted = self._own_type(new)
+        same = pg_type(self._own_type(old)).word == pg_type(wanted).word
         if (
             takes(new, held)
             and (held.label or lost(new, held) == LOSES.get(new.kind, ""))
@@ -387,19 +383,22 @@ class Follower:
                 f"{column} TYPE {wanted} USING …",
             )
         made = [collation.create] if collation is not None else []
-        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{collation.clause if collation else ''}"]
+        return [*made, f"{column} DROP DEFAULT", f"{column} TYPE {wanted}{clause(collation)}"]
+
+    def _own_type(self, made: ColumnType) -> str:
+        return own_type(made, self.wanted.json, self.wanted.spatial)
 
     def _collated(self, target: TableId, column: ColumnDefinition, key: Sequence[str]) -> Collation | None:
         """The ICU collation of a column that is made, None for the database's own."""
         keyed = column.name.lower() in {name.lower() for name in key}
-        return self.collations.of(target, self._type(column), key=keyed)
+        return self.wanted.collations.of(target, self._type(column), key=keyed)
 
     def _added(
         self, column: ColumnDefinition, name: str, target: TableId, there: dict[str, ColumnInfo], key: Sequence[str]
     ) -> list[str]:
         made, collation = self._type(column), self._collated(target, column, key)
         self._refuse_long([name])
-        kind, default = own_type(made, self.json, self.spatial), default_of(column, made, self.change.statement.session)
+        kind, default = self._own_type(made), default_of(column, made, self.change.statement.session)
         there[name.casefold()] = ColumnInfo(name, kind, column.nullable)
         place, required = quoted_table(target), "" if column.nullable else " NOT NULL"
         alter = f"ALTER TABLE {place} ALTER COLUMN {quoted(name)}"
@@ -416,9 +415,8 @@ class Follower:
                 )
             value = "NULL"
         preset = f" DEFAULT {value}" if value != "NULL" else ""
-        clause = collation.clause if collation is not None else ""
         found = [collation.create] if collation is not None else []
-        found.append(f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{clause}{preset}{required}")
+        found.append(f"ALTER TABLE {place} ADD COLUMN {quoted(name)} {kind}{clause(collation)}{preset}{required}")
         if default.later != (value if preset else ""):
             found.append(f"{alter} SET DEFAULT {default.later}" if default.later else f"{alter} DROP DEFAULT")
         return found

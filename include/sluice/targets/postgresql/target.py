@@ -212,11 +212,8 @@ class PostgreSQLTarget(SqlTarget[Session, PostgreSQLOptions, AckTable]):
             change,
             infos,
             has_rows,
-            self.options.json_type,
-            self.options.indexes,
-            session.spatial,
             self.naming,
-            self._collations,
+            self._wanted(session),
         ).statements()
         for statement in statements:
             _log.info("target_ddl", consumer=self.name, statement=statement[:500], source=change.where)
