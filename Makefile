@@ -91,7 +91,7 @@ bench-dump: venv kernels servers ## rows a second of a dump with the log flowing
 bench-verify: venv kernels servers ## rows a second of a verification, by checksums beside pt-table-checksum and by rows through a rule, and the log's lag meanwhile
 	@$(BIN)/python tests/bench/bench_verify.py
 
-bench-targets: venv kernels ## each kind of target beside its store's own bulk loader
+bench-targets: venv kernels servers ## each kind of target beside its store's own bulk loader, and from MySQL's log on; SLUICE_BENCH_SCALE=0.02 SLUICE_BENCH_DRY=1: does it work
 	@for one in tests/bench/bench_target_*.py; do $(BIN)/python $$one; done
 
 bench-memory: venv kernels servers ## the peak memory of each process that drains, merges and loads one transaction of 2 GB, against the goal of 1 GiB

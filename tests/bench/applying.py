@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import tempfile
@@ -149,10 +148,10 @@ def deliver(on: Servers, made: Case) -> float:
     return time.perf_counter() - began
 
 
-def overlapping(on: Servers, made: Case) -> dict[str, float]:
+def overlapping(made: Case, mode: str) -> dict[str, float]:
     """Seconds of each step of delivering all there is, and of the whole: steps of up to three batches overlap, as the window lets them."""
     took = dict.fromkeys(("drain", "merge", "load", "ack"), 0.0)
-    until = head_of(made.runtime(on.mode))
+    until = head_of(made.runtime(mode))
     window = threading.Semaphore(3)
     queues: dict[str, queue.Queue[int | None]] = {"merge": queue.Queue(), "load": queue.Queue()}
     failed: list[BaseException] = []
@@ -165,7 +164,7 @@ def overlapping(on: Servers, made: Case) -> dict[str, float]:
             took[name] += time.perf_counter() - began
 
     def draining() -> None:
-        runtime = made.runtime(on.mode)
+        runtime = made.runtime(mode)
         with runtime.state():
             while True:
                 window.acquire()
@@ -177,14 +176,14 @@ def overlapping(on: Servers, made: Case) -> dict[str, float]:
                 queues["merge"].put(outcome.batch)
 
     def merging() -> None:
-        runtime = made.runtime(on.mode)
+        runtime = made.runtime(mode)
         with runtime.state():
             while (number := queues["merge"].get()) is not None:
                 timed("merge", lambda n=number: merge(runtime, n))
                 queues["load"].put(number)
 
     def loading() -> None:
-        runtime = made.runtime(on.mode)
+        runtime = made.runtime(mode)
         with runtime.state():
             while (number := queues["load"].get()) is not None:
                 timed("load", lambda n=number: load(runtime, "copy", n))
@@ -307,14 +306,6 @@ def log_mb(server: MySQLServer, schema_changes: Callable[[], None]) -> float:
     before = sum(int(row[1]) for row in server.execute("SHOW BINARY LOGS"))
     schema_changes()
     return (sum(int(row[1]) for row in server.execute("SHOW BINARY LOGS")) - before) / 1e6
-
-
-def save(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Merge figures into ``path``: a figure measured again replaces its old line."""
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = {(line["measure"], line["variant"]): line for line in [*old, *lines]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(list(new.values()), indent=1) + "\n", encoding="utf-8")
 
 
 def cores() -> int:

@@ -27,6 +27,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 from devstack import processes  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
+from tests.bench.figures import save  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/apply.json"
 LINES: list[dict[str, Any]] = []
@@ -86,7 +87,7 @@ def _against_replica(on: ap.Servers, measure: str, kind: str, changes: int, rows
             f"{measure}: {changes} changes written in {time.perf_counter() - began:.0f} s, {size:.0f} MB of log",
             flush=True,
         )
-        steps = ap.overlapping(on, made)
+        steps = ap.overlapping(made, on.mode)
         theirs = ap.replicate(on)
         ap.same(on, measure, names)
         words = f"{changes} changes, {size:.0f} MB of log, {len(names)} tables of {rows} rows"
@@ -107,7 +108,7 @@ def apply_bulk_insert(on: ap.Servers, changes: int, rows: int) -> None:
         ap.replicate(on)
         each = -(-changes // 5000) * 5000
         ap.in_parallel([lambda c: c.execute(f"CALL work({each})")], on.source, "apply_bulk")
-        steps = ap.overlapping(on, made)
+        steps = ap.overlapping(made, on.mode)
         theirs = ap.replicate(on)
         ap.same(on, "apply_bulk", names)
         report(
@@ -135,7 +136,7 @@ def apply_parallelism(on: ap.Servers, changes: int, rows: int) -> None:
                     lambda c, n=name, each=each: c.execute(f"CALL work_{n}({each})") for name in names
                 ]
                 ap.in_parallel(work, on.source, schema)
-                seconds = ap.overlapping(on, made)["all"]
+                seconds = ap.overlapping(made, on.mode)["all"]
                 for name in names:
                     sums = {s.execute(f"CHECKSUM TABLE {schema}.{name}")[0][1] for s in (on.source, on.target)}
                     assert len(sums) == 1, f"{schema}.{name} differs"
@@ -176,7 +177,7 @@ def _small_batches(on: ap.Servers, measure: str, *, tables: int, changes: int, w
                 for i in range(changes):
                     cursor.execute(f"INSERT INTO {names[i % tables]} VALUES (%s, 1, 'c', 'p')", (number * changes + i,))
                 connection.commit()
-            took.append(ap.overlapping(on, made))
+            took.append(ap.overlapping(made, on.mode))
         sums = [
             [row[1] for row in s.execute("CHECKSUM TABLE " + ", ".join(f"{measure}.{n}" for n in names))]
             for s in (on.source, on.target)
@@ -240,7 +241,7 @@ def main() -> None:
                 profiler.disable()
     if profiler:
         pstats.Stats(profiler).sort_stats("cumulative").print_stats(50)
-    ap.save(RESULTS, LINES)
+    save(RESULTS, LINES)
     print(f"written to {RESULTS.relative_to(_ROOT)}")
 
 

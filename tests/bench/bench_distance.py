@@ -27,6 +27,7 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
 from tests.bench import applying as ap  # noqa: E402
+from tests.bench.figures import save  # noqa: E402
 from tests.support.pipelines import Case  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "distance.json"
@@ -94,7 +95,7 @@ def main() -> None:
                     ap.in_parallel(work, on.source, SCHEMA)
                     for link in links.values():
                         link.delay(delay_s)
-                    steps = ap.overlapping(on, made)
+                    steps = ap.overlapping(made, on.mode)
                     took[place].append(steps["all"])
                     print(
                         f"{place}: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in steps.items()),
@@ -118,7 +119,7 @@ def main() -> None:
     print(
         f"distance: {line['value']} changes/s, {line['ratio']:.0%} of {line['baseline_value']} without delay (wanted: at least 70 %)"
     )
-    ap.save(RESULTS, [line])
+    save(RESULTS, [line])
     print(f"written to {RESULTS.relative_to(_ROOT)}")
 
 
