@@ -1,4 +1,6 @@
+import java.io.File;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.util.Properties;
 
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -10,7 +12,7 @@ public class PerfProducer {
     public static void main(String[] args) throws Exception {
         String topic = args[0];
         int count = Integer.parseInt(args[1]);
-        byte[] payload = args[2].getBytes(StandardCharsets.UTF_8);
+        byte[] payload = Files.readAllBytes(new File(args[2]).toPath());
         Properties given = new Properties();
         for (int i = 3; i < args.length; i++) {
             int at = args[i].indexOf('=');

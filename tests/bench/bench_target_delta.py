@@ -7,14 +7,11 @@ tests/bench/results/target_delta.json; asserts nothing.
 
 from __future__ import annotations
 
-import json
-import os
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +25,16 @@ import pyarrow as pa  # noqa: E402
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
 from sluice.config.pipeline import TargetConfig  # noqa: E402
-from sluice.model.changes import Change  # noqa: E402
 from sluice.model.column_types import ColumnKind  # noqa: E402
 from sluice.model.positions import Position  # noqa: E402
 from sluice.model.tables import Column, TableId, TableSchema  # noqa: E402
-from sluice.spark.local import LocalRunner  # noqa: E402
 from sluice.targets.base import BatchInput, TableInput  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
+from tests.bench.figures import Line, figure, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_delta.json"
 SMALL = 2_000
-FEW = 20
 K = ColumnKind
 SCHEMA = TableSchema(
     TableId("shop", "orders"),
@@ -76,17 +71,26 @@ def rows_of(ids: np.ndarray[Any, Any], ops: list[str], salt: int) -> pa.Table:
     return data
 
 
-def measured(rows: int, work: Callable[[], None]) -> dict[str, float]:
-    """Of this process: delta-rs works in it."""
-    used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+@dataclass(frozen=True)
+class Measured:
+    """Rows a second, and seconds of this process's processor time for a million rows: the libraries work in it."""
+
+    rate: float
+    cpu_s: float
+
+
+def measured(rows: int, work: Callable[[], None]) -> Measured:
+    cpu, began = time.process_time(), time.perf_counter()
     work()
-    seconds, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return {
-        "seconds": round(seconds, 2),
-        "rows_a_second": round(rows / seconds),
-        "cpu_s_a_million": round(cpu / rows * 1e6, 2),
-    }
+    return Measured(rows / (time.perf_counter() - began), (time.process_time() - cpu) / rows * 1e6)
+
+
+def compared(measure: str, workload: str, own: Measured, baseline: str, plain: Measured) -> Line:
+    """The line of both."""
+    return figure(
+        measure, workload, own.rate, "rows/s", baseline, plain.rate, cpu_s_per_million=round(own.cpu_s, 2),
+        baseline_cpu_s_per_million=round(plain.cpu_s, 2),
+    )  # fmt: skip
 
 
 def loaded(target: Any, number: int, data: pa.Table, spark: Any = None) -> None:
@@ -115,11 +119,10 @@ def merged_alone(place: str, data: pa.Table) -> None:
 
 
 def changes_to_many(
-    rows: int, load: Callable[[int, pa.Table], None], write: Callable[[pa.Table], None]
-) -> dict[str, Any]:
+    kind: str, rows: int, load: Callable[[int, pa.Table], None], write: Callable[[pa.Table], None]
+) -> Iterator[Line]:
     """``rows`` changes merged into ten times as many rows (keys are 3 apart), and written as they are. ``load``: a batch by the port."""
     choose = np.random.default_rng(7)
-    found: dict[str, Any] = {}
     keys = {
         "newest_tenth": np.arange(9 * rows, 10 * rows, dtype=np.int64),
         "all_over": np.sort(choose.choice(10 * rows, rows, replace=False)).astype(np.int64),
@@ -127,12 +130,10 @@ def changes_to_many(
     for batch, (name, chosen) in enumerate(keys.items(), 1):
         ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
         data = rows_of(chosen * 3 + (choose.random(rows) < 0.1), ops.tolist(), 10 + batch)  # one of ten is new
-        found[name] = {
-            "plain_write": measured(rows, lambda data=data: write(data)),
-            "sluice": measured(rows, lambda data=data, batch=batch: load(batch, data)),
-        }
-        print(name, json.dumps(found[name]), flush=True)
-    return found
+        plain = measured(rows, lambda data=data: write(data))
+        own = measured(rows, lambda data=data, batch=batch: load(batch, data))
+        workload = f"{rows} changes to a table of {10 * rows} rows, six columns: {name.replace('_', ' ')}"
+        yield compared(f"target_{kind}_changes_{name}", workload, own, "a plain write of the same rows", plain)
 
 
 def pieces(rows: int) -> Iterator[pa.Table]:
@@ -140,59 +141,6 @@ def pieces(rows: int) -> Iterator[pa.Table]:
     for number in range(10):
         ids = np.arange(number * rows, (number + 1) * rows, dtype=np.int64) * 3
         yield rows_of(ids, ["i"] * rows, 20 + number).select(NAMES)
-
-
-def of_many_tables(folder: str, count: int) -> dict[str, Any]:
-    """Batches of a few rows for each of ``count`` tables, by one writer and by four; and every change appended."""
-    found: dict[str, Any] = {"tables": count, "rows_a_table": FEW}
-    schemas = [replace(SCHEMA, table=TableId("shop", f"t{number}")) for number in range(count)]
-    data = rows_of(np.arange(FEW, dtype=np.int64), ["i"] * FEW, 1)
-    fields = tuple(SCHEMA.field(column) for column in SCHEMA.columns)
-    images = data.select(NAMES).to_pylist()
-    for changes in ("latest", "all"):
-        config = {
-            "name": changes,
-            "type": "delta",
-            "connection": "lake",
-            "changes": changes,
-            "options": {"table": f"many-{changes}/{{schema}}/{{table}}"},
-        }
-        target = DeltaTarget(
-            TargetConfig.model_validate(config), Endpoint("lake", "fs", "", extra={"path": folder}), "bench"
-        )
-        for finding in target.schema().compare([planned_table(one) for one in schemas]):
-            target.schema().apply(finding.statement)
-        for number, writers in enumerate((1, 4) if changes == "latest" else (1,), 1):
-            tables, log = (), ()
-            if changes == "latest":
-                tables = tuple(TableInput(planned_table(one), (RowsInMemory(one.table, data),)) for one in schemas)
-            else:
-                log = tuple(
-                    Change(one.table, "i", seq, "log.000001", 4 + seq, 0, 0, "uuid:1", 1, 7, None, image, fields, ("id",), txn_row=seq)
-                    for seq, (one, image) in enumerate((one, image) for one in schemas for image in images)
-                )  # fmt: skip
-            position = Position("uuid", "log.000001", 100 * number)
-            batch = BatchInput(number, position, number - 1, MemoryReader(log), tables, changes=len(log))
-            target.checkpoints.take_over(1)
-            with target.open(1) as session:
-                writer = session.begin(batch)
-            began = time.perf_counter()
-            phases = writer.plan(writers)
-            planned = time.perf_counter() - began
-            results = [
-                result
-                for phase in phases
-                for result in LocalRunner().run(lambda unit: unit.write(), phase, parallelism=writers)
-            ]
-            writer.commit(results)
-            seconds = time.perf_counter() - began
-            found[f"{changes}_{writers}"] = {
-                "seconds": round(seconds, 2),
-                "of_it_planning": round(planned, 2),
-                "tables_a_second": round(count / seconds),
-            }
-    print("target_delta_tables", json.dumps(found), flush=True)
-    return found
 
 
 def main(rows: int) -> None:
@@ -203,9 +151,6 @@ def main(rows: int) -> None:
     ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
     mixed = rows_of(np.where(choose.random(rows) < 0.3, ids + 1, ids), ops.tolist(), 2)  # three of ten are new
     few = rows_of(ids[-SMALL:], ["u"] * SMALL, 3)
-    result: dict[str, Any] = {
-        "rows": rows, "load_average": os.getloadavg()[0], "cores": os.cpu_count(), "deltalake": deltalake.__version__,
-    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
 
         def target(name: str) -> DeltaTarget:
@@ -235,23 +180,22 @@ def main(rows: int) -> None:
             ("small_batch", few, lambda: merged_alone(alone, few), lambda: loaded(ours, 3, few)),
         ]
         for name, data, plain, own in steps:
-            found = {"delta_rs_alone": measured(data.num_rows, plain), "sluice": measured(data.num_rows, own)}
-            result[name] = found
-            print(name, json.dumps(found), flush=True)
+            alone_took, own_took = measured(data.num_rows, plain), measured(data.num_rows, own)
+            workload = f"{data.num_rows} rows, six columns, deltalake {deltalake.__version__}"
+            save(RESULTS, [compared(f"target_delta_{name}", workload, own_took, "delta-rs alone", alone_took)])
         large = target("large")
         place = f"{folder}/large/shop/orders"
         for piece in pieces(rows):
             deltalake.write_deltalake(place, piece, mode="append")
-        result["into_ten_times_as_many"] = changes_to_many(
+        lines = changes_to_many(
+            "delta",
             rows,
             lambda number, data: loaded(large, number, data),
             lambda data: deltalake.write_deltalake(f"{folder}/plain{time.monotonic_ns()}", data.select(NAMES)),
         )
-        result["target_delta_tables"] = of_many_tables(folder, 1_000)
-    result["load_average_after"] = os.getloadavg()[0]
-    if not os.environ.get("SLUICE_BENCH_DRY"):
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for line in lines:
+            save(RESULTS, [line])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    main(size(1_000_000))

@@ -6,13 +6,10 @@ tests/bench/results/target_delta_spark.json; asserts nothing.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT), str(_ROOT / "tests/bench")]
@@ -29,6 +26,7 @@ from sluice.flows.load.statements import SparkStatements  # noqa: E402
 from sluice.spark.connect import ConnectRunner  # noqa: E402
 from sluice.targets.delta.target import DeltaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
+from tests.bench.figures import figure, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_delta_spark.json"
 SHARES = (0.001, 0.01, 0.1, 0.3)
@@ -37,10 +35,6 @@ SHARES = (0.001, 0.01, 0.1, 0.3)
 
 def main(rows: int) -> None:
     processes.tether()
-    result: dict[str, Any] = {
-        "rows": rows, "load_average": os.getloadavg()[0], "cores": os.cpu_count(), "deltalake": deltalake.__version__,
-        "delta_spark": delta_spark.VERSION,
-    }  # fmt: skip
     choose = np.random.default_rng(7)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder,
@@ -84,13 +78,18 @@ def main(rows: int) -> None:
                 for execution, writer in writers.items():
                     began = time.perf_counter()
                     loaded(writer, batch, data, spark)
-                    found[execution] = round(time.perf_counter() - began, 2)
-                result[f"{name}_{count}"] = found
-                print(name, count, json.dumps(found), flush=True)
-    result["load_average_after"] = os.getloadavg()[0]
-    if not os.environ.get("SLUICE_BENCH_DRY"):
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+                    found[execution] = time.perf_counter() - began
+                line = figure(
+                    f"target_delta_spark_{name}",
+                    f"{count} changes to a table of {rows} rows, six columns, Spark warm; Delta {delta_spark.VERSION} for Spark",
+                    found["frame"],
+                    "s",
+                    f"delta-rs {deltalake.__version__}",
+                    found["units"],
+                    variant=str(share),
+                )
+                save(RESULTS, [line])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000)
+    main(size(10_000_000))

@@ -7,12 +7,9 @@ tests/bench/results/target_iceberg.json; asserts nothing.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT), str(_ROOT / "tests/bench")]
@@ -20,7 +17,7 @@ sys.path[:0] = [str(_ROOT / "include"), str(_ROOT), str(_ROOT / "tests/bench")]
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyiceberg  # noqa: E402
-from bench_target_delta import NAMES, SCHEMA, changes_to_many, loaded, measured, pieces, rows_of  # noqa: E402
+from bench_target_delta import NAMES, SCHEMA, changes_to_many, compared, loaded, measured, pieces, rows_of  # noqa: E402
 
 from devstack import processes  # noqa: E402
 from sluice.config.connections import Endpoint  # noqa: E402
@@ -28,15 +25,13 @@ from sluice.config.pipeline import TargetConfig  # noqa: E402
 from sluice.targets.iceberg.tables import arrow_schema  # noqa: E402
 from sluice.targets.iceberg.target import IcebergTarget  # noqa: E402
 from sluice.targets.rows_in_memory import planned_table  # noqa: E402
+from tests.bench.figures import save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_iceberg.json"
 
 
 def main(rows: int) -> None:
     processes.tether()
-    result: dict[str, Any] = {
-        "rows": rows, "load_average": os.getloadavg()[0], "cores": os.cpu_count(), "pyiceberg": pyiceberg.__version__,
-    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
 
         def target(name: str) -> IcebergTarget:
@@ -55,20 +50,21 @@ def main(rows: int) -> None:
         made = {name: target(name) for name in ("warm", "ours", "plain", "large")}
         new = rows_of(np.arange(rows, dtype=np.int64) * 3, ["i"] * rows, 1)
         loaded(made["warm"], 1, new.slice(0, 2_000))
-        result["new_rows"] = {
-            "pyiceberg_alone": measured(rows, lambda: append("plain", new)),
-            "sluice": measured(rows, lambda: loaded(made["ours"], 1, new)),
-        }
-        print("new_rows", json.dumps(result["new_rows"]), flush=True)
+        plain = measured(rows, lambda: append("plain", new))
+        own = measured(rows, lambda: loaded(made["ours"], 1, new))
+        workload = f"{rows} rows, six columns, pyiceberg {pyiceberg.__version__}"
+        save(RESULTS, [compared("target_iceberg_new_rows", workload, own, "pyiceberg alone", plain)])
         for piece in pieces(rows):
             append("large", piece)
-        result["into_ten_times_as_many"] = changes_to_many(
-            rows, lambda number, data: loaded(made["large"], number, data), lambda data: append("plain", data)
+        lines = changes_to_many(
+            "iceberg",
+            rows,
+            lambda number, data: loaded(made["large"], number, data),
+            lambda data: append("plain", data),
         )
-    result["load_average_after"] = os.getloadavg()[0]
-    if not os.environ.get("SLUICE_BENCH_DRY"):
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for line in lines:
+            save(RESULTS, [line])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    main(size(1_000_000))

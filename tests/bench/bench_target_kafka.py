@@ -1,4 +1,4 @@
-"""Messages a second that one worker writes to Kafka, from Arrow columns to the commit of the transaction, by format and input.
+"""Rows a second that one worker writes to Kafka, from Arrow columns to the commit of the transaction, by format and input.
 
 Baseline in the same run: Kafka's own Java producer (what ``kafka-producer-perf-test`` does: one thread, ready messages of the same size, one
 transaction, the same compression) on the same broker. Run by ``make bench-targets`` (``python tests/bench/bench_target_kafka.py [rows]``).
@@ -7,8 +7,6 @@ Writes tests/bench/results/target_kafka.json; asserts nothing.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -35,6 +33,7 @@ from sluice.model.tables import META_FIELDS, Column, TableId, TableSchema  # noq
 from sluice.targets.base import BatchInput, ChangePiece, TableInput  # noqa: E402
 from sluice.targets.kafka.target import KafkaTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
+from tests.bench.figures import Line, figure, save, size  # noqa: E402
 from tests.support import kafka_reading  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_kafka.json"
@@ -119,24 +118,26 @@ def write(target: KafkaTarget, given: pa.Table, number: int) -> tuple[float, flo
         return time.perf_counter() - begin, time.process_time() - cpu
 
 
-def java(server: KafkaServer, folder: Path, topic: str, count: int, payload: str) -> float:
+def java(server: KafkaServer, folder: Path, topic: str, count: int, payload: bytes) -> float:
     """Messages a second of Kafka's own producer; the better of two rounds."""
+    file = folder / "payload"
+    file.write_bytes(payload)
     settings = [
         f"bootstrap.servers={server.bootstrap}",
         "transactional.id=java",
         "compression.type=lz4",
         "linger.ms=20",
         "batch.size=1000000",
+        f"max.request.size={len(payload) + 2**20}",
     ]
     log = f"-Dlog4j2.configurationFile=file:{server.folder / 'log4j2.properties'}"
     source = _ROOT / "tests/bench/PerfProducer.java"
-    run = java_program(source, [topic, str(count), payload, *settings], (), "-Xmx512m", log)
+    run = java_program(source, [topic, str(count), str(file), *settings], (), "-Xmx512m", log)
     done = subprocess.run(run, capture_output=True, text=True, check=True, cwd=folder)
     return max(map(float, done.stdout.split()))
 
 
-def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count: int) -> Iterator[dict[str, Any]]:
-    load = os.getloadavg()[0]
+def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count: int) -> Iterator[Line]:
     cases: list[tuple[str, str, bool, dict[str, Any]]] = [
         ("latest_debezium", "latest", False, {"headers": False}),
         ("all_debezium", "all", True, {"headers": False}),
@@ -156,41 +157,33 @@ def measured(server: KafkaServer, registry: RegistryServer, folder: Path, count:
         target = target_of(server, registry, name, changes, options)
         took = [write(target, given, number) for number in (1, 2, 3)]
         seconds, cpu = min(took)
-        one = kafka_reading.read(server, f"{name}.orders")[0]
-        payload = "".join(
-            chr(byte) if 32 <= byte < 127 else "." for byte in one.value or b""
-        )  # an argument of a program
-        rate, theirs = count / seconds, java(server, folder, f"{name}.orders", count, payload)
-        yield {
-            "measure": f"target_kafka_{name}",
-            "workload": f"{count} messages of {len(payload)} bytes, {'before and after, ' if update else ''}lz4, one transaction; "
-            f"{os.cpu_count()} cores, load {load:.1f}, Kafka {VERSION} on the same machine",
-            "value": round(rate),
-            "unit": "messages/s",
-            "baseline": "Kafka's Java producer, ready messages of the same size (as kafka-producer-perf-test)",
-            "baseline_value": round(theirs),
-            "ratio": round(rate / theirs, 2),
-            "wanted": "400,000 messages/s or 80 % of the baseline",
-            "cpu_s_per_million": round(cpu / count * 1e6, 2),
-        }
+        read = kafka_reading.read(server, f"{name}.orders")
+        messages = len(read) // len(took)  # of a batch; of Arrow, each has many rows
+        payload = read[0].value or b""
+        rate, theirs = count / seconds, java(server, folder, f"{name}.orders", messages, payload) * count / messages
+        yield figure(
+            f"target_kafka_{name}",
+            f"{count} rows in {messages} messages of {len(payload)} bytes, {'before and after, ' if update else ''}lz4, one transaction; "
+            f"Kafka {VERSION} on the same machine",
+            rate,
+            "rows/s",
+            "Kafka's Java producer, ready messages of the same size (as kafka-producer-perf-test)",
+            theirs,
+            wanted="400,000 rows/s or 80 % of the baseline",
+            cpu_s_per_million=round(cpu / count * 1e6, 2),
+        )
 
 
 def main() -> None:
     processes.tether()
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
+    count = size(300_000)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
         KafkaServer(Path(name) / "kafka", heap_mb=1024) as server,
         RegistryServer(Path(name) / "registry") as registry,
     ):
-        found = []
         for one in measured(server, registry, Path(name), count):
-            found.append(one)
-            print(
-                f"{one['measure']}: {one['value']:,} {one['unit']}, baseline {one['baseline_value']:,}, ratio {one['ratio']}",
-                flush=True,
-            )
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            save(RESULTS, [one])
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ tests/bench/results/target_postgresql.json; asserts nothing.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_ROOT / "include"), str(_ROOT)]
 
 import numpy as np  # noqa: E402
-import psutil  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from devstack import processes  # noqa: E402
@@ -38,6 +34,7 @@ from sluice.targets.postgresql.staging import StagedColumn  # noqa: E402
 from sluice.targets.postgresql.target import PostgreSQLTarget  # noqa: E402
 from sluice.targets.rows_in_memory import MemoryReader, RowsInMemory, planned_table  # noqa: E402
 from sluice.targets.sql.rows import sent_fields  # noqa: E402
+from tests.bench.figures import figure, processor_s, save, size  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/target_postgresql.json"
 FILES = 8
@@ -80,30 +77,21 @@ def rows_of(ids: np.ndarray[Any, Any], ops: list[str], salt: int) -> pa.Table:
     return data
 
 
-def processor_s(server: PostgreSQLServer) -> float:
-    """Of this process and of the server's."""
+@dataclass(frozen=True)
+class Measured:
+    """Rows a second, and seconds of processor time for a million rows: of this process and of the server."""
+
+    rate: float
+    cpu_s: float
+
+
+def measured(server: PostgreSQLServer, rows: int, work: Callable[[], None]) -> Measured:
     assert server.handle is not None
-    mine = resource.getrusage(resource.RUSAGE_SELF)
-    leader = psutil.Process(server.handle.pid)
-    own = leader.cpu_times()
-    total = mine.ru_utime + mine.ru_stime + own.user + own.system + own.children_user + own.children_system
-    for child in leader.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = child.cpu_times()
-            total += times.user + times.system
-    return float(total)
-
-
-def measured(server: PostgreSQLServer, rows: int, work: Callable[[], None]) -> dict[str, float]:
-    cpu, began = processor_s(server), time.perf_counter()
+    theirs, mine, began = processor_s(server.handle.pid), time.process_time(), time.perf_counter()
     work()
     seconds = time.perf_counter() - began
-    used = processor_s(server) - cpu
-    return {
-        "seconds": round(seconds, 2),
-        "rows_a_second": round(rows / seconds),
-        "cpu_s_a_million": round(used / rows * 1e6, 2),
-    }
+    used = time.process_time() - mine + processor_s(server.handle.pid) - theirs
+    return Measured(rows / seconds, used / rows * 1e6)
 
 
 def loaded(target: PostgreSQLTarget, number: int, data: pa.Table, connections: int) -> None:
@@ -149,19 +137,13 @@ def main(rows: int) -> None:
     ops = np.array(["u", "d"])[(choose.random(rows) < 0.1).astype(int)]
     mixed_ids = np.where(choose.random(rows) < 0.3, ids + 1, ids)  # three of ten are not there yet
     mixed = rows_of(mixed_ids, ops.tolist(), 2)
-    result: dict[str, Any] = {
-        "rows": rows,
-        "load_average": os.getloadavg()[0],
-        "cores": os.cpu_count(),
-        "settings": SETTINGS,
-    }
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder,
         PostgreSQLServer(Path(folder) / "pg", options=SETTINGS) as server,
     ):
         server.execute(CREATE)
         endpoint = parse_connection("target", server.connection_json())
-        result["version"] = server.execute("SHOW server_version")[0][0]
+        version = server.execute("SHOW server_version")[0][0]
 
         def target(name: str) -> PostgreSQLTarget:
             config = {"name": name, "type": "postgresql", "connection": "target", "parallelism": 4}
@@ -178,14 +160,24 @@ def main(rows: int) -> None:
             ours = measured(server, rows, lambda: loaded(one, 1, new, connections))  # noqa: B023 - called at once
             server.execute("VACUUM ANALYZE orders", "CHECKPOINT")
             merged = measured(server, rows, lambda: loaded(one, 2, mixed, connections))  # noqa: B023
-            found = {"plain_copy": plain, "new_rows": ours, "merged_rows": merged}
-            found["new_rows_of_plain_copy"] = round(ours["rows_a_second"] / plain["rows_a_second"], 2)
-            result[f"connections_{connections}"] = found
-            print(connections, json.dumps(found), flush=True)
-    result["load_average_after"] = os.getloadavg()[0]
-    if not os.environ.get("SLUICE_BENCH_DRY"):
-        RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            for name, one, about in (
+                ("new", ours, "new rows"),
+                ("merged", merged, "merged rows, of which three of ten are new and one of ten goes"),
+            ):
+                line = figure(
+                    f"target_postgresql_{name}_rows",
+                    f"{rows} {about}, six columns, {connections} connections, PostgreSQL {version}",
+                    one.rate,
+                    "rows/s",
+                    "a plain binary COPY of as many ready rows",
+                    plain.rate,
+                    variant=str(connections),
+                    wanted="250,000 rows/s or 70 % of the baseline",
+                    cpu_s_per_million=round(one.cpu_s, 2),
+                    baseline_cpu_s_per_million=round(plain.cpu_s, 2),
+                )
+                save(RESULTS, [line])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    main(size(1_000_000))
