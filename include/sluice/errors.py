@@ -12,7 +12,8 @@
     │   ├── LeaseHeld                  another process owns the pipeline (or target) right now
     │   ├── OutOfOrder                 an earlier batch of this target is not acknowledged yet
     │   ├── Paused                     a person paused the pipeline; it goes on at `sluice resume`
-    │   └── Restarted                  a person restarted the pipeline: this work begins again from the same batch
+    │   ├── Restarted                  a person restarted the pipeline: this work begins again from the same batch
+    │   └── TooManyReads               the subscription service has as many open reads as it may have
     └── TerminalError                  a person has to change something; retried slowly, never skipped
         ├── ConfigError                a YAML file, a connection or an argument is wrong (file:line, field)
         │   └── DumpRefused            what a dump asks for cannot be read: somebody has to ask for something else
@@ -27,6 +28,9 @@
         │   ├── SchemaUnknown          the definition of a table at this place in the log is not known
         │   └── ChecksumMismatch       a flipped bit in the log
         ├── SegmentError               a stored segment, manifest or changeset is damaged or missing
+        │   └── BatchesGone            retention removed batches that a reader asks for
+        ├── SchemaMoved                rows do not fit the columns of the stream that is being read
+        ├── AccessDenied               who asks is not known, or may not read this
         ├── Fenced                     a newer owner (higher epoch) exists; this process must stop writing
         ├── RuleError                  a rule is broken, or raised (rule, file:line, table, key)
         ├── MappingError               the target lacks a table or a column that the mapping needs
@@ -122,6 +126,10 @@ class Restarted(RetryableError):
     """A person restarted or rolled back the pipeline while this was at work."""
 
 
+class TooManyReads(RetryableError):
+    """The subscription service has as many open reads as it may have."""
+
+
 class TerminalError(SluiceError):
     """A person has to change something before this can succeed."""
 
@@ -182,6 +190,36 @@ class ChecksumMismatch(CaptureError):
 
 class SegmentError(TerminalError):
     """A stored segment, manifest or changeset is damaged or missing."""
+
+
+class BatchesGone(SegmentError):
+    """Batches that a reader asks for are no longer stored.
+
+    Attributes:
+        oldest: the oldest batch that is stored; 0: none is.
+    """
+
+    oldest: int = 0
+
+
+class SchemaMoved(TerminalError):
+    """Rows of a batch do not fit the columns of the stream that is being read; one that begins at that batch has them.
+
+    Attributes:
+        batch: the batch to go on from.
+    """
+
+    batch: int = 0
+
+
+class AccessDenied(TerminalError):
+    """Who asks is not known, or may not read this.
+
+    Attributes:
+        known: False where it is not known who asks.
+    """
+
+    known: bool = True
 
 
 class Fenced(TerminalError):

@@ -19,6 +19,7 @@ from sluice.cli.recover import recover
 from sluice.cli.rules import rules_app
 from sluice.cli.run import run
 from sluice.cli.schema import schema_app
+from sluice.cli.serve import serve
 from sluice.cli.stack import stack_app
 from sluice.cli.status import status
 from sluice.cli.stored import segments, tail
@@ -33,6 +34,7 @@ for command in (
     status,
     segments,
     tail,
+    serve,
     pause,
     resume,
     restart,

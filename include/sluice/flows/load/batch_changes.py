@@ -49,13 +49,17 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class StoredChanges(StoredRows):
-    """Reads the changes of one batch. See :class:`sluice.targets.base.RowReader`. ``manifest``: path of the segments' manifest."""
+    """Reads the changes of one batch. See :class:`sluice.targets.base.RowReader`.
+
+    ``manifest``: path of the segments' manifest; ``keeps_rejected``: rows that a rule rejects become dead letters.
+    """
 
     target: str = ""
     batch: int = 0
     manifest: str = ""
     ruling: StageRules = field(default_factory=StageRules)
     mapping: tuple[TableMapping, ...] = ()
+    keeps_rejected: bool = True
 
     def changes(self, share: Share | None = None) -> Iterator[Change]:
         """In log order. Raises SegmentError, RuleError, MappingError."""
@@ -74,6 +78,10 @@ class StoredChanges(StoredRows):
             piece for number, file in enumerate(files) for piece in self._pieces(store, number, file, share, begins)
         ]
 
+    def file_pieces(self, store: SegmentStore, number: int, file: SegmentFile) -> list[ChangePiece]:
+        """Those of the batch's file ``number``, for a reader that does not ask for the place of a change in its transaction (``txn_row``)."""
+        return self._pieces(store, number, file, None, None)
+
     def _of_file(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
     ) -> Iterator[Change]:
@@ -81,7 +89,7 @@ class StoredChanges(StoredRows):
         yield from heapq.merge(*found, key=lambda change: (change.seq, change.row))
 
     def _pieces(
-        self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins
+        self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins | None
     ) -> list[ChangePiece]:
         rows = read_file(store, file)
         rows = rows.filter(pc.not_equal(rows["_op"], Op.KEY_MOVED.value)).sort_by("_seq").combine_chunks()
@@ -109,7 +117,8 @@ class StoredChanges(StoredRows):
             raise needs_whole_rows(source)
         hides = ruling.hides(numbered, source)
         ruled = ruling.apply(ruling.tagged(numbered, source), source, each=True)
-        self._keep_rejected(store, number, file, rows, ruled)
+        if self.keeps_rejected:
+            self._keep_rejected(store, number, file, rows, ruled)
         routes = Routes.compile(self.mapping)
         found: dict[_Place, pa.Table] = {}
         for table, out in ruled.tables.items():
@@ -224,14 +233,26 @@ def _with(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.T
 
 def stored_changes(runtime: Runtime, target: str, manifest: SegmentManifest, path: str) -> StoredChanges:
     """The reader of a batch's changes. Raises RuleError for a rule that cannot see single changes."""
+    ruling = change_rules(runtime, f"target {target} gets (changes: all)", "give the target changes: latest")
+    store = runtime.store
+    return StoredChanges(store.uri, store.pipeline, target, manifest.batch, path, ruling, runtime.pipeline.mapping)
+
+
+def change_rules(runtime: Runtime, reader: str, way_out: str) -> StageRules:
+    """The pipeline's rules, as their files are now, for single changes.
+
+    Args:
+        reader, way_out: who gets the changes, and what to do where a rule cannot see them; for the error.
+
+    Raises:
+        RuleError: a rule is broken, or is of type spark, which does not see single changes.
+    """
     rules = RuleSet.load(runtime.rules_path) if runtime.rules_path else RuleSet()
     rules.validate()
     frames = [rule.name for rule in rules if rule.kind is RuleKind.SPARK]
     if frames:
         raise RuleError(
-            f"rule {frames[0]!r} is of type spark: it does not see single changes, which target {target} gets (changes: all)",
-            hint="write it as a rule of type row, arrow, pandas or sql; or give the target changes: latest",
+            f"rule {frames[0]!r} is of type spark: it does not see single changes, which {reader}",
+            hint=f"write it as a rule of type row, arrow, pandas or sql; or {way_out}",
         )
-    ruling = StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)
-    store = runtime.store
-    return StoredChanges(store.uri, store.pipeline, target, manifest.batch, path, ruling, runtime.pipeline.mapping)
+    return StageRules.of(rules, runtime.pipeline, runtime.rules_path, runtime.resolver)

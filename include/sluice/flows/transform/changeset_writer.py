@@ -182,7 +182,7 @@ def write_part(stage: Stage, part: StageRows) -> MergeResult:
         layout = MERGED_ROWS
         if stage.routes is not None:
             rows, layout = without_origin(rows), CHANGESET_ROWS
-        mapped = _known_columns(rows, route.apply(rows), route)
+        mapped = known_columns(rows, route.apply(rows), route)
         layout.require(mapped.schema, where=str(route.target))
         pieces = [(mapped, part.name, part.revived)]
         kept = ruled.revived.get(table)
@@ -214,7 +214,7 @@ def needs_whole_rows(source: TableId) -> RuleError:
     )
 
 
-def _known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
+def known_columns(rows: pa.Table, mapped: pa.Table, route: TableRoute) -> pa.Table:
     """The mapped rows with ``_present`` for their columns (CHANGESET_ROWS)."""
     if mapped is rows or not is_partial(rows):
         return mapped

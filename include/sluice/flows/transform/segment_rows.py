@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -169,13 +169,20 @@ def read_changes(
 
 
 def merged_tables(
-    store: SegmentStore, manifest: SegmentManifest, routes: Routes | None = None
+    store: SegmentStore,
+    manifest: SegmentManifest,
+    routes: Routes | None = None,
+    *,
+    wants: Callable[[TableId], bool] | None = None,
 ) -> Iterator[tuple[TableId, pa.Table]]:
     """All tables of a batch as MERGED_ROWS: for looking at, and for a batch that was skipped.
 
-    Large tables come in pieces, by key bucket; one without a key whole. ``routes``: as for :class:`MergePart`'s key.
+    Large tables come in pieces, by key bucket; one without a key whole. ``routes``: as for :class:`MergePart`'s key; ``wants``: tables that
+    are read, None: all.
     """
     for source, files in sorted(by_table(manifest).items()):
+        if wants is not None and not wants(source):
+            continue
         key = routes.route(source).key if routes is not None else ()
         for part in cut(MergePart(source, measured(store, files), (0, KEY_BUCKETS), key), packing.MAX_UNIT_ROWS):
             read = read_changes(store, part)

@@ -1,0 +1,122 @@
+"""Which stored batches a request means."""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import BatchesGone, ConfigError, SegmentError
+from sluice.flows.batches import manifest_of
+from sluice.flows.runtime import Runtime
+from sluice.model.positions import order_of
+from sluice.segments.manifest import SegmentManifest
+from sluice.serve.requests import FromBatch, FromPosition, FromTimestamp, ReadRequest
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class StoredBatches:
+    """The batches of a pipeline that are stored. ``numbers``: ascending, as they were when it was made; ``following``: what the next one gets."""
+
+    runtime: Runtime
+    numbers: list[int]
+    following: int
+
+    @classmethod
+    def of(cls, runtime: Runtime, state: PipelineState) -> StoredBatches:
+        """Now. A folder of a batch that is not recorded yet is none."""
+        cursor = state.cursor()
+        following = cursor.next_batch if cursor else 1
+        return cls(runtime, [n for n in runtime.store.batches() if n < following], following)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest, 0 if there is none."""
+        return self.numbers[0] if self.numbers else 0
+
+    def manifest(self, number: int, state: PipelineState) -> SegmentManifest | None:
+        """Of one batch; None if it is not read: a person let it go, or it is a copy for some targets only. Raises BatchesGone, SegmentError."""
+        record = state.batch(number)
+        if record is not None and (record.dropped or record.targets):
+            return None
+        try:
+            store = self.runtime.store
+            manifest = store.read_manifest(record.manifest) if record else manifest_of(self.runtime, store, number)
+        except SegmentError:
+            if number in self.runtime.store.batches():
+                raise
+            manifest = None
+        if manifest is None:
+            raise self.gone(number)
+        return None if manifest.targets else manifest
+
+    def gone(self, number: int) -> BatchesGone:
+        """The error for a batch that retention removed."""
+        oldest = StoredBatches(self.runtime, self.runtime.store.batches(), self.following).oldest
+        error = BatchesGone(
+            f"batch {number} of {self.runtime.name} is no longer stored; the oldest is {oldest or 'none'}",
+            hint=f"read from batch {oldest} (what was in older ones is missing then), or copy the tables anew"
+            if oldest
+            else "capture.segments.retain says how long batches are kept",
+        )
+        error.oldest = oldest
+        return error
+
+    def first(self, request: ReadRequest, state: PipelineState) -> int:
+        """The batch that a read begins with. Raises BatchesGone, ConfigError."""
+        start = request.from_
+        if start == "earliest":
+            return self.oldest or self.following
+        if start == "latest":
+            return self.following
+        if isinstance(start, FromBatch):
+            if start.batch > self.following:
+                raise ConfigError(
+                    f"{self.runtime.name} has no batch {start.batch} yet; the next one is {self.following}"
+                )
+            if start.batch < (self.oldest or self.following):
+                raise self.gone(start.batch)
+            return start.batch
+        return self._found(start, state)
+
+    def _found(self, start: FromTimestamp | FromPosition, state: PipelineState) -> int:
+        if not self.numbers:
+            return self.following
+        first = self._any_manifest(self.numbers[0], state)
+        if isinstance(start, FromTimestamp):
+            at_us = (start.timestamp - _EPOCH) // dt.timedelta(microseconds=1)
+            began_us = first.first_commit_time_us or first.first.commit_time_us
+            if at_us < began_us and self.numbers[0] > 1:
+                raise self._before(f"{start.timestamp.isoformat()} is before it begins")
+            index = bisect_left(self.numbers, at_us, key=lambda n: self._any_manifest(n, state).last.commit_time_us)
+        else:
+            epoch = self._any_manifest(self.numbers[-1], state).last.position.log_epoch
+            wanted = order_of(start.position)
+            if first.first.position.log_epoch == epoch and wanted < first.first.position.order:
+                raise self._before(f"{start.position} is before it")
+
+            def end(number: int) -> tuple[bool, tuple[int, int]]:
+                last = self._any_manifest(number, state).last.position
+                return last.log_epoch == epoch, last.order
+
+            index = bisect_right(self.numbers, (True, wanted), key=end)
+        return self.numbers[index] if index < len(self.numbers) else self.following
+
+    def _before(self, why: str) -> BatchesGone:
+        error = BatchesGone(
+            f"the oldest stored batch of {self.runtime.name} is {self.oldest}, and {why}",
+            hint=f"read from batch {self.oldest} (what was in older ones is missing then), or copy the tables anew",
+        )
+        error.oldest = self.oldest
+        return error
+
+    def _any_manifest(self, number: int, state: PipelineState) -> SegmentManifest:
+        record = state.batch(number)
+        store = self.runtime.store
+        manifest = store.read_manifest(record.manifest) if record else manifest_of(self.runtime, store, number)
+        if manifest is None:
+            raise self.gone(number)
+        return manifest

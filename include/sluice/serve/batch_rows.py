@@ -1,0 +1,151 @@
+"""The rows of a stored batch as readers get them: through the pipeline's rules and mapping, without what is not to be seen.
+
+Decision: rows are made of the segments when they are read, with the rules, the mapping and ``masked`` as their files are then. A changeset has them
+as they were when it was made: a column that was excluded or masked since would still be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from sluice.flows.load.batch_changes import StoredChanges, change_rules
+from sluice.flows.runtime import Runtime
+from sluice.flows.transform.changeset_writer import known_columns, needs_whole_rows
+from sluice.flows.transform.segment_rows import by_table, merged_tables
+from sluice.flows.transform.stage_rules import StageRules, tagged_as_made
+from sluice.mapping import Mapping as Routes
+from sluice.merge.column_presence import is_partial
+from sluice.merge.compact import user_columns
+from sluice.model.fields import is_masked, true_name
+from sluice.model.tables import TableId
+from sluice.segments.footers import opened
+from sluice.segments.manifest import SegmentFile, SegmentManifest
+from sluice.segments.store import SegmentStore
+from sluice.serve.in_order import Runs
+from sluice.serve.row_shapes import with_users
+
+Wants = Callable[[TableId], bool]
+Shaped = Callable[[TableId, pa.Table], pa.Table]
+"""Rows of a table as they are sent."""
+
+
+@dataclass
+class BatchRows:
+    """Reads batches of one pipeline.
+
+    Attributes:
+        form: changes or merged.
+    """
+
+    runtime: Runtime
+    form: str
+    store: SegmentStore = field(init=False)
+    ruling: StageRules = field(init=False)
+    routes: Routes = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError, RuleError, MappingError."""
+        self.store = self.runtime.store
+        self.ruling = change_rules(
+            self.runtime, "the subscription service reads", "read the tables from a target that has them"
+        )
+        self.routes = Routes.compile(self.runtime.pipeline.mapping)
+
+    def goes_to(self, source: TableId) -> TableId | None:
+        """The name under which rows of ``source`` are read; None where rules may decide."""
+        return None if self.ruling.concerning(source) else self.routes.route(source).target
+
+    def may_give(self, source: TableId, wants: Wants) -> bool:
+        """False if no row of ``source`` can be of a table that is wanted."""
+        target = self.goes_to(source)
+        return target is None or wants(target)
+
+    def rows(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+        """Source table by source table; changes of each in the order of the log. Raises SegmentError, RuleError, MappingError."""
+        return (
+            self._changes(manifest, wants, shaped) if self.form == "changes" else self._merged(manifest, wants, shaped)
+        )
+
+    def columns(self, manifest: SegmentManifest, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:
+        """The user's columns of what :meth:`rows` gives, before it does. Where rules may change them, the rows are read for it."""
+        for source, files in sorted(by_table(manifest).items()):
+            if self.may_give(source, wants):
+                for file in files:
+                    yield from ((table, schema) for table, schema in self.columns_of(file).items() if wants(table))
+
+    def columns_of(self, file: SegmentFile) -> dict[TableId, pa.Schema]:
+        """As :meth:`columns`, of one file."""
+        source = file.table_id
+        if self.ruling.concerning(source):
+            pieces = self._reader(0).file_pieces(self.store, 0, file)
+            return {piece.table: _users(self._shown(piece.rows, source)) for piece in pieces}
+        with self.store.open_input(file.path) as stored:
+            schema = opened(stored, file.footer_crc32).schema_arrow
+        route = replace(self.routes.route(source), changed_only=False)
+        empty = route.apply(self.ruling.tagged(schema.empty_table(), source))
+        return {route.target: _users(self._shown(empty, source))}
+
+    def _reader(self, batch: int) -> StoredChanges:
+        mapping = self.runtime.pipeline.mapping
+        return StoredChanges(
+            self.store.uri, self.store.pipeline, "", batch, "", self.ruling, mapping, keeps_rejected=False
+        )
+
+    def _changes(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+        reader = self._reader(manifest.batch)
+        for source, files in sorted(by_table(manifest).items()):
+            if not self.may_give(source, wants):
+                continue
+            with ExitStack() as opened_runs:
+                found: dict[TableId, Runs] = {}
+                for number, file in enumerate(files):
+                    for piece in reader.file_pieces(self.store, number, file):
+                        if not wants(piece.table):
+                            continue
+                        if piece.table not in found:
+                            found[piece.table] = Runs()
+                            opened_runs.callback(found[piece.table].close)
+                        found[piece.table].add(shaped(piece.table, self._shown(piece.rows, source)))
+                for table, runs in sorted(found.items()):
+                    for rows in runs.in_order():
+                        yield table, rows
+
+    def _merged(self, manifest: SegmentManifest, wants: Wants, shaped: Shaped) -> Iterator[tuple[TableId, pa.Table]]:
+        may_give: Wants = lambda source: self.may_give(source, wants)  # noqa: E731
+        for source, merged in merged_tables(self.store, manifest, self.routes, wants=may_give):
+            if is_partial(merged) and self.ruling.concerning(source):
+                raise needs_whole_rows(source)
+            ruled = self.ruling.apply(self.ruling.tagged(merged, source), source)
+            for table, rows in ruled.tables.items():
+                route = replace(self.routes.route(table), changed_only=False)
+                if rows.num_rows and wants(route.target):
+                    rows = tagged_as_made(rows) if self.ruling.hides(merged, source) else rows
+                    mapped = known_columns(rows, route.apply(rows), route)
+                    yield route.target, shaped(route.target, self._shown(mapped, source))
+
+    def _shown(self, rows: pa.Table, source: TableId) -> pa.Table:
+        """Without columns whose values must not be shown: those with the mark, and those that masked columns of ``source`` are called.
+
+        The mark stays with a column on its way through rules and mapping; the name is looked at as well, should a rule have made the column anew.
+        """
+        back = {target: name for name, target in self.routes.route(source).rename}
+        users = user_columns(rows.schema)
+        names = {name: true_name(rows.schema.field(name)) for name in users}
+        masking = self.ruling.masking
+        hidden = masking.hidden(source.schema, source.table, [*names.values(), *back.values()])
+        kept = [
+            name
+            for name in users
+            if not is_masked(rows.schema.field(name))
+            and names[name] not in hidden
+            and back.get(names[name]) not in hidden
+        ]
+        return rows if len(kept) == len(users) else with_users(rows, [rows.schema.field(name) for name in kept])
+
+
+def _users(schema_of: pa.Table) -> pa.Schema:
+    return pa.schema([schema_of.schema.field(name) for name in user_columns(schema_of.schema)])

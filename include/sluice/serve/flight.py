@@ -1,0 +1,155 @@
+"""The door of the service: an Arrow Flight server.
+
+=================  ==================================================================================================================
+``ListFlights``    a flight per table that may be read: path ``[pipeline, schema.table]``, its Arrow schema, a ticket
+``GetFlightInfo``  of such a path, or of a command: the JSON of a ticket (:class:`sluice.serve.requests.ReadRequest`)
+``GetSchema``      the same, the schema alone
+``DoGet``          the rows of a ticket; after each stored batch an empty record batch whose metadata is a JSON mark
+=================  ==================================================================================================================
+
+An error has its text, and as ``extra_info`` JSON: ``error`` (the class), ``retryable``, and what a program may act on (``oldest``, ``batch``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyarrow import flight
+
+from sluice.errors import AccessDenied, ConfigError, SluiceError
+from sluice.model.tables import TableId
+from sluice.serve.access import ANYBODY, Reader
+from sluice.serve.reading import Reading, Sent
+from sluice.serve.requests import ReadRequest, parsed
+from sluice.serve.service import Service
+
+_log = structlog.get_logger()
+
+
+class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves until it is shut down. ``location``: ``grpc://host:port``; port 0: one that is free."""
+
+    def __init__(self, service: Service, location: str, **options: Any) -> None:
+        super().__init__(location, **options)
+        self._service = service
+
+    def end(self, patience_s: float = 10.0) -> bool:
+        """Take no further requests, and wait for the open ones. False: the client of one takes nothing; only the process's end ends it."""
+        ending = threading.Thread(target=self.shutdown, name="flight-end", daemon=True)
+        ending.start()
+        ending.join(patience_s)
+        return not ending.is_alive()
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """``criteria``: the name of a pipeline; empty: all. A pipeline whose files are wrong is left out, and logged."""
+        with told():
+            reader = _reader(context)
+            wanted = criteria.decode("utf-8", "replace") if criteria else ""
+            names = self._service.pipelines(reader)
+            if wanted and wanted not in names:
+                raise ConfigError(
+                    f"there is no pipeline {wanted!r} to read", hint=f"known: {', '.join(names) or 'none'}"
+                )
+            found = []
+            for name in [wanted] if wanted else names:
+                try:
+                    tables = self._service.tables(name, reader)
+                except ConfigError as error:
+                    if wanted:
+                        raise
+                    _log.warning("pipeline_not_listed", pipeline=name, error=str(error))
+                    continue
+                for table, shape in tables.items():
+                    found.append(_info(flight.FlightDescriptor.for_path(name, str(table)), shape.request, shape.schema))
+        return iter(found)
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        """See the module."""
+        with told():
+            request = _asked(descriptor)
+            return _info(descriptor, request, self._service.open(request, _reader(context)).shape.schema)
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        """See the module."""
+        with told():
+            return flight.SchemaResult(self._service.open(_asked(descriptor), _reader(context)).shape.schema)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """Rows are made when the client takes them: a slow one makes the server wait, and costs one piece of rows."""
+        with told():
+            reader = _reader(context)
+            give_back = self._service.slots.take(reader.name)
+            try:
+                reading = self._service.open(parsed(ticket.ticket), reader)
+                pieces = _sent(reading, give_back)
+            except BaseException:
+                give_back()
+                raise
+            weakref.finalize(pieces, give_back)  # also where it is never asked for a first piece
+            return flight.GeneratorStream(reading.shape.schema, pieces)
+
+
+def _sent(reading: Reading, give_back: Callable[[], None]) -> Iterator[Sent]:
+    try:
+        with told():
+            yield from reading.sent()
+    finally:
+        give_back()
+
+
+def _reader(context: flight.ServerCallContext) -> Reader:
+    return ANYBODY
+
+
+def _asked(descriptor: flight.FlightDescriptor) -> ReadRequest:
+    if descriptor.descriptor_type == flight.DescriptorType.CMD:
+        return parsed(descriptor.command)
+    path = [part.decode("utf-8", "replace") for part in descriptor.path]
+    schema, dot, table = path[-1].partition(".") if path else ("", "", "")
+    if len(path) != 2 or not dot:
+        raise ConfigError(
+            "a path has two parts: the pipeline and schema.table", hint="or send a ticket's JSON as command"
+        )
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,99}", path[0]):
+        raise ConfigError(f"{path[0]!r} is not the name of a pipeline")
+    return ReadRequest.of_table(path[0], TableId(schema, table))
+
+
+def _info(descriptor: flight.FlightDescriptor, request: ReadRequest, schema: pa.Schema) -> flight.FlightInfo:
+    ticket = request.model_dump_json(by_alias=True, exclude_defaults=True)
+    return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(ticket, [])], -1, -1)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What goes wrong inside, as Flight says it. Of an error that is none of Sluice's the client is told nothing but that there was one."""
+    try:
+        yield
+    except SluiceError as error:
+        raise _flight_error(error) from None
+    except flight.FlightError:
+        raise
+    except Exception:
+        _log.exception("read_failed")
+        raise flight.FlightInternalError("the service failed; its log says why") from None
+
+
+def _flight_error(error: SluiceError) -> flight.FlightError:
+    more = {name: value for name in ("oldest", "batch") if isinstance(value := getattr(error, name, None), int)}
+    extra = json.dumps({"error": type(error).__name__, "retryable": error.retryable, **more}).encode()
+    kind = flight.FlightServerError
+    if isinstance(error, AccessDenied):
+        kind = flight.FlightUnauthorizedError if error.known else flight.FlightUnauthenticatedError
+    elif error.retryable:
+        kind = flight.FlightUnavailableError
+    return kind(str(error), extra)

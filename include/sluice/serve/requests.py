@@ -1,0 +1,172 @@
+"""What a reader asks for: the JSON of a Flight ticket."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from sluice.config.pipeline import Identifier
+from sluice.errors import ConfigError
+from sluice.model.tables import TableId
+
+MAX_BYTES = 64 * 2**10
+"""Of a ticket."""
+
+_NAME = re.compile(r"[\w$-]+\.[\w$-]+")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+
+class FromBatch(_Model):
+    """From this batch on."""
+
+    batch: int = Field(ge=1)
+
+
+class FromTimestamp(_Model):
+    """From the first batch that holds a transaction of this time or a later one; its earlier transactions come, too."""
+
+    timestamp: AwareDatetime
+
+
+class FromPosition(_Model):
+    """From the first batch that ends after this place of the source's log (``file:offset``)."""
+
+    position: str = Field(max_length=1000, pattern=r"^.+\.\d+:\d+$")
+
+
+class Condition(_Model):
+    """A comparison of one column with a value. As in SQL, nothing is equal to NULL, or differs from it."""
+
+    column: str = Field(max_length=1000)
+    is_: Literal["=", "!=", "<", "<=", ">", ">=", "in", "null", "not null"] = Field(alias="is")
+    value: str | int | float | bool | None = None
+    values: tuple[str | int | float | bool, ...] = Field((), max_length=10_000)
+
+
+class AllOf(_Model):
+    """All of them hold."""
+
+    all: Annotated[tuple[Predicate, ...], Field(min_length=1, max_length=100)]
+
+
+class AnyOf(_Model):
+    """One of them holds."""
+
+    any: Annotated[tuple[Predicate, ...], Field(min_length=1, max_length=100)]
+
+
+Predicate = Condition | AllOf | AnyOf
+
+
+class ReadRequest(_Model):
+    """Which rows of which batches, and what of them."""
+
+    pipeline: Identifier
+    tables: tuple[Annotated[str, Field(min_length=1, max_length=1000)], ...] = Field(
+        (),
+        max_length=1000,
+        description="Names (schema.table) or anchored regular expressions (RE2); none: all that the reader may read.",
+    )
+    from_: Literal["earliest", "latest"] | FromBatch | FromTimestamp | FromPosition = Field("earliest", alias="from")
+    to: int | None = Field(
+        None, ge=0, description="The last batch; none: the last that is stored when the read begins."
+    )
+    form: Literal["changes", "merged"] = Field(
+        "changes", description="changes: every change, in order; merged: one row per key and batch."
+    )
+    columns: tuple[str, ...] | None = Field(
+        None, max_length=10_000, description="Columns of the tables; none: all. `_before` has the same."
+    )
+    predicate: Predicate | None = Field(
+        None, description="A change is read if it holds for the row as it is or as it was before."
+    )
+
+    @classmethod
+    def of_table(cls, pipeline: str, table: TableId) -> ReadRequest:
+        """All changes of one table that are stored."""
+        name = str(table)
+        exact = name if _NAME.fullmatch(name) else "\\Q" + name.replace("\\E", "\\E\\\\E\\Q") + "\\E"
+        return cls(pipeline=pipeline, tables=(exact,))
+
+    @property
+    def named(self) -> tuple[TableId, ...]:
+        """Tables that are asked for by their names."""
+        return tuple(TableId(*name.split(".")) for name in self.tables if _NAME.fullmatch(name))
+
+    def asks_for(self, table: TableId) -> bool:
+        """True if the table is among those that are asked for. Raises ConfigError for an expression that is none."""
+        if not self.tables or table in self.named:
+            return True
+        patterns = [name for name in self.tables if not _NAME.fullmatch(name)]
+        return any(_fits(pattern, str(table)) for pattern in patterns)
+
+
+def parsed(text: bytes) -> ReadRequest:
+    """The request of a ticket. Raises ConfigError."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the ticket is larger than {MAX_BYTES // 1024} KiB")
+    try:
+        return ReadRequest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"the ticket cannot be read: {place + ': ' if place else ''}{first['msg']}",
+            hint='write for one {"pipeline": "shop", "tables": ["shop.orders"], "from": "earliest"}; docs/subscribe.md has all of it',
+        ) from None
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """RE2 takes time in proportion to the name, whatever the expression."""
+    try:
+        return bool(pc.match_substring_regex(pa.array([name]), f"^(?:{pattern})$")[0].as_py())
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{pattern!r} is not a regular expression (RE2): {str(error).splitlines()[0]}") from None
+
+
+def holds(predicate: Predicate, column: Any) -> pa.Array:
+    """Where the predicate holds; null where it is not known.
+
+    Args:
+        column: name -> values of a column of the rows that are looked at. Raises ConfigError for one that is not there.
+    """
+    if isinstance(predicate, AllOf):
+        return _joined(pc.and_kleene, [holds(part, column) for part in predicate.all])
+    if isinstance(predicate, AnyOf):
+        return _joined(pc.or_kleene, [holds(part, column) for part in predicate.any])
+    values = column(predicate.column)
+    if predicate.is_ == "null":
+        return pc.is_null(values)
+    if predicate.is_ == "not null":
+        return pc.is_valid(values)
+    try:
+        if predicate.is_ == "in":
+            wanted = pa.array(predicate.values).cast(values.type)
+            return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=wanted), None)
+        return _COMPARE[predicate.is_](values, pa.scalar(predicate.value).cast(values.type))
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"column {predicate.column!r} ({values.type}) cannot be compared with that value: {str(error).splitlines()[0]}"
+        ) from None
+
+
+_COMPARE: dict[str, Any] = {
+    "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+
+
+def _joined(join: Any, parts: list[pa.Array]) -> pa.Array:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = join(whole, part)
+    return whole
+
+
+__all__ = ["Condition", "FromBatch", "FromPosition", "FromTimestamp", "Predicate", "ReadRequest", "holds", "parsed"]

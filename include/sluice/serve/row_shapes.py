@@ -1,0 +1,222 @@
+"""The columns of a stream of rows, which are the same for all of it, and rows brought into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluice.errors import ConfigError, SchemaMoved
+from sluice.merge.column_presence import is_partial, remapped, renewed
+from sluice.merge.compact import user_columns
+from sluice.model.nearest import meant
+from sluice.model.tables import META_FIELDS, TableId, member
+from sluice.serve.requests import ReadRequest, holds
+
+OWN = {
+    "_table": pa.field("_table", pa.string(), nullable=False),
+    "_batch": pa.field("_batch", pa.uint64(), nullable=False),
+}
+"""What the service itself says of a row: its table (schema.table) and its batch."""
+
+_META = {field.name: field for field in META_FIELDS} | {"_present": pa.field("_present", pa.binary())}
+_OF = {
+    "changes": ("_op", "_seq", "_file", "_offset", "_row", "_commit_ts", "_gtid", "_txn", "_origin", "_present"),
+    "merged": ("_op", "_seq", "_commit_ts", "_present"),
+}
+
+
+def sent_name(name: str) -> str:
+    """The name of a user's column in a stream."""
+    return f"${name}" if name in OWN else name
+
+
+def with_users(rows: pa.Table, users: Sequence[pa.Field]) -> pa.Table:
+    """``rows`` with exactly these columns of the user, in this order: others go, missing ones are null, types are converted.
+
+    ``_present`` says of them what it said before. Raises pyarrow.ArrowInvalid for a value that does not fit.
+    """
+    mine = user_columns(rows.schema)
+    wanted = [field.name for field in users]
+    fields, columns = [], []
+    for field in users:
+        fields.append(field)
+        columns.append(rows[field.name].cast(field.type) if field.name in mine else pa.nulls(rows.num_rows, field.type))
+    for field in rows.schema:
+        if field.name in mine:
+            continue
+        values = rows[field.name]
+        if field.name == "_before":
+            struct = values.combine_chunks()
+            have = {child.name for child in struct.type}
+            children = [
+                member(struct, child.name).cast(child.type) if child.name in have else pa.nulls(len(struct), child.type)
+                for child in users
+            ]
+            values = pa.StructArray.from_arrays(children, fields=list(users), mask=pc.is_null(struct))
+            field = pa.field("_before", values.type)
+        elif field.name == "_present" and wanted != mine and is_partial(rows):
+            is_change = "_txn" in rows.schema.names
+            known = [name if name in mine else None for name in wanted]
+            values = renewed(rows, mine, wanted) if is_change else remapped(rows, mine, known)
+        fields.append(field)
+        columns.append(values)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """What the rows of a stream look like.
+
+    Attributes:
+        users: the user's columns that the predicate may name; schema: of what is sent, ``users`` by name may be fewer there.
+    """
+
+    request: ReadRequest
+    users: tuple[pa.Field, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, request: ReadRequest, tables: Iterable[tuple[TableId, pa.Schema]]) -> StreamShape:
+        """For rows of all these tables, under the names of :func:`sent_name`; of two definitions of a table the first one counts.
+
+        Raises ConfigError: columns of one name do not fit together, or a column that the request names is not there.
+        """
+        users = _united(tables)
+        names = [sent_name(name) for name in users]
+        asked = [*(request.columns or ())]
+        for name in asked:
+            if name not in names:
+                raise ConfigError(f"no table has a column {name!r}{meant(name, names)}", hint=_listed(names))
+        if request.predicate is not None:
+            holds(request.predicate, _Empty(users, names))
+        shown = [
+            f.with_name(sent_name(f.name))
+            for f in users.values()
+            if request.columns is None or sent_name(f.name) in asked
+        ]
+        meta = [_META[name] for name in _OF[request.form]]
+        before = pa.field("_before", pa.struct(shown))
+        return cls(request, tuple(users.values()), pa.schema([*shown, *OWN.values(), *meta, before]))
+
+    def require(self, columns: pa.Schema, table: TableId, batch: int) -> None:
+        """Raises SchemaMoved if rows of these columns do not fit."""
+        have = {field.name: field.type for field in self.users}
+        for field in columns:
+            if field.name not in have:
+                raise _moved(f"{table} has a column {field.name!r} that the stream lacks", batch)
+            if field.type != have[field.name] and not _widens(field.type, have[field.name]):
+                raise _moved(
+                    f"column {field.name!r} of {table} is {field.type}, and {have[field.name]} in the stream", batch
+                )
+
+    def rows(self, rows: pa.Table, table: TableId, batch: int) -> pa.Table:
+        """Rows of a batch as they are sent: those that the predicate holds for. Raises SchemaMoved."""
+        self.require(pa.schema([rows.schema.field(name) for name in user_columns(rows.schema)]), table, batch)
+        try:
+            whole = with_users(rows, self.users)
+        except pa.ArrowException as error:
+            raise _moved(
+                f"{table} has a value that the stream cannot hold: {str(error).splitlines()[0]}", batch
+            ) from None
+        if self.request.predicate is not None:
+            whole = whole.filter(self._wanted(whole))
+        count = whole.num_rows
+        own = {"_table": pa.repeat(str(table), count), "_batch": pa.repeat(pa.scalar(batch, pa.uint64()), count)}
+        columns = []
+        for field in self.schema:
+            if field.name == "_before":
+                struct = whole["_before"].combine_chunks()
+                children = [member(struct, _stored(child.name)) for child in field.type]
+                columns.append(pa.StructArray.from_arrays(children, fields=list(field.type), mask=pc.is_null(struct)))
+            elif field.name in own:
+                columns.append(own[field.name])
+            elif field.name == "_present":
+                columns.append(self._present(whole))
+            else:
+                columns.append(whole[_stored(field.name)].cast(field.type))
+        return pa.table(columns, schema=self.schema)
+
+    def _present(self, whole: pa.Table) -> pa.Array:
+        if not is_partial(whole):
+            return pa.nulls(whole.num_rows, pa.binary())
+        shown = {_stored(field.name) for field in self.schema}
+        return with_users(whole, [field for field in self.users if field.name in shown])["_present"]
+
+    def _wanted(self, rows: pa.Table) -> pa.Array:
+        assert self.request.predicate is not None
+        before = rows["_before"].combine_chunks()
+        now = holds(self.request.predicate, lambda name: rows[_stored(name)])
+        then = holds(self.request.predicate, lambda name: member(before, _stored(name)))
+        then = pc.and_(pc.fill_null(then, False), pc.is_valid(before))
+        return pc.or_(pc.fill_null(now, False), then)
+
+
+class _Empty:
+    """The columns without a row, to see whether a predicate fits them."""
+
+    def __init__(self, users: Mapping[str, pa.Field], names: Sequence[str]) -> None:
+        self._types = dict(zip(names, (field.type for field in users.values()), strict=True))
+
+    def __call__(self, name: str) -> pa.Array:
+        if name not in self._types:
+            names = list(self._types)
+            raise ConfigError(f"no table has a column {name!r}{meant(name, names)}", hint=_listed(names))
+        return pa.array([], self._types[name])
+
+
+def _stored(name: str) -> str:
+    return name[1:] if name[:1] == "$" and name[1:] in OWN else name
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"columns that are read: {', '.join(names[:50])}"
+
+
+def _united(tables: Iterable[tuple[TableId, pa.Schema]]) -> dict[str, pa.Field]:
+    found: dict[str, pa.Field] = {}
+    of: dict[str, TableId] = {}
+    seen: set[TableId] = set()
+    for table, schema in tables:
+        seen.add(table)
+        for field in schema:
+            if field.name not in found:
+                found[field.name], of[field.name] = field, table
+            elif field.type != found[field.name].type and of[field.name] != table:
+                found[field.name] = _common(found[field.name], field, of[field.name], table)
+    if len(seen) > 1:  # a key, a type at the source: of one table only
+        return {name: pa.field(name, field.type) for name, field in found.items()}
+    return found
+
+
+def _common(one: pa.Field, other: pa.Field, table: TableId, second: TableId) -> pa.Field:
+    plain = [pa.schema([pa.field(one.name, field.type)]) for field in (one, other)]
+    try:
+        return pa.unify_schemas(plain, promote_options="permissive").field(0)
+    except pa.ArrowException:
+        raise ConfigError(
+            f"column {one.name!r} is {one.type} in {table} and {other.type} in {second}: one stream cannot have both",
+            hint="read these tables one by one",
+        ) from None
+
+
+def _widens(one: pa.DataType, other: pa.DataType) -> bool:
+    pair = [pa.schema([pa.field("v", kind)]) for kind in (one, other)]
+    try:
+        return bool(pa.unify_schemas(pair, promote_options="permissive").field(0).type == other)
+    except pa.ArrowException:
+        return False
+
+
+def _moved(why: str, batch: int) -> SchemaMoved:
+    error = SchemaMoved(
+        f"the columns changed in batch {batch}: {why}",
+        hint=f"read on from batch {batch}: a new stream has the new columns",
+    )
+    error.batch = batch
+    return error
+
+
+__all__ = ["StreamShape", "sent_name", "with_users"]

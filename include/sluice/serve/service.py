@@ -1,0 +1,116 @@
+"""The service without its door: pipelines, their tables, reads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sluice.coordination.shared_session import SharedSessions
+from sluice.errors import AccessDenied, TooManyReads
+from sluice.flows.runtime import Runtime
+from sluice.model.tables import TableId
+from sluice.serve.access import Reader
+from sluice.serve.batch_range import StoredBatches
+from sluice.serve.batch_rows import BatchRows
+from sluice.serve.reading import Reading
+from sluice.serve.requests import ReadRequest
+from sluice.serve.row_shapes import StreamShape
+from sluice.serve.table_index import TableIndex
+
+
+@dataclass
+class Slots:
+    """How many reads may be open: ``most`` in all, ``most_each`` of one reader. Any thread may use it."""
+
+    most: int = 16
+    most_each: int = 4
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: dict[str, int] = field(default_factory=dict)
+
+    def take(self, reader: str) -> Callable[[], None]:
+        """One slot; what it returns gives it back, once. Raises TooManyReads."""
+        with self._lock:
+            mine, every = self._open.get(reader, 0), sum(self._open.values())
+            if mine >= self.most_each or every >= self.most:
+                whose = f"{reader} has {mine}" if mine >= self.most_each else f"the service has {every}"
+                raise TooManyReads(f"{whose} open reads, which is the limit", hint="end one, or try again later")
+            self._open[reader] = mine + 1
+        given: list[bool] = []
+
+        def give_back() -> None:
+            with self._lock:
+                if not given:
+                    given.append(True)
+                    self._open[reader] -= 1
+
+        return give_back
+
+    @property
+    def taken(self) -> int:
+        """Reads that are open."""
+        return sum(self._open.values())
+
+
+class Service:
+    """Reads of pipelines. Any thread may use it; each request has a runtime of its own, on the process's one session per ZooKeeper.
+
+    Args:
+        build: name -> the pipeline as its file is now; raises ConfigError. names: of all pipelines.
+    """
+
+    def __init__(
+        self, build: Callable[[str], Runtime], names: Callable[[], Sequence[str]], slots: Slots | None = None
+    ) -> None:
+        self._build = build
+        self._names = names
+        self.slots = slots or Slots()
+        self._sessions = SharedSessions()
+        self._lock = threading.Lock()
+        self._indexes: dict[str, TableIndex] = {}
+
+    def pipelines(self, reader: Reader) -> list[str]:
+        """Names of the pipelines of which the reader may read something."""
+        return sorted(name for name in self._names() if reader.may_see(name))
+
+    def tables(self, pipeline: str, reader: Reader) -> dict[TableId, StreamShape]:
+        """The tables of a pipeline that the reader may read, with what a read of each has. Raises as :meth:`open`."""
+        runtime = self._runtime(pipeline, reader)
+        index = self._index(pipeline)
+        with runtime.state() as state:
+            index.refresh(StoredBatches.of(runtime, state), state)
+        rows = BatchRows(runtime, "changes")
+        found = list(index.columns(rows, lambda table: reader.may_read(pipeline, table)))
+        return {
+            table: StreamShape.of(ReadRequest.of_table(pipeline, table), [one for one in found if one[0] == table])
+            for table in sorted({table for table, _ in found})
+        }
+
+    def open(self, request: ReadRequest, reader: Reader) -> Reading:
+        """A read that may begin.
+
+        Raises:
+            AccessDenied: the reader may not read that. ConfigError: there is no such pipeline, table or column.
+            BatchesGone: the range begins before what is stored. RuleError, MappingError: the pipeline's files are wrong.
+            SegmentError, StorageUnavailable, CoordinationUnavailable: what is stored cannot be read, or not now.
+        """
+        return Reading(self._runtime(request.pipeline, reader), request, reader, self._index(request.pipeline))
+
+    def close(self) -> None:
+        """End the sessions."""
+        self._sessions.close()
+
+    def _runtime(self, pipeline: str, reader: Reader) -> Runtime:
+        if not reader.may_see(pipeline):
+            raise AccessDenied(f"{reader.name} may not read pipeline {pipeline}")
+        runtime = self._build(pipeline)
+        coordination = runtime.pipeline.coordination
+        session = self._sessions.get(
+            runtime.resolver(coordination.connection), coordination.session_timeout.total_seconds()
+        )
+        runtime.join(session)
+        return runtime
+
+    def _index(self, pipeline: str) -> TableIndex:
+        with self._lock:
+            return self._indexes.setdefault(pipeline, TableIndex())

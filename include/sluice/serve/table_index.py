@@ -1,0 +1,46 @@
+"""Which tables the newest stored batches of a pipeline have, and with which columns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+
+from sluice.coordination.state import PipelineState
+from sluice.errors import SegmentError
+from sluice.model.tables import TableId
+from sluice.segments.manifest import SegmentFile
+from sluice.serve.batch_range import StoredBatches
+from sluice.serve.batch_rows import BatchRows, Wants
+
+LOOK_BACK = 1_000
+"""Batches that are looked through for tables: the newest ones when the service first hears of the pipeline, then those that come."""
+
+
+class TableIndex:
+    """Of one pipeline. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[TableId, SegmentFile] = {}
+        self._seen = 0
+
+    def refresh(self, stored: StoredBatches, state: PipelineState) -> None:
+        """Look through the batches that came since. Raises SegmentError, StorageUnavailable, CoordinationUnavailable."""
+        with self._lock:
+            for number in [n for n in stored.numbers[-LOOK_BACK:] if n > self._seen]:
+                manifest = stored.manifest(number, state)
+                for file in manifest.files if manifest is not None else ():
+                    self._newest[file.table_id] = file
+                self._seen = number
+
+    def columns(self, rows: BatchRows, wants: Wants) -> Iterator[tuple[TableId, pa.Schema]]:
+        """The user's columns of the tables that are wanted, as readers get them. A file that retention has removed meanwhile says nothing."""
+        with self._lock:
+            newest = sorted(self._newest.items())
+        for source, file in newest:
+            if rows.may_give(source, wants):
+                with suppress(SegmentError):
+                    yield from ((table, schema) for table, schema in rows.columns_of(file).items() if wants(table))
