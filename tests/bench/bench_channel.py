@@ -42,6 +42,7 @@ from sluice.config.channel import ChannelConfig  # noqa: E402
 from sluice.flows.capture.drain import drain, head_of  # noqa: E402
 from sluice.flows.load.ack import ack  # noqa: E402
 from sluice.flows.load.load import load  # noqa: E402
+from sluice.flows.runtime import Runtime  # noqa: E402
 from sluice.flows.transform.merge import merge  # noqa: E402
 from sluice.segments.changeset import read_changeset, read_changeset_file  # noqa: E402
 from sluice.sources.mysql.reader.batch_reader import warm_up  # noqa: E402
@@ -123,25 +124,38 @@ def used(made: Network) -> None:
 
 
 def delivered(made: Network, name: str = "a_to_b") -> tuple[float, float]:
-    """Seconds of capture, and of merge, load and acknowledgement, of all there is in the log."""
+    """As :func:`deliver`, by a train that ends with it."""
+    with train(made, name) as runtime:
+        return deliver(made, runtime)
+
+
+@contextmanager
+def train(made: Network, name: str = "a_to_b") -> Iterator[Runtime]:
+    """What a run's process keeps while it makes one batch after the other."""
     used(made)
     runtime = made.runtime(name)
+    with runtime.state(keeps_reads=True):
+        yield runtime
+
+
+def deliver(made: Network, runtime: Runtime) -> tuple[float, float]:
+    """Seconds of capture, and of merge, load and acknowledgement, of all there is in the log."""
+    used(made)
     until = head_of(runtime)
     capture_s = apply_s = 0.0
-    with runtime.state(keeps_reads=True):  # as a train does
-        while True:
-            began = time.perf_counter()
-            outcome = drain(runtime, claim=f"bench:1:{time.time_ns()}", idle_wait_s=0.05, until=until)
-            capture_s += time.perf_counter() - began
-            if outcome.batch is None:
-                if until.follows(outcome.position):  # so far there were only changes of the other pair
-                    continue
-                return capture_s, apply_s
-            began = time.perf_counter()
-            merge(runtime, outcome.batch)
-            load(runtime, "b", outcome.batch)
-            ack(runtime, "b", outcome.batch)
-            apply_s += time.perf_counter() - began
+    while True:
+        began = time.perf_counter()
+        outcome = drain(runtime, claim=f"bench:1:{time.time_ns()}", idle_wait_s=0.05, until=until)
+        capture_s += time.perf_counter() - began
+        if outcome.batch is None:
+            if until.follows(outcome.position):  # so far there were only changes of the other pair
+                continue
+            return capture_s, apply_s
+        began = time.perf_counter()
+        merge(runtime, outcome.batch)
+        load(runtime, "b", outcome.batch)
+        ack(runtime, "b", outcome.batch)
+        apply_s += time.perf_counter() - began
 
 
 def overhead(rounds: int, changes: int) -> None:
@@ -176,14 +190,16 @@ def _in_turns(
 ) -> dict[str, list[tuple[float, float]]]:
     """Seconds of both steps in each round, by kind; who is first changes from round to round. The first round is not counted."""
     found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in pairs}
-    for number in range(rounds + 1):
-        order = list(pairs)[:: 1 if number % 2 else -1]
-        for kind in order:
-            source.execute(statement, database=kind)
-        for kind in order:
-            took = delivered(pairs[kind])
-            if number:
-                found[kind].append(took)
+    with ExitStack() as stack:
+        trains = {kind: stack.enter_context(train(made)) for kind, made in pairs.items()}
+        for number in range(rounds + 1):
+            order = list(pairs)[:: 1 if number % 2 else -1]
+            for kind in order:
+                source.execute(statement, database=kind)
+            for kind in order:
+                took = deliver(pairs[kind], trains[kind])
+                if number:
+                    found[kind].append(took)
     return found
 
 

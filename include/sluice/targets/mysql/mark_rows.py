@@ -10,8 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pymysql
+
 from sluice.model.load_marks import COLUMN, TABLE, LoadMark, marked_statement
 from sluice.model.tables import quoted
+from sluice.targets.mysql.ack_table import NOT_THERE
+from sluice.targets.mysql.connection import code_of
 
 _NONCE_BYTES = 12
 
@@ -30,16 +34,20 @@ class MarkRows:
 
     def create(self, cursor: Any) -> None:
         """Make the schema and the table where they are missing. Nothing is written to the log where they are there."""
+        try:
+            cursor.execute(f"SELECT token FROM {self.name} LIMIT 0")
+        except pymysql.err.MySQLError as error:
+            if code_of(error) not in NOT_THERE:
+                raise
+            self._create(cursor)
+
+    def _create(self, cursor: Any) -> None:
         cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self.schema,))
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(self.schema)}")
         cursor.execute(
-            "SELECT 1 FROM information_schema.tables WHERE (table_schema, table_name) = (%s, %s)", (self.schema, TABLE)
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({COLUMN}) ENGINE=InnoDB COMMENT='marks of loads by Sluice; always empty'"
         )
-        if cursor.fetchone() is None:
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {self.name} ({COLUMN}) ENGINE=InnoDB COMMENT='marks of loads by Sluice; always empty'"
-            )
 
     @contextmanager
     def around(self, cursor: Any, loaded: int = 0) -> Iterator[None]:

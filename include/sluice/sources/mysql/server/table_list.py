@@ -1,5 +1,7 @@
 """The tables a source has now, for a look before the first batch. Rows of the log are never read with these definitions."""
 
+# ruff: noqa: S608 - a fixed condition
+
 from __future__ import annotations
 
 import re
@@ -18,22 +20,22 @@ from sluice.mysql.client import create_table_of, without_counter
 from sluice.mysql.exact_labels import exact_labels, may_hide, printed
 from sluice.mysql.type_loss import SqlType
 from sluice.sources.base import SourceTable
-from sluice.sources.mysql.server.connection import rows_of, type_text
+from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, rows_of, type_text
 
 _COLUMNS = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CAST(COLUMN_TYPE AS BINARY), IS_NULLABLE, CHARACTER_SET_NAME, COLLATION_NAME, "
     "COALESCE(GENERATION_EXPRESSION, '') <> '' "
-    "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
+    f"FROM information_schema.COLUMNS WHERE {NOT_OF_THE_SYSTEM} "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION"
 )
 _TABLES = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0), COALESCE(DATA_LENGTH, 0) FROM information_schema.TABLES "
-    "WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
+    f"WHERE TABLE_TYPE = 'BASE TABLE' AND {NOT_OF_THE_SYSTEM} "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME"
 )
 _UNIQUE = (
     "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, NULLABLE, SUB_PART FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
-    "AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') "
+    f"AND {NOT_OF_THE_SYSTEM} "
     "ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
 )
 _CREATE_HEAD = re.compile(r"^CREATE TABLE (`(?:[^`]|``)+`\.)?`(?:[^`]|``)+`")
@@ -206,7 +208,7 @@ def estimates(connection: Any, tables: Sequence[TableId]) -> dict[TableId, int]:
     for at in range(0, len(tables), TABLES_A_SELECT):
         names = [name for table in tables[at : at + TABLES_A_SELECT] for name in (table.schema, table.table)]
         pairs = ", ".join(["(%s, %s)"] * (len(names) // 2))
-        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"  # noqa: S608
+        sql = f"SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(TABLE_ROWS, 0) FROM information_schema.TABLES WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({pairs})"
         found |= {TableId(str(s), str(t)): int(n) for s, t, n in rows_of(connection, sql, names)}
     return found
 

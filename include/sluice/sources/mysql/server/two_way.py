@@ -1,5 +1,7 @@
 """What a server of a channel has to be like: written to by applications and by Sluice, while another site is written to as well."""
 
+# ruff: noqa: S608 - a fixed condition
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 from sluice.model.load_marks import TABLE
 from sluice.model.tables import TableId
 from sluice.sources.base import Finding
-from sluice.sources.mysql.server.connection import ServerInfo, rows_of
+from sluice.sources.mysql.server.connection import NOT_OF_THE_SYSTEM, ServerInfo, rows_of
 from sluice.sources.table_filter import Selection
 
 _NAMED = 5
@@ -46,7 +48,10 @@ def _marks_left_out(connection: Any, info: ServerInfo) -> list[Finding]:
 def _same_numbers(connection: Any, selection: Selection) -> list[Finding]:
     if numbering(connection)[0] > 1:
         return []
-    asked = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE EXTRA LIKE '%auto_increment%'"
+    asked = (
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.COLUMNS WHERE EXTRA LIKE '%auto_increment%' "
+        f"AND {NOT_OF_THE_SYSTEM}"
+    )
     tables = _wanted(rows_of(connection, asked), selection)
     if not tables:
         return []
@@ -65,7 +70,7 @@ def unique_keys(connection: Any, selection: Selection) -> list[Finding]:
     """Unique values that two rows may claim: for a person who asks, as it cannot be changed."""
     asked = (
         "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
-        "WHERE NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY'"
+        f"WHERE NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY' AND {NOT_OF_THE_SYSTEM}"
     )
     tables = _wanted(rows_of(connection, asked), selection)
     if not tables:
