@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.retention import prune
 from sluice.serve import batch_rows
 from sluice.serve.service import Slots
@@ -253,8 +254,24 @@ def test_a_value_that_is_masked_or_excluded_is_never_sent(shop: Case, form: str,
             with pytest.raises(flight.FlightServerError, match=f"no table has a column '{column}'"):
                 reader.read(tables=[table], predicate={"column": column, "is": "not null"})
         assert b"people" not in b"".join(f.descriptor.path[1] for f in reader.client.list_flights())
-    kept = shop.runtime().store.list_files("")
-    assert not [path for path in kept if "dead" in path]
+
+
+@pytest.mark.parametrize("form", ["changes", "merged"])
+def test_a_row_that_a_rule_rejects_is_left_out_and_nothing_is_written(shop: Case, form: str) -> None:
+    shop.path.write_text(shop.yaml + "rules: engine.yaml\n")
+    (shop.folder / "rules" / "engine.yaml").write_text(
+        "rules: [{name: wary, path: wary.py, type: row, on_error: dead_letter}]\n"
+    )
+    (shop.folder / "rules" / "wary.py").write_text(
+        "def transform(row, context):\n    return {**row, 'v': 100 // row['v']}\n"
+    )
+    write(shop, "INSERT INTO orders VALUES (1, 10, 'a'), (2, 0, 'b')")
+    before = shop.runtime().store.list_files("")
+    assert len(letters(shop.runtime())) == 1
+    with serving(shop) as (_, reader):
+        assert [(row["id"], row["v"]) for row in reader.read(form=form).rows()] == [(1, 10)]
+    assert shop.runtime().store.list_files("") == before
+    assert len(letters(shop.runtime())) == 1
 
 
 def read_until_the_columns_change(reader: Subscriber, start: int) -> tuple[list[dict[str, Any]], int]:

@@ -45,7 +45,7 @@ class Subscriber:
 
     def read(self, **request: Any) -> Read:
         """All of a stream that ends."""
-        stream = self.stream(**request)
+        stream = self.stream(**request)  # with ``call``: options of the call
         found = Read(stream.schema)
         for chunk in stream:
             if chunk.app_metadata is not None and chunk.app_metadata.size:
@@ -57,11 +57,14 @@ class Subscriber:
 
 
 @contextmanager
-def serving(made: Case, slots: Slots | None = None, **options: Any) -> Iterator[tuple[FlightDoor, Subscriber]]:
-    """The service of one pipeline, on a free port of this machine, and a reader."""
+def serving(
+    made: Case, slots: Slots | None = None, *, client: dict[str, Any] | None = None, **options: Any
+) -> Iterator[tuple[FlightDoor, Subscriber]]:
+    """The service of one pipeline, on a free port of this machine, and a reader. ``client``: options of its connection."""
     service = Service(lambda name: made.runtime(), lambda: [made.name], slots)
-    door = FlightDoor(service, "grpc://127.0.0.1:0", **options)
-    reader = Subscriber(f"grpc://127.0.0.1:{door.port}")
+    scheme = "grpc+tls" if options.get("tls") else "grpc"
+    door = FlightDoor(service, f"{scheme}://127.0.0.1:0", **options)
+    reader = Subscriber(f"{scheme}://127.0.0.1:{door.port}", **client or {})
     try:
         yield door, reader
     finally:

@@ -18,6 +18,7 @@ from sluice.config.channel import ChannelConfig
 from sluice.config.engine import EngineConfig
 from sluice.config.loading import parse_model
 from sluice.config.pipeline import PipelineConfig
+from sluice.config.readers import ReadersConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,6 +34,11 @@ def test_yaml_examples_load(text: str) -> None:
 @pytest.mark.parametrize("text", [text for text in YAML if text.startswith("channel: ")])
 def test_channel_examples_load(text: str) -> None:
     parse_model(text, "two-way.md", ChannelConfig)
+
+
+@pytest.mark.parametrize("text", [text for text in YAML if text.startswith("readers:")])
+def test_readers_examples_load(text: str) -> None:
+    parse_model(text, "subscribe.md", ReadersConfig)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,14 +8,17 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import structlog
 import typer
 from rich.markup import escape
 
 from sluice.cli.console import Verbose, err, log_to_stderr, open_pipeline
-from sluice.config.loading import load_pipeline, yaml_files
+from sluice.config.loading import load_pipeline, read_text, yaml_files
+from sluice.config.readers import new_token as make_token
 from sluice.errors import ConfigError
 from sluice.flows.runtime import pipelines_folder
 
@@ -25,25 +28,49 @@ _log = structlog.get_logger()
 def serve(
     host: Annotated[str, typer.Option(help="Address of this machine to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: one that is free.")] = 8815,
+    readers: Annotated[
+        Path | None, typer.Option(help="YAML file: who may read what, with the hash of each token.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate with its chain, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM.")] = None,
+    allow_insecure: Annotated[
+        bool,
+        typer.Option("--allow-insecure", help="Listen on other addresses than loopback without TLS or --readers, too."),
+    ] = False,
     max_reads: Annotated[int, typer.Option(min=1, help="Reads that may be open at the same time.")] = 16,
+    max_reads_each: Annotated[int, typer.Option(min=1, help="The same of one reader.")] = 8,
+    new_token: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Make a token for a reader, print it with its lines for the file, and end."),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Let others read the stored batches of the pipelines by Arrow Flight (docs/subscribe.md)."""
+    from sluice.serve.access import Readers
     from sluice.serve.flight import FlightDoor
     from sluice.serve.service import Service, Slots
 
     log_to_stderr(verbose)
-    if not _is_loopback(host):
+    if new_token is not None:
+        _print_token(new_token)
+        return
+    tls = _tls(tls_cert, tls_key)
+    if not _is_loopback(host) and not allow_insecure and (tls is None or readers is None):
         raise ConfigError(
-            f"{host} can be reached from other machines, and the service does not ask who reads yet",
-            hint="listen on 127.0.0.1, and let a proxy with TLS and a login stand before it",
+            f"{host} can be reached from other machines: without TLS whoever is on the way reads along, without --readers whoever connects reads",
+            hint="give --tls-cert, --tls-key and --readers; or listen on 127.0.0.1; or say --allow-insecure",
         )
-    service = Service(open_pipeline, pipeline_names, Slots(max_reads, max_reads))
-    door = FlightDoor(service, f"grpc://{host}:{port}")
+    known = Readers(readers) if readers is not None else None
+    service = Service(open_pipeline, pipeline_names, Slots(max_reads, max_reads_each if known else max_reads))
+    scheme = "grpc+tls" if tls is not None else "grpc"
+    try:
+        door = FlightDoor(service, f"{scheme}://{host}:{port}", readers=known, tls=tls)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigError(f"the service cannot listen on {host}:{port}: {str(error).splitlines()[0]}") from None
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked_to_end.set())
-    err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on grpc://{host}:{door.port}")
+    err.print(f"serving {escape(', '.join(pipeline_names()) or 'no pipeline')} on {scheme}://{host}:{door.port}")
     asked_to_end.wait()
     ended = door.end()
     service.close()
@@ -51,6 +78,26 @@ def serve(
         err.print("a stream whose client takes nothing was cut")
         sys.stderr.flush()
         os._exit(0)  # its thread waits inside gRPC, and an orderly end of the process would wait for it
+
+
+def _print_token(name: str) -> None:
+    token, digest = make_token()
+    err.print("the token, which is shown only now:")
+    print(token)
+    err.print("for the file of --readers:")
+    err.print(
+        f'  - name: {escape(name)}\n    token_sha256: {digest}\n    may_read: {{PIPELINE: ["SCHEMA\\\\..*"]}}',
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _tls(certificate: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("--tls-cert and --tls-key go together")
+    return read_text(certificate, "the certificate").encode(), read_text(key, "the private key").encode()
 
 
 def pipeline_names() -> list[str]:

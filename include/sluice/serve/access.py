@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import hmac
 import re
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import structlog
+
+from sluice.config.readers import hashed, load_readers
+from sluice.errors import AccessDenied, ConfigError, StorageUnavailable
 from sluice.model.tables import TableId
+
+_log = structlog.get_logger()
+_SCHEME = "bearer "
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Somebody who reads.
+    """Who reads.
 
     Attributes:
         name: for messages and the log. pipelines: regular expressions on schema.table, anchored, by pipeline; None: all of everything.
     """
 
     name: str
-    pipelines: dict[str, tuple[str, ...]] | None = None
+    pipelines: Mapping[str, tuple[str, ...]] | None = None
 
     def may_see(self, pipeline: str) -> bool:
         """True if something of the pipeline may be read."""
@@ -31,4 +42,46 @@ class Reader:
 
 
 ANYBODY = Reader("anybody")
-"""Of a service without tokens: whoever can connect to this machine's own address."""
+"""Of a service without tokens: whoever can connect."""
+
+
+class Readers:
+    """The readers of a file, read again when it changes. Any thread may use it. Raises ConfigError for a file that is wrong at the start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._version: tuple[int, int] | None = None
+        self._known: list[tuple[str, Reader]] = []
+        self._read()
+
+    def known(self, authorization: str | None) -> Reader:
+        """Who sends this header. Raises AccessDenied; StorageUnavailable while the file cannot be read: no one may read then."""
+        try:
+            self._read()
+        except (ConfigError, OSError) as error:
+            _log.exception("readers_not_read", file=str(self._path))
+            raise StorageUnavailable("the service cannot read its list of readers; its log says why") from error
+        given = authorization or ""
+        digest = hashed(given[len(_SCHEME) :].strip()) if given[: len(_SCHEME)].lower() == _SCHEME else ""
+        found = None
+        for known, reader in self._known:  # all of them: the time does not tell which one it is
+            if hmac.compare_digest(known, digest):
+                found = reader
+        if found is None:
+            error_of = AccessDenied(
+                "the token is missing or not known", hint="send the header authorization: Bearer TOKEN"
+            )
+            error_of.known = False
+            raise error_of
+        return found
+
+    def _read(self) -> None:
+        with self._lock:
+            seen = self._path.stat() if self._path.exists() else None
+            version = (seen.st_mtime_ns, seen.st_ino) if seen else None
+            if version is None or version != self._version:
+                self._version = None
+                config = load_readers(self._path)
+                self._known = [(one.token_sha256, Reader(one.name, one.may_read)) for one in config.readers]
+                self._version = version

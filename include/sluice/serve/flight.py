@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -26,20 +25,37 @@ from pyarrow import flight
 
 from sluice.errors import AccessDenied, ConfigError, SluiceError
 from sluice.model.tables import TableId
-from sluice.serve.access import ANYBODY, Reader
+from sluice.serve.access import ANYBODY, Reader, Readers
 from sluice.serve.reading import Reading, Sent
 from sluice.serve.requests import ReadRequest, parsed
 from sluice.serve.service import Service
 
 _log = structlog.get_logger()
+_READER = "reader"
 
 
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves until it is shut down. ``location``: ``grpc://host:port``; port 0: one that is free."""
+    """Serves until it is ended.
 
-    def __init__(self, service: Service, location: str, **options: Any) -> None:
-        super().__init__(location, **options)
+    Args:
+        location: ``grpc://host:port``, or with ``tls`` ``grpc+tls://``; port 0: one that is free.
+        readers: who may read; None: whoever can connect may read everything.
+        tls: certificate (with its chain) and private key, PEM.
+    """
+
+    def __init__(
+        self, service: Service, location: str, *, readers: Readers | None = None, tls: tuple[bytes, bytes] | None = None
+    ) -> None:
+        asking = {_READER: _Asking(readers)} if readers is not None else None
+        super().__init__(location, middleware=asking, tls_certificates=[tls] if tls is not None else None)
         self._service = service
+        self._asks = readers is not None
+
+    def _reader(self, context: flight.ServerCallContext) -> Reader:
+        if not self._asks:
+            return ANYBODY
+        reader: Reader = context.get_middleware(_READER).reader
+        return reader
 
     def end(self, patience_s: float = 10.0) -> bool:
         """Take no further requests, and wait for the open ones. False: the client of one takes nothing; only the process's end ends it."""
@@ -51,7 +67,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """``criteria``: the name of a pipeline; empty: all. A pipeline whose files are wrong is left out, and logged."""
         with told():
-            reader = _reader(context)
+            reader = self._reader(context)
             wanted = criteria.decode("utf-8", "replace") if criteria else ""
             names = self._service.pipelines(reader)
             if wanted and wanted not in names:
@@ -77,17 +93,17 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         """See the module."""
         with told():
             request = _asked(descriptor)
-            return _info(descriptor, request, self._service.open(request, _reader(context)).shape.schema)
+            return _info(descriptor, request, self._service.open(request, self._reader(context)).shape.schema)
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """See the module."""
         with told():
-            return flight.SchemaResult(self._service.open(_asked(descriptor), _reader(context)).shape.schema)
+            return flight.SchemaResult(self._service.open(_asked(descriptor), self._reader(context)).shape.schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Rows are made when the client takes them: a slow one makes the server wait, and costs one piece of rows."""
         with told():
-            reader = _reader(context)
+            reader = self._reader(context)
             give_back = self._service.slots.take(reader.name)
             try:
                 reading = self._service.open(parsed(ticket.ticket), reader)
@@ -107,8 +123,25 @@ def _sent(reading: Reading, give_back: Callable[[], None]) -> Iterator[Sent]:
         give_back()
 
 
-def _reader(context: flight.ServerCallContext) -> Reader:
-    return ANYBODY
+class _Asking(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Looks at the token of each call, before anything of it is done."""
+
+    def __init__(self, readers: Readers) -> None:
+        super().__init__()
+        self._readers = readers
+
+    def start_call(self, info: flight.CallInfo, headers: dict[str, list[str]]) -> _Known:
+        given = next((values for name, values in headers.items() if name.lower() == "authorization"), [])
+        with told():
+            return _Known(self._readers.known(str(given[0]) if given else None))
+
+
+class _Known(flight.ServerMiddleware):  # type: ignore[misc]
+    """Who calls."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self.reader = reader
 
 
 def _asked(descriptor: flight.FlightDescriptor) -> ReadRequest:
