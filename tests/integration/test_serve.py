@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,11 +15,12 @@ from pyarrow import flight
 
 from sluice.flows.deadletters.store import letters
 from sluice.flows.operate.retention import prune
-from sluice.serve import batch_rows
+from sluice.serve import batch_rows, feed
+from sluice.serve.reading import Reading
 from sluice.serve.service import Slots
 from tests.support.pipelines import Case, case
 from tests.support.subscribing import Subscriber, replayed, serving
-from tests.support.waiting import wait_until
+from tests.support.waiting import counted, ended, wait_until
 
 
 @pytest.fixture
@@ -129,6 +131,7 @@ def test_a_range_begins_and_ends_where_it_says(shop: Case) -> None:
             ({"tables": ["("]}, "is not a regular expression"),
             ({"columns": ["vv"]}, "no table has a column 'vv'"),
             ({"colour": "red"}, "colour"),
+            ({"follow": True, "to": 3}, "a read that follows has no end"),
         ):
             with pytest.raises(flight.FlightServerError, match=why):
                 reader.read(**wrong)
@@ -378,3 +381,72 @@ def test_the_command_serves_and_ends_although_a_client_takes_nothing(shop: Case)
             assert process.wait(120) == 0
         finally:
             process.kill()
+
+
+class Follower(threading.Thread):
+    """Reads a stream that does not end, until it hangs up."""
+
+    def __init__(self, reader: Subscriber, **request: Any) -> None:
+        super().__init__(daemon=True)
+        self.stream = reader.stream(follow=True, **request)
+        self.rows: list[dict[str, Any]] = []
+        self.batches: list[int] = []
+        self.why = ""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for chunk in self.stream:
+                self.rows += chunk.data.to_pylist()
+                if chunk.app_metadata:
+                    self.batches.append(json.loads(chunk.app_metadata.to_pybytes())["batch"])
+        except flight.FlightError as error:
+            self.why = type(error).__name__
+
+
+def test_streams_that_follow_get_new_batches_by_one_look_for_all(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "LOOK_S", 600.0)  # only what is heard of leads to a look
+    first = write_orders(shop)[-1]
+    with serving(shop, Slots(9, 9)) as (door, reader), counted(Reading, "_look") as looks:
+        late = Follower(reader, from_="latest")
+        others = [Follower(reader, tables=[f"{shop.schema}.orders"]) for _ in range(5)]
+        wait_until(lambda: all(first in one.batches for one in others), "what was stored before")
+        wait_until(lambda: looks.by_thread, "the first look")
+        with shop.runtime().state() as state:
+            before = state.cursor()
+        for number in range(3):
+            last = write(shop, f"UPDATE orders SET v = {number}")
+            wait_until(lambda last=last: all(last in one.batches for one in [late, *others]), f"batch {last}")
+        with shop.runtime().state() as state:
+            after = state.cursor()
+        assert before is not None
+        assert after is not None
+        assert sum(looks.by_thread.values()) <= after.version - before.version + 1
+        for one in others:
+            assert replayed(one.rows) == truth(shop)
+            assert one.batches == sorted(set(one.batches))
+        assert {row["_batch"] for row in late.rows} == set(range(first + 1, last + 1))
+        late.stream.cancel()
+        others[0].stream.cancel()
+        wait_until(lambda: door._service.slots.taken == 4, "those that hung up are noticed")
+        assert door.end(60)
+        for one in others[1:]:
+            ended(one)
+            assert one.why == ""
+
+
+def test_a_stream_that_follows_goes_on_after_its_session_is_lost(shop: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "LOOK_S", 0.5)  # what happened while there was no session is not heard of
+    write_orders(shop)
+    with serving(shop) as (door, reader):
+        one = Follower(reader)
+        wait_until(lambda: one.batches, "the first batch")
+        door._service._sessions.close()
+        last = write(shop, "UPDATE orders SET v = 77")
+        wait_until(lambda: last in one.batches or one.why, "the next batch")
+        if one.why:  # it asked when the session ended: the error says that the same call may succeed
+            assert one.why == "FlightUnavailableError"
+            one = Follower(reader)
+            wait_until(lambda: last in one.batches, "the next batch")
+        assert replayed(one.rows) == truth(shop)
+        one.stream.cancel()

@@ -50,6 +50,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__(location, middleware=asking, tls_certificates=[tls] if tls is not None else None)
         self._service = service
         self._asks = readers is not None
+        self._ending = threading.Event()
 
     def _reader(self, context: flight.ServerCallContext) -> Reader:
         if not self._asks:
@@ -59,6 +60,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def end(self, patience_s: float = 10.0) -> bool:
         """Take no further requests, and wait for the open ones. False: the client of one takes nothing; only the process's end ends it."""
+        self._ending.set()
         ending = threading.Thread(target=self.shutdown, name="flight-end", daemon=True)
         ending.start()
         ending.join(patience_s)
@@ -107,7 +109,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             give_back = self._service.slots.take(reader.name)
             try:
                 reading = self._service.open(parsed(ticket.ticket), reader)
-                pieces = _sent(reading, give_back)
+                pieces = _sent(reading, lambda: self._ending.is_set() or context.is_cancelled(), give_back)
             except BaseException:
                 give_back()
                 raise
@@ -115,10 +117,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(reading.shape.schema, pieces)
 
 
-def _sent(reading: Reading, give_back: Callable[[], None]) -> Iterator[Sent]:
+def _sent(reading: Reading, is_over: Callable[[], bool], give_back: Callable[[], None]) -> Iterator[Sent]:
     try:
         with told():
-            yield from reading.sent()
+            yield from reading.sent(is_over)
     finally:
         give_back()
 

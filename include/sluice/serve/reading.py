@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -20,6 +20,7 @@ from sluice.segments.manifest import SegmentManifest
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
+from sluice.serve.feed import Feed
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape
 from sluice.serve.table_index import TableIndex
@@ -36,13 +37,16 @@ class Reading:
     """A read that is about to begin.
 
     Attributes:
-        shape: the columns of the stream; first: the batch it begins with; last: the last one, whether it has rows or not.
+        index, feed: of the pipeline, for all its readers; join: puts the runtime on the process's session, a new one if the last is over.
+        shape: the columns of the stream; first: the batch it begins with; last: the last one that is stored when it begins.
     """
 
     runtime: Runtime
     request: ReadRequest
     reader: Reader
     index: TableIndex
+    feed: Feed
+    join: Callable[[], None]
     rows: BatchRows = field(init=False)
     shape: StreamShape = field(init=False)
     first: int = field(init=False)
@@ -80,13 +84,35 @@ class Reading:
                     hint=f"tables that are read: {', '.join(names[:50]) or 'none yet'}",
                 )
 
-    def sent(self) -> Iterator[Sent]:
-        """What the stream has. Memory: one file of a table, and rows of it that are put in order. Raises as :class:`Reading`, and SchemaMoved."""
-        for number in range(self.first, self.last + 1):
+    def sent(self, is_over: Callable[[], bool]) -> Iterator[Sent]:
+        """What the stream has. Memory: one file of a table, and rows of it that are put in order. Raises as :class:`Reading`, and SchemaMoved.
+
+        Args:
+            is_over: asked while a read that follows waits; it ends then.
+        """
+        for number in self._numbers(is_over):
+            self.join()
             with self.runtime.state() as state:
                 manifest = self._manifest(number, state)
             if manifest is not None:
                 yield from self._of_batch(manifest)
+
+    def _numbers(self, is_over: Callable[[], bool]) -> Iterator[int]:
+        yield from range(self.first, self.last + 1)
+        number = max(self.first, self.last + 1)
+        while self.request.follow:
+            following = self.feed.after(number, self._look, is_over)
+            if following is None:
+                return
+            yield from range(number, following)
+            number = following
+
+    def _look(self, changed: Callable[..., None]) -> int:
+        self.join()
+        with self.runtime.state() as state:
+            state.notify_cursor(changed)
+            cursor = state.cursor()
+        return cursor.next_batch if cursor else 1
 
     def _manifest(self, number: int, state: PipelineState) -> SegmentManifest | None:
         return StoredBatches(self.runtime, [], number).manifest(number, state)

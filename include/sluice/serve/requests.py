@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sluice.config.pipeline import Identifier
 from sluice.errors import ConfigError
@@ -78,6 +78,7 @@ class ReadRequest(_Model):
     to: int | None = Field(
         None, ge=0, description="The last batch; none: the last that is stored when the read begins."
     )
+    follow: bool = Field(False, description="After the last stored batch, go on with new ones as they are stored.")
     form: Literal["changes", "merged"] = Field(
         "changes", description="changes: every change, in order; merged: one row per key and batch."
     )
@@ -87,6 +88,12 @@ class ReadRequest(_Model):
     predicate: Predicate | None = Field(
         None, description="A change is read if it holds for the row as it is or as it was before."
     )
+
+    @model_validator(mode="after")
+    def _ends_or_follows(self) -> ReadRequest:
+        if self.follow and self.to is not None:
+            raise ValueError("a read that follows has no end: leave out to, or follow")
+        return self
 
     @classmethod
     def of_table(cls, pipeline: str, table: TableId) -> ReadRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sluice.coordination.shared_session import SharedSessions
 from sluice.errors import AccessDenied, TooManyReads
@@ -13,6 +14,7 @@ from sluice.model.tables import TableId
 from sluice.serve.access import Reader
 from sluice.serve.batch_range import StoredBatches
 from sluice.serve.batch_rows import BatchRows
+from sluice.serve.feed import Feed
 from sluice.serve.reading import Reading
 from sluice.serve.requests import ReadRequest
 from sluice.serve.row_shapes import StreamShape
@@ -68,6 +70,7 @@ class Service:
         self._sessions = SharedSessions()
         self._lock = threading.Lock()
         self._indexes: dict[str, TableIndex] = {}
+        self._feeds: dict[str, Feed] = {}
 
     def pipelines(self, reader: Reader) -> list[str]:
         """Names of the pipelines of which the reader may read something."""
@@ -94,7 +97,8 @@ class Service:
             BatchesGone: the range begins before what is stored. RuleError, MappingError: the pipeline's files are wrong.
             SegmentError, StorageUnavailable, CoordinationUnavailable: what is stored cannot be read, or not now.
         """
-        return Reading(self._runtime(request.pipeline, reader), request, reader, self._index(request.pipeline))
+        runtime, name = self._runtime(request.pipeline, reader), request.pipeline
+        return Reading(runtime, request, reader, self._index(name), self._feed(name), partial(self._join, runtime))
 
     def close(self) -> None:
         """End the sessions."""
@@ -104,13 +108,20 @@ class Service:
         if not reader.may_see(pipeline):
             raise AccessDenied(f"{reader.name} may not read pipeline {pipeline}")
         runtime = self._build(pipeline)
+        self._join(runtime)
+        return runtime
+
+    def _join(self, runtime: Runtime) -> None:
         coordination = runtime.pipeline.coordination
         session = self._sessions.get(
             runtime.resolver(coordination.connection), coordination.session_timeout.total_seconds()
         )
         runtime.join(session)
-        return runtime
 
     def _index(self, pipeline: str) -> TableIndex:
         with self._lock:
             return self._indexes.setdefault(pipeline, TableIndex())
+
+    def _feed(self, pipeline: str) -> Feed:
+        with self._lock:
+            return self._feeds.setdefault(pipeline, Feed())
