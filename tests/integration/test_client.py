@@ -1,0 +1,103 @@
+"""``sluice.client.subscribe`` on a real service: whole batches, each once, over changes of columns and a service that ends and comes again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from devstack import ports
+from sluice.client import StoredBatch, subscribe
+from sluice.config.readers import hashed
+from sluice.serve.access import Readers
+from sluice.serve.flight import FlightDoor
+from sluice.serve.service import Service
+from tests.support.pipelines import Case, case
+from tests.support.subscribing import replayed, serving
+from tests.support.waiting import ended, wait_until
+
+
+@pytest.fixture
+def shop(tmp_path, mysql_source, mysql_target, zookeeper, fresh_schema) -> Iterator[Case]:
+    schema = fresh_schema(mysql_source, mysql_target)
+    mysql_source.execute(f"CREATE TABLE {schema}.orders (id INT PRIMARY KEY, v BIGINT)")
+    with case(tmp_path, mysql_source, mysql_target, zookeeper, schema) as made:
+        made.make_missing()
+        made.run_until_head()
+        yield made
+
+
+def write(made: Case, *statements: str) -> int:
+    made.source.execute(f"USE {made.schema}", *statements)
+    made.run_until_head()
+    return made.runtime().store.batches()[-1]
+
+
+def rows_of(batches: list[StoredBatch]) -> dict[Any, dict[str, Any]]:
+    return replayed([row for batch in batches for row in batch.rows.to_pylist()])
+
+
+def test_batches_come_whole_and_once_over_a_change_of_columns(shop: Case) -> None:
+    write(shop, "INSERT INTO orders VALUES (1, 10), (2, 20)")
+    write(shop, "UPDATE orders SET v = 21 WHERE id = 2")
+    write(shop, "ALTER TABLE orders MODIFY v VARCHAR(20)", "INSERT INTO orders VALUES (3, 'thirty')")
+    path = shop.folder / "readers.yml"
+    path.write_text(f"readers: [{{name: me, token_sha256: {hashed('mine')}, may_read: {{case: ['.*']}}}}]\n")
+    with serving(shop, readers=Readers(path)) as (door, _):
+        address = f"grpc://127.0.0.1:{door.port}"
+        batches = list(subscribe(address, "case", follow=False, token="mine"))
+        numbers = [batch.number for batch in batches]
+        assert numbers == sorted(set(numbers))
+        assert {key: str(row["v"]) for key, row in rows_of(batches).items()} == {1: "10", 2: "21", 3: "thirty"}
+        assert [one["kinds"] for batch in batches for one in batch.statements if one["table"].endswith("orders")]
+        again = list(
+            subscribe(address, "case", follow=False, token="mine", start={"batch": numbers[1]}, columns=["id"])
+        )
+        assert [batch.number for batch in again] == numbers[1:]
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            next(subscribe(address, "case", token="other"))
+        with pytest.raises(flight.FlightServerError, match="no stored batch"):
+            next(subscribe(address, "case", tables=["shop.none"], token="mine"))
+
+
+def test_it_goes_on_where_it_was_when_the_service_comes_again(shop: Case) -> None:
+    first = write(shop, "INSERT INTO orders VALUES (1, 10)")
+    port = ports.free_port()
+    address = f"grpc://127.0.0.1:{port}"
+
+    def service() -> tuple[Service, FlightDoor]:
+        made = Service(lambda name: shop.runtime(), lambda: ["case"])
+        return made, FlightDoor(made, address)
+
+    served, door = service()
+    batches: list[StoredBatch] = []
+    wanted = [first]
+
+    def read() -> None:
+        for batch in subscribe(address, "case", patience_s=600):
+            batches.append(batch)
+            if len(wanted) > 1 and batch.number >= wanted[-1]:
+                return
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    wait_until(lambda: any(batch.number == first for batch in batches), "the first batch")
+    assert door.end(60)
+    served.close()
+    write(shop, "UPDATE orders SET v = 11")
+    wanted.append(write(shop, "INSERT INTO orders VALUES (2, 20)"))
+    served, door = service()
+    try:
+        ended(reader)
+    finally:
+        assert door.end(60)
+        served.close()
+    numbers = [batch.number for batch in batches]
+    assert numbers == list(range(numbers[0], wanted[-1] + 1))
+    assert {key: row["v"] for key, row in rows_of(batches).items()} == {1: 11, 2: 20}
+    with pytest.raises(flight.FlightUnavailableError):
+        list(islice(subscribe(address, "case", patience_s=0.0), 1))
