@@ -7,7 +7,8 @@ Airflow's database is PostgreSQL, or SQLite with SLUICE_BENCH_METADATA=sqlite.
 - *idle*: the triggers of 200 pipelines that wait, in a process of their own, beside 100 transactions/s that are for none of them.
 - *growth*: one pipeline with 100 changes/s, what it leaves an hour.
 - *pipelines*: pipelines of 10 changes/s each, idle ones beside them, more and more until p95 of the freshness is above 10 s; with the default
-  ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it (SLUICE_BENCH_WAITS). SLUICE_BENCH_RUN: how long their runs are
+  ``max_wait`` of a batch, and with 5 s, as whoever has many pipelines sets it (SLUICE_BENCH_WAITS; SLUICE_BENCH_LEVELS and
+  SLUICE_BENCH_OLD_LEVELS: how many). SLUICE_BENCH_RUN: how long their runs are
   (``run: {max_time: 10m}``); SLUICE_BENCH_HEARTBEAT: seconds between heartbeats of Airflow's tasks.
 
 Baseline: ``run: {max_batches: 1}``, a run a batch, the shape of 1dbb49b, with the same ``max_wait``; for *idle*, where there is a folder with an
@@ -42,13 +43,14 @@ from devstack import processes  # noqa: E402
 from devstack.mysql import MySQLServer, run_setup  # noqa: E402
 from devstack.postgresql import PostgreSQLServer  # noqa: E402
 from devstack.zookeeper import ZooKeeperServer  # noqa: E402
-from tests.support.airflows import TestAirflow, airflow  # noqa: E402
+from tests.support.airflows import TestAirflow, airflow, wait_until  # noqa: E402
 from tests.support.many_pipelines import ManyPipelines, many_pipelines  # noqa: E402
 
 RESULTS = _ROOT / "tests/bench/results/pipelines.json"
 METADATA = os.environ.get("SLUICE_BENCH_METADATA", "postgresql")
 IDLE = int(os.environ.get("SLUICE_BENCH_IDLE", "200"))
 LEVELS = tuple(int(one) for one in os.environ.get("SLUICE_BENCH_LEVELS", "2,4,8,16,32").split(","))
+OLD_LEVELS = tuple(int(one) for one in os.environ.get("SLUICE_BENCH_OLD_LEVELS", "").split(",") if one) or LEVELS
 SECONDS = float(os.environ.get("SLUICE_BENCH_SECONDS", "40"))
 GROWTH_S = float(os.environ.get("SLUICE_BENCH_GROWTH_SECONDS", "190"))
 SETTLED_S = 15.0
@@ -412,8 +414,8 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
     """Both shapes."""
     lines: list[Line] = []
     best: dict[str, float] = {}
-    for shape in (OLD_SHAPE, SHAPE):
-        for count in LEVELS:
+    for shape, levels in ((OLD_SHAPE, OLD_LEVELS), (SHAPE, LEVELS)):
+        for count in levels:
             worst, cpu = _level(world, count, shape, max_wait)
             what = ", ".join(
                 filter(None, [f"{count} pipelines of 10 changes/s, max_wait {max_wait}, {_beside()} idle", shape])
@@ -426,7 +428,7 @@ def _until_they_lag(world: World, max_wait: str) -> list[Line]:
     settings = ", ".join(filter(None, [f"max_wait {max_wait}", SHAPE, f"a heartbeat every {HEARTBEAT_S} s"]))
     what = (
         f"10 changes/s each, p95 of the freshness of the slowest at most {P95_S:.0f} s, {_beside()} idle ones beside them, {settings}, "
-        f"of {', '.join(map(str, LEVELS))}, metadata in {METADATA}"
+        f"of {', '.join(map(str, LEVELS))} (the baseline of {', '.join(map(str, OLD_LEVELS))}), metadata in {METADATA}"
     )
     found, old = best.get(SHAPE, 0), best.get(OLD_SHAPE, 0)
     lines.append(_line("pipelines_on_one_airflow", what, found, "pipelines", old, f"with {OLD_SHAPE}"))
@@ -444,6 +446,7 @@ def _level(world: World, count: int, shape: str, max_wait: str) -> tuple[float, 
         tables = [f"p{number}" for number in range(count)]
         with Writer(world, schema, tables, 10.0) as writer:
             _wait_for_first(writer)
+            _wait_for_idle_ones(started)
             time.sleep(SETTLED_S)
             since, before = time.monotonic(), _cpu(started)
             time.sleep(SECONDS)
@@ -456,6 +459,12 @@ def _wait_for_first(writer: Writer, patience_s: float = 240.0) -> None:
     end = time.monotonic() + patience_s
     while time.monotonic() < end and not all(writer.lags_s.values()):
         time.sleep(0.5)
+
+
+def _wait_for_idle_ones(started: TestAirflow) -> None:
+    """Until all of them have a run that waits: what their first runs cost is not what they cost."""
+    waiting = "/dags/~/dagRuns/~/taskInstances?state=deferred&limit=1"
+    wait_until(lambda: started.api.call("GET", waiting)["total_entries"] >= _beside(), "the start of the idle ones")
 
 
 def _cpu(started: TestAirflow) -> dict[str, float]:
