@@ -119,7 +119,8 @@ def measure(made: Case, rows: int) -> None:
         {
             "measure": "flight_rows", "variant": name, "workload": f"sysbench's table, {rows:,} inserts and {rows // 4:,} updates; {words[name]}",
             "value": middle[name], "unit": "rows/s", "baseline": "pyarrow reads the same files in process", "baseline_value": middle["pyarrow"],
-            "ratio": round(middle[name] / middle["pyarrow"], 2), "wanted": "2,000,000 rows/s", "cores": os.cpu_count(), "samples": ROUNDS, "pyarrow": pa.__version__,
+            "ratio": round(middle[name] / middle["pyarrow"], 2), "wanted": "2,000,000 rows/s", "cores": os.cpu_count(), "samples": ROUNDS,
+            "pyarrow": pa.__version__,
         }
         for name in words
     ]  # fmt: skip
