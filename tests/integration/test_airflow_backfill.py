@@ -196,6 +196,10 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
     def now() -> DumpView:
         return one_view(orders.runtime(), name)
 
+    def pace() -> tuple[object, ...]:
+        seen = now()
+        return seen.state, seen.rate, seen.tables[0].remaining_s
+
     def note() -> str:
         return str(started.api.call("GET", f"/dags/{DAG}/dagRuns/{run}")["note"])
 
@@ -203,7 +207,7 @@ def test_a_run_that_is_marked_failed_or_deleted_leaves_a_dump_that_says_so(order
     assert not now().no_reader
     end_run(started, run)
     wait_until(lambda: f"Airflow ended the task read of run {run}" in now().no_reader, "the loss of the reader")
-    assert (now().state, now().rate, now().tables[0].remaining_s) == ("running", 0, None)
+    wait_until(lambda: pace() == ("running", 0, None), "the end of the chunk under way")
     [shown] = [d for d in started.page("refill")["dumps"] if d["id"] == name]
     assert shown["no_reader_since_ms"] == now().no_reader_since_ms
     wait_until(lambda: "no reader since" in note(), "the note of the run")

@@ -104,6 +104,7 @@ def work(
                 if shared.errors or dump.state in {DumpState.CANCELLED, DumpState.DONE} or shared.stop.is_set():
                     break
                 if stop is not None and stop.is_set():
+                    shared.stop.set()  # no thread begins another chunk
                     presence.leave(why_stop)  # before the chunks under way end: who set it may not wait for long
                     break
                 if is_placed(state.dumps, dump, tables):

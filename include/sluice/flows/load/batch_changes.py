@@ -91,8 +91,7 @@ class StoredChanges(StoredRows):
     def _pieces(
         self, store: SegmentStore, number: int, file: SegmentFile, share: Share | None, begins: _Begins | None
     ) -> list[ChangePiece]:
-        rows = read_file(store, file)
-        rows = rows.filter(pc.not_equal(rows["_op"], Op.KEY_MOVED.value)).sort_by("_seq").combine_chunks()
+        rows = _by_seq(_without_moves(read_file(store, file))).combine_chunks()
         if share is not None and share.of > 1:
             mine = rows["_bucket"].to_numpy() % share.of == share.number
             rows = rows.filter(pa.array(mine))
@@ -143,16 +142,17 @@ class StoredChanges(StoredRows):
 
     def _placed(self, place: _Place, out: pa.Table, rows: pa.Table, begins: _Begins | None) -> ChangePiece:
         """Rows that rules and mapping made, with the envelope of the changes they came of. ``begins`` None: a dump read them, in no transaction."""
-        out = out.sort_by("_seq")
+        out = _by_seq(out)
         origin = out["_seq"].combine_chunks()
-        was_read = pc.equal(rows["_op"].take(origin), Op.READ.value)
+        rows = rows if _is_counting(origin, rows.num_rows) else rows.select(_envelope(rows)).take(origin)
+        was_read = pc.equal(rows["_op"], Op.READ.value)
         ops = pc.if_else(pc.and_(was_read, pc.equal(out["_op"], "i")), Op.READ.value, out["_op"])
         columns = {name: out[name] for name in out.schema.names if name not in META_COLUMNS}
         fields = [out.schema.field(name) for name in columns]
-        for name in rows.schema.names:
-            if name in META_COLUMNS and name not in {"_op", "_before", "_present"}:
+        for name in _envelope(rows):
+            if name != "_op":
                 fields.append(rows.schema.field(name))
-                columns[name] = rows[name].take(origin)
+                columns[name] = rows[name]
         for name, values in (("_op", ops), ("_before", out["_before"])):
             fields.append(pa.field(name, values.type))
             columns[name] = values
@@ -169,6 +169,28 @@ class StoredChanges(StoredRows):
             pa.array(txn_row.astype(np.uint64)),
             pa.array(_parts(seq, row)),
         )
+
+
+def _without_moves(rows: pa.Table) -> pa.Table:
+    """Without rows that only say that a key left its bucket."""
+    moved = pc.equal(rows["_op"], Op.KEY_MOVED.value)
+    return rows.filter(pc.invert(moved)) if pc.any(moved).as_py() else rows
+
+
+def _by_seq(rows: pa.Table) -> pa.Table:
+    """In the order of ``_seq``: rows that mostly are so already, and are not copied then."""
+    seq = rows["_seq"].to_numpy()
+    return rows if bool((seq[1:] >= seq[:-1]).all()) else rows.sort_by("_seq")
+
+
+def _is_counting(numbers: pa.Array, count: int) -> bool:
+    """True if they are 0, 1, ... ``count`` - 1."""
+    return len(numbers) == count and bool((numbers.to_numpy() == np.arange(count)).all())
+
+
+def _envelope(rows: pa.Table) -> list[str]:
+    """What is said of a change as it was read, whatever rules make of its values."""
+    return [name for name in rows.schema.names if name in META_COLUMNS and name not in {"_before", "_present"}]
 
 
 def _parts(seq: np.ndarray[Any, Any], row: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
