@@ -76,8 +76,8 @@ def by_flight(reader: Subscriber, **request: Any) -> tuple[int, float]:
 
 
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     processes.tether()
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder, ExitStack() as servers:
         root = Path(folder)
         source = servers.enter_context(MySQLServer(root / "source", server_id=31, options=FAST))

@@ -20,6 +20,7 @@ from sluice.targets.mysql import target
 from sluice.targets.mysql.session import kept
 from tests.support.channels import Network, joined, network, two_sites
 from tests.support.cuts import Budget
+from tests.support.site_writers import committed
 from tests.support.waiting import ended, wait_until
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0, code VARCHAR(40) UNIQUE, note TEXT)"
@@ -34,28 +35,25 @@ WRITES_THE_SAME = pytest.mark.parametrize("consistency", ["loop_back", "time_int
 def write(made: Network, site: str, low: int, count: int, stop: threading.Event | None = None) -> dict[int, int]:
     """Insert, update, re-key, delete and insert again ``count`` rows of the site's own; how often each was counted up."""
     counts: dict[int, int] = {}
-    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+    with made.servers[site].connect(made.schema) as connection:
         for i in range(low, low + count):
-            connection.begin()
-            cursor.execute("INSERT INTO items (id, site, code) VALUES (%s, %s, %s)", (i, site, f"{site}{i}"))
-            for _ in range(i % 4):
-                cursor.execute("UPDATE items SET n = n + 1, note = REPEAT('x', %s) WHERE id = %s", (i % 50, i))
-            connection.commit()
+            insert = f"INSERT INTO items (id, site, code) VALUES ({i}, '{site}', '{site}{i}')"
+            update = f"UPDATE items SET n = n + 1, note = REPEAT('x', {i % 50}) WHERE id = {i}"
+            committed(connection, insert, *[update] * (i % 4))
             counts[i] = i % 4
             if i % 5 == 1:
-                cursor.execute("DELETE FROM items WHERE id = %s", (i - 1,))
+                committed(connection, f"DELETE FROM items WHERE id = {i - 1}")
                 counts.pop(i - 1, None)
             if i % 5 == 2:  # two rows swap a unique value
-                connection.begin()
-                cursor.execute("UPDATE items SET code = 'swap' WHERE id = %s", (i - 1,))
-                cursor.execute("UPDATE items SET code = %s WHERE id = %s", (f"{site}{i - 1}", i))
-                cursor.execute("UPDATE items SET code = %s WHERE id = %s", (f"{site}{i}", i - 1))
-                connection.commit()
+                committed(
+                    connection,
+                    f"UPDATE items SET code = 'swap' WHERE id = {i - 1}",
+                    f"UPDATE items SET code = '{site}{i - 1}' WHERE id = {i}",
+                    f"UPDATE items SET code = '{site}{i}' WHERE id = {i - 1}",
+                )
             if i % 5 == 4:
-                cursor.execute("UPDATE items SET id = id + 5000000, n = n + 1 WHERE id = %s", (i,))
-                if i in counts:
-                    counts[i + 5000000] = counts.pop(i) + 1
-            connection.commit()
+                committed(connection, f"UPDATE items SET id = id + 5000000, n = n + 1 WHERE id = {i}")
+                counts[i + 5000000] = counts.pop(i) + 1
             if stop is not None and stop.is_set():
                 break
     return counts
@@ -100,20 +98,20 @@ def test_both_sites_are_written_to_at_the_same_time_and_end_equal(pair: Network)
 def fight(made: Network, site: str, seed: int, transactions: int) -> None:
     """Write rows that the other site writes, too."""
     choose = random.Random(seed)
-    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+    with made.servers[site].connect(made.schema) as connection:
         for number in range(transactions):
-            connection.begin()
+            statements = []
             for key in sorted({
                 choose.randrange(40) for _ in range(choose.randint(1, 3))
-            }):  # in one order: no deadlocks
+            }):  # in one order: few deadlocks
                 kind = choose.random()
                 if kind < 0.2:
-                    cursor.execute("DELETE FROM items WHERE id = %s", (key,))
+                    statements.append(f"DELETE FROM items WHERE id = {key}")
                 elif kind < 0.6:
-                    cursor.execute("UPDATE items SET n = %s, site = %s WHERE id = %s", (number, site, key))
+                    statements.append(f"UPDATE items SET n = {number}, site = '{site}' WHERE id = {key}")
                 else:
-                    cursor.execute("REPLACE INTO items (id, site, n) VALUES (%s, %s, %s)", (key, site, number))
-            connection.commit()
+                    statements.append(f"REPLACE INTO items (id, site, n) VALUES ({key}, '{site}', {number})")
+            committed(connection, *statements)
 
 
 def test_both_sites_write_the_same_rows_and_end_equal(pair: Network) -> None:

@@ -25,6 +25,7 @@ from sluice.segments.changeset import read_changeset
 from sluice.targets.mysql import target
 from tests.support.channels import Network, joined, network, two_sites
 from tests.support.cuts import Budget
+from tests.support.site_writers import committed
 
 ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, site VARCHAR(10) NOT NULL, n INT NOT NULL DEFAULT 0)"
 NAMES = "CREATE TABLE names (name VARCHAR(40) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY, site VARCHAR(10))"
@@ -51,14 +52,13 @@ def fight(made: Network, site: str, seed: int, transactions: int) -> None:
     """Mostly rows of the site's own, and now and then one of ten that both write."""
     choose = random.Random(seed)
     own = 1000 if site == "a" else 100_000
-    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+    with made.servers[site].connect(made.schema) as connection:
         for number in range(transactions):
             key = choose.randrange(10) if choose.random() < 0.05 else own + choose.randrange(200)
             if choose.random() < 0.15:
-                cursor.execute("DELETE FROM items WHERE id = %s", (key,))
+                committed(connection, f"DELETE FROM items WHERE id = {key}")
             else:
-                cursor.execute("REPLACE INTO items (id, site, n) VALUES (%s, %s, %s)", (key, site, number))
-            connection.commit()
+                committed(connection, f"REPLACE INTO items (id, site, n) VALUES ({key}, '{site}', {number})")
 
 
 def fought(made: Network) -> tuple[int, int]:
@@ -154,18 +154,15 @@ def test_different_columns_of_a_row_both_survive(pair: Network) -> None:
 def fight_over_columns(made: Network, site: str, transactions: int) -> None:
     """Ten rows, of which each site counts in a column of its own, and both write a third one; now and then a row goes."""
     choose = random.Random(site)
-    with made.servers[site].connect(made.schema) as connection, connection.cursor() as cursor:
+    with made.servers[site].connect(made.schema) as connection:
         for number in range(transactions):
             key = choose.randrange(10)
-            if choose.random() < 0.1:
-                cursor.execute("DELETE FROM counted WHERE id = %s", (key,))
-            cursor.execute(
-                f"INSERT INTO counted (id, {site}) VALUES (%s, 1) ON DUPLICATE KEY UPDATE {site} = {site} + 1",
-                (key,),
+            statements = [f"DELETE FROM counted WHERE id = {key}"] * (choose.random() < 0.1)
+            statements.append(
+                f"INSERT INTO counted (id, {site}) VALUES ({key}, 1) ON DUPLICATE KEY UPDATE {site} = {site} + 1"
             )
-            if choose.random() < 0.5:
-                cursor.execute("UPDATE counted SET both_ = %s WHERE id = %s", (number, key))
-            connection.commit()
+            statements += [f"UPDATE counted SET both_ = {number} WHERE id = {key}"] * (choose.random() < 0.5)
+            committed(connection, *statements)
 
 
 def test_writers_fight_over_columns(pair: Network) -> None:

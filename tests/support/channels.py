@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,13 +125,10 @@ targets:
         raise AssertionError(f"still delivering after {rounds} rounds: changes go round")
 
     def at_work(self, *writers: Callable[[], object]) -> None:
-        """All of ``writers`` at the same time, while every pipeline delivers."""
-        threads = [threading.Thread(target=writer) for writer in writers]
-        with self.running():
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                ended(thread)
+        """All of ``writers`` at the same time, while every pipeline delivers. Raises what one of them raises."""
+        with self.running(), ThreadPoolExecutor(len(writers)) as pool:
+            for written in [pool.submit(writer) for writer in writers]:
+                written.result()
 
     def lost(self, budget: Budget, statements: int, name: str) -> bool:
         """Run a pipeline whose connections to its target are lost after so many statements; False if that was enough."""

@@ -27,6 +27,22 @@ _SERVER_GONE = {0, 1053, 2003, 2006, 2013}
 _AGAIN_S = 0.2
 
 
+def committed(connection: Any, *statements: str) -> None:
+    """One transaction, again after a race that it lost against a load."""
+    while True:
+        connection.begin()
+        try:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+            connection.commit()
+            return
+        except pymysql.MySQLError as error:
+            if error.args[0] not in _LOST_RACES:
+                raise
+            connection.rollback()
+
+
 class Writer:
     """One application, until :meth:`stop`. ``step``: a transaction, given a cursor; the writer commits it, or takes it back where it lost a race.
 

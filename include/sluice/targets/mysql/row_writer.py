@@ -20,7 +20,7 @@ from sluice.targets.mysql.ack_table import AckTable
 from sluice.targets.mysql.connection import DATA_ERRORS, errors
 from sluice.targets.mysql.mark_rows import MarkRows
 from sluice.targets.mysql.session import Session
-from sluice.targets.mysql.uniqueness import refuse_spaces
+from sluice.targets.mysql.uniqueness import may_meet, refuse_spaces
 from sluice.targets.sql.lacking import known, missing
 from sluice.targets.sql.row_writer import SqlRowWriter
 from sluice.targets.sql.rows import leaving_unique_values, sent_fields
@@ -93,35 +93,37 @@ class RowWriter(SqlRowWriter):
 
     def _upsert(self, table: TargetTable, live: pa.Table) -> int:
         """In bulk where that pays and is allowed: every row if it is sent whole, else the new ones; the others by upsert."""
-        if table.key and table.unique_keys and self._gives_way:
-            return self._taking_over(table, live)
+        if table.key and self._gives_way and may_meet(table, live):
+            return self._in_log_order(table, live)
         new = pc.and_(pc.equal(live["_op"], "i"), pc.is_null(live["_before"]))
         if table.key and _sent_whole(table, live):
             new = pc.is_valid(live["_op"])
         new = pc.fill_null(new, False)
         if not self._is_bulk(pc.sum(new).as_py() or 0):
-            return self.session.run(statements.upserts(table, live, self.session.dialect))
+            return self._one_by_one(table, live)
         new = pc.and_(new, pa.chunked_array([load_data.wanted(table, live)]))
-        sent = self.session.run(statements.upserts(table, live.filter(pc.invert(new)), self.session.dialect))
+        sent = self._one_by_one(table, live.filter(pc.invert(new)))
         return sent + self.session.run(load_data.loads(table, live.filter(new)))
 
-    def _taking_over(self, table: TargetTable, live: pa.Table) -> int:
-        """Both sites write the same rows: one that holds a unique value of a loaded one gives way.
+    def _one_by_one(self, table: TargetTable, live: pa.Table) -> int:
+        """In statements. Where both sites write the same rows, one that holds a unique value of these gives way, as it does in bulk."""
+        sent = 0
+        if table.key and self._gives_way:
+            sent = self.session.run(statements.displacing(table, live, self.session.dialect))
+        return sent + self.session.run(statements.upserts(table, live, self.session.dialect))
 
-        So do rows of the batch: what took the value from the first of them at the source may be a row that Sluice loaded there, which is not in the
-        batch. In log order the last one keeps it. What is equal the server says.
+    def _in_log_order(self, table: TargetTable, live: pa.Table) -> int:
+        """Both sites write the same rows, and two rows of the batch may have one unique value: the later one keeps it.
+
+        What took the value from the first of them at the source may be a row that Sluice loaded there, which is not in the batch. What is equal the
+        server says. In key order, as other rows, they would lock less of what applications lock at the same time.
         """
         live = live.sort_by("_seq")
         if not _sent_whole(table, live):
-            return sum(self._taking_over_one(table, live.slice(row, 1)) for row in range(live.num_rows))
+            return sum(self._one_by_one(table, live.slice(row, 1)) for row in range(live.num_rows))
         if self._is_bulk(live.num_rows) and pc.all(load_data.wanted(table, live)).as_py():
             return self.session.run(load_data.loads(table, live))
         return self.session.run(statements.replaces(table, live, self.session.dialect))
-
-    def _taking_over_one(self, table: TargetTable, row: pa.Table) -> int:
-        """The target has columns of its own in this row: they stay."""
-        sent = self.session.run(statements.displacing(table, row, self.session.dialect))
-        return sent + self.session.run(statements.upserts(table, row, self.session.dialect))
 
     def _is_bulk(self, rows: int) -> bool:
         return self.session.local_infile and rows >= load_data.BULK_ROWS
